@@ -21,12 +21,13 @@ bench name="launch":
     cargo run --release -p lattice-lab -- bench {{name}}
 
 # Longer than CI has time for: licences and advisories (cargo-deny), properties and damaged bytes with many more cases,
-# ten minutes of histories under faults, lists of a hundred thousand, the benchmarks.
+# ten minutes of histories under faults, five of an agent that dies at each start, lists of a hundred thousand, the benchmarks.
 nightly:
     cargo bench -p lattice-quorum --bench audit
     cargo deny check
     PROPTEST_CASES=20000 cargo test --release -p lattice-model -p lattice-node -p lattice-scheduler -p lattice-pmi -p lattice-gossip -p lattice-quorum
     LATTICE_TEST_SECONDS=600 cargo test -p lattice-lab --test e2e -- histories
+    LATTICE_TEST_SECONDS=300 cargo test -p lattice-lab --test e2e -- cuts::an_agent_that_dies_at_each_start
     LATTICE_TEST_ALLOCATIONS=100000 cargo test --release -p lattice-lab --test e2e -- lists::
     cargo run --release -p lattice-lab -- bench launch
     cargo run --release -p lattice-lab -- bench mpi

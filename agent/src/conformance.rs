@@ -80,6 +80,12 @@ impl Conformity {
         self.found.clone()
     }
 
+    /// Waits until it was looked once, whatever came of that.
+    pub async fn made(&self) {
+        // The other side ends with the agent.
+        let _ = self.found.clone().wait_for(|found| found.components.is_some() || found.trouble.is_some()).await;
+    }
+
     /// Looks again, and gives what that found.
     pub async fn again(&self) -> Arc<Found> {
         let (done, over) = oneshot::channel();

@@ -91,8 +91,11 @@ enum Command {
 /// Forms of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
+    /// Aligned columns for people
+    #[value(alias = "wide")]
     Table,
     Json,
+    Yaml,
 }
 
 #[derive(Args)]
@@ -225,6 +228,7 @@ fn report(config: Option<&Path>, form: Form) -> ExitCode {
             }
         }
         Form::Json => println!("{}", serde_json::to_string_pretty(&findings).unwrap_or_default()),
+        Form::Yaml => print!("{}", lattice_model::config::write(&findings).unwrap_or_default()),
     }
     if findings.iter().any(|f| f.health == Health::Missing) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

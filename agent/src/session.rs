@@ -34,7 +34,8 @@ const LINGER: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the first checks may take before the node registers without them: not well, until they are over.
+/// How long the first checks, and the first look at what the node is made of, may take before it registers without: not well, until the
+/// checks are over, and of no conformance group, until the look is.
 const CHECKED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A heartbeat that is not acknowledged for so long: the member hangs, or does not reach the leader.
@@ -105,8 +106,10 @@ pub async fn run(
         acknowledged,
         registered: None,
     };
-    // A node is looked after before it is offered.
-    let checked = tokio::time::timeout(CHECKED_WITHIN, session.context.checks.made());
+    // A node is looked after before it is offered, and who sees it Ready knows what it is made of.
+    let context = session.context.clone();
+    let looked = async { tokio::join!(context.checks.made(), context.conformance.made()) };
+    let checked = tokio::time::timeout(CHECKED_WITHIN, looked);
     let _ = stop.run_until_cancelled(checked).await;
     let mut pause = PAUSE;
     while !stop.is_cancelled() {
@@ -194,6 +197,7 @@ impl Session {
             through: None,
             wipes: self.registration.wipes,
             health: Some(self.context.checks.word()),
+            conformance: self.context.conformance.word().components,
         };
         let (through, up, mut down) = match self.open(register).await {
             Ok(session) => session,

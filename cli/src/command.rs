@@ -34,6 +34,7 @@ use crate::args::Command;
 use crate::args::admin::{Admin, AdminCommand};
 use crate::args::gossip::GossipCommand;
 use crate::args::network::AdminNetworkCommand;
+use crate::args::node::NodeCommand;
 use crate::args::quorum::QuorumCommand;
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
@@ -60,7 +61,13 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Session(Later(args)) => Box::pin(session::run(session, args)).await,
         Command::Launch(Later(args)) => Box::pin(launch::run(session, args)).await,
         Command::Nodes(Later(args)) => nodes::run(session, args).await.map(well),
-        Command::Node(Later(args)) => Box::pin(node::run(session, args.what)).await,
+        Command::Node(Later(args)) | Command::Admin(Later(Admin { what: AdminCommand::Node(args) })) => {
+            Box::pin(node::run(session, args.what)).await
+        }
+        Command::Admin(Later(Admin { what: AdminCommand::Drain(args) })) => Box::pin(node::run(session, NodeCommand::Drain(args))).await,
+        Command::Admin(Later(Admin { what: AdminCommand::Undrain(args) })) => {
+            Box::pin(node::run(session, NodeCommand::Undrain(args))).await
+        }
         Command::Admin(Later(Admin { what: AdminCommand::Tenant(args) })) => tenant::run(session, args.what).await.map(well),
         Command::Admin(Later(Admin { what: AdminCommand::VCluster(args) })) => vcluster::administer(session, args.what).await.map(well),
         Command::VCluster(Later(args)) => vcluster::run(session, args.what).await.map(well),

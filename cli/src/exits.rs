@@ -58,11 +58,7 @@ impl ExitTable {
                 Ok(table.text(&[]))
             }
             Format::Name => Ok(self.exits.iter().map(|exit| format!("{} {}\n", exit.rank, end(exit))).collect()),
-            Format::Json => {
-                let all: Vec<ExitJson<'_>> = self.exits.iter().map(json).collect();
-                let text = serde_json::to_string_pretty(&all).map_err(|error| Failure::other(format!("cannot write JSON: {error}")))?;
-                Ok(text + "\n")
-            }
+            Format::Data(notation) => notation.text(&self.exits.iter().map(json).collect::<Vec<ExitJson<'_>>>()),
         }
     }
 }
@@ -89,6 +85,7 @@ fn end(exit: &RankExit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Notation;
 
     fn table(format: Format) -> String {
         let mut table = ExitTable::new(String::new(), format);
@@ -106,7 +103,7 @@ mod tests {
             text,
             "RANK  NODE  END\n0     n0    code 0\n1     n1    signal 9\n2     n0    not started\n3     n1    lost with its node\n"
         );
-        let json: serde_json::Value = serde_json::from_str(&table(Format::Json)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&table(Format::Data(Notation::Json))).unwrap();
         let codes: Vec<_> = json.as_array().unwrap().iter().map(|exit| exit["code"].as_u64()).collect();
         assert_eq!(codes, [Some(0), Some(137), Some(127), None]);
         assert_eq!(json[3], serde_json::json!({"rank": 3, "node": "n1", "ended": "lost", "code": null}));

@@ -5,29 +5,22 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 
-/// How answers are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// Aligned columns for people
-    #[default]
-    Table,
-    /// JSON for programs; its fields are documented and stay
-    Json,
-    /// The bare ids or names, one a line
-    Name,
-}
-
 /// What `-o` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Output {
     /// Aligned columns for people
     Table,
+    /// The table with all of its columns, and more of them where more is known
+    Wide,
     /// JSON for programs; its fields are documented and stay
     Json,
+    /// The same as YAML
+    Yaml,
     /// The bare ids or names, one a line
     Name,
     /// Of launch: what each rank writes, in a file of its own
+    #[serde(skip)]
     PerRank,
 }
 
@@ -35,10 +28,80 @@ impl Output {
     /// How answers are shown, where that is what it says.
     pub fn format(self) -> Option<Format> {
         match self {
-            Self::Table => Some(Format::Table),
-            Self::Json => Some(Format::Json),
+            Self::Table | Self::Wide => Some(Format::Table),
+            Self::Json => Some(Format::Data(Notation::Json)),
+            Self::Yaml => Some(Format::Data(Notation::Yaml)),
             Self::Name => Some(Format::Name),
             Self::PerRank => None,
+        }
+    }
+
+    /// How much of a table is shown.
+    pub fn width(self) -> Width {
+        match self {
+            Self::Wide => Width::Wide,
+            Self::Table | Self::Json | Self::Yaml | Self::Name | Self::PerRank => Width::Terse,
+        }
+    }
+}
+
+/// How answers are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Aligned columns for people.
+    #[default]
+    Table,
+    /// For programs.
+    Data(Notation),
+    /// The bare ids or names, one a line.
+    Name,
+}
+
+/// How much of a table is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Width {
+    /// Without the columns that say nothing, and those that few look for.
+    #[default]
+    Terse,
+    /// All of them.
+    Wide,
+}
+
+/// How data is written. Both have the same fields in the same order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notation {
+    Json,
+    Yaml,
+}
+
+impl Notation {
+    /// One value, indented, with a line end.
+    pub fn text(self, value: &impl Serialize) -> Result<String, Failure> {
+        match self {
+            Self::Json => {
+                let mut text =
+                    serde_json::to_string_pretty(value).map_err(|error| Failure::other(format!("cannot write JSON: {error}")))?;
+                text.push('\n');
+                Ok(text)
+            }
+            Self::Yaml => lattice_model::config::write(value).map_err(|error| Failure::other(format!("cannot write YAML: {error}"))),
+        }
+    }
+
+    /// Writes one value.
+    pub fn print(self, value: &impl Serialize) -> Result<(), Failure> {
+        print(&self.text(value)?)
+    }
+
+    /// Writes some of a stream of values: JSON one a line, YAML a document each.
+    pub fn print_each(self, values: &[serde_json::Value]) -> Result<(), Failure> {
+        print(&self.stream(values)?)
+    }
+
+    fn stream(self, values: &[serde_json::Value]) -> Result<String, Failure> {
+        match self {
+            Self::Json => Ok(values.iter().map(|value| format!("{value}\n")).collect()),
+            Self::Yaml => values.iter().map(|value| Ok(format!("---\n{}", self.text(value)?))).collect(),
         }
     }
 }
@@ -55,19 +118,38 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Writes a value as JSON, indented, with a line end.
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let mut text = serde_json::to_string_pretty(value).map_err(|error| Failure::other(format!("cannot write JSON: {error}")))?;
-    text.push('\n');
-    print(&text)
-}
-
-/// Writes values as JSON, one a line.
-pub fn print_json_lines(values: &[serde_json::Value]) -> Result<(), Failure> {
-    print(&values.iter().map(|value| format!("{value}\n")).collect::<String>())
-}
-
 /// Writes one name a line.
 pub fn print_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     print(&names.into_iter().map(|name| format!("{name}\n")).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[derive(Serialize)]
+    struct Shown {
+        node: &'static str,
+        cores: u32,
+        reason: Option<&'static str>,
+        holds: Vec<&'static str>,
+        committed: serde_json::Value,
+    }
+
+    #[test]
+    fn both_notations_have_the_same_fields_in_the_same_order() {
+        let shown = Shown { node: "n1", cores: 4, reason: None, holds: vec!["drain: a # b", "no"], committed: json!({ "gpus": 0 }) };
+        let yaml = "node: n1\ncores: 4\nreason: null\nholds:\n- \"drain: a # b\"\n- \"no\"\ncommitted:\n  gpus: 0\n";
+        assert_eq!(Notation::Yaml.text(&shown).ok().unwrap(), yaml);
+        let json = Notation::Json.text(&shown).ok().unwrap();
+        assert!(json.starts_with("{\n  \"node\": \"n1\",\n  \"cores\": 4,\n") && json.ends_with("}\n"), "{json}");
+    }
+
+    #[test]
+    fn a_stream_is_a_line_or_a_document_each() {
+        let values = [json!({ "at": 1 }), json!({ "at": 2 })];
+        assert_eq!(Notation::Json.stream(&values).ok().unwrap(), "{\"at\":1}\n{\"at\":2}\n");
+        assert_eq!(Notation::Yaml.stream(&values).ok().unwrap(), "---\nat: 1\n---\nat: 2\n");
+    }
 }

@@ -185,11 +185,12 @@ fn presentable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Format;
+    use crate::output::{Format, Width};
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
 
     fn specified(flags: &SubmitFlags, program: Program) -> v1::AllocationSpec {
-        let settings = Settings { endpoint: String::new(), tenant: "t".into(), vcluster: "v".into(), format: Format::Table };
+        let settings =
+            Settings { endpoint: String::new(), tenant: "t".into(), vcluster: "v".into(), format: Format::Table, width: Width::Terse };
         let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/project".into() };
         specification(flags, program, &settings, around).unwrap()
     }

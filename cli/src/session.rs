@@ -3,7 +3,7 @@
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
 use crate::last;
-use crate::output::Format;
+use crate::output::{Format, Width};
 use crate::settings::Settings;
 use crate::terminal;
 use lattice_api::client::Client;
@@ -31,6 +31,11 @@ impl Session {
     /// How to show things.
     pub fn format(&self) -> Format {
         self.settings.format
+    }
+
+    /// How much of a table to show.
+    pub fn width(&self) -> Width {
+        self.settings.width
     }
 
     /// A connection to the agent.

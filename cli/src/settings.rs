@@ -2,7 +2,7 @@
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::{Format, Output};
+use crate::output::{Format, Output, Width};
 use serde::Deserialize;
 use std::env;
 use std::io::ErrorKind;
@@ -21,8 +21,8 @@ struct File {
     tenant: Option<String>,
     /// The queue, where a submission does not say. Environment: `LATTICE_VCLUSTER`.
     vcluster: Option<String>,
-    /// `table`, `json` or `name`, where `-o` does not say.
-    output: Option<Format>,
+    /// `table`, `wide`, `json`, `yaml` or `name`, where `-o` does not say.
+    output: Option<Output>,
 }
 
 /// What the commands see.
@@ -36,6 +36,8 @@ pub struct Settings {
     pub vcluster: String,
     /// How to show things.
     pub format: Format,
+    /// How much of a table to show.
+    pub width: Width,
 }
 
 impl Settings {
@@ -49,12 +51,15 @@ impl Settings {
     }
 
     fn merge(global: &Global, file: File, variable: impl Fn(&str) -> Option<String>) -> Self {
+        // What says something of a launch alone says nothing of how answers are shown.
+        let output = global.output.filter(|output| output.format().is_some()).or(file.output);
         let endpoint = global.endpoint.clone().or_else(|| variable("LATTICE_ENDPOINT")).or(file.endpoint);
         Self {
             endpoint: endpoint.unwrap_or_else(|| ENDPOINT_DEFAULT.to_owned()),
             tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
             vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
-            format: global.output.and_then(Output::format).or(file.output).unwrap_or_default(),
+            format: output.and_then(Output::format).unwrap_or_default(),
+            width: output.map(Output::width).unwrap_or_default(),
         }
     }
 }
@@ -82,6 +87,7 @@ fn read_file(path: &PathBuf) -> Result<File, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Notation;
 
     #[test]
     fn flags_win_over_the_environment_and_that_over_the_file() {
@@ -89,13 +95,22 @@ mod tests {
         let none = Global { output: None, endpoint: None, quiet: false, no_color: false };
         let flags = Global { output: Some(Output::Name), endpoint: Some("unix:/g".into()), ..none };
         let from_file = Settings::merge(&none, file(), |_| None);
-        assert_eq!((from_file.endpoint.as_str(), from_file.tenant.as_str(), from_file.format), ("unix:/f", "f", Format::Json));
+        assert_eq!(
+            (from_file.endpoint.as_str(), from_file.tenant.as_str(), from_file.format),
+            ("unix:/f", "f", Format::Data(Notation::Json))
+        );
         let from_env = Settings::merge(&none, file(), |name| Some(name.to_lowercase()));
         assert_eq!((from_env.endpoint.as_str(), from_env.vcluster.as_str()), ("lattice_endpoint", "lattice_vcluster"));
         let from_flags = Settings::merge(&flags, file(), |name| Some(name.to_lowercase()));
         assert_eq!((from_flags.endpoint.as_str(), from_flags.format), ("unix:/g", Format::Name));
         let nothing = Settings::merge(&none, File::default(), |_| None);
-        assert_eq!((nothing.endpoint.as_str(), nothing.format), (ENDPOINT_DEFAULT, Format::Table));
+        assert_eq!((nothing.endpoint.as_str(), nothing.format, nothing.width), (ENDPOINT_DEFAULT, Format::Table, Width::Terse));
+        let wide = || lattice_model::config::parse::<File>("c", "output: wide\n").unwrap();
+        let of = |output| Settings::merge(&Global { output, endpoint: None, quiet: false, no_color: false }, wide(), |_| None);
+        assert_eq!(
+            (of(None).width, of(Some(Output::PerRank)).width, of(Some(Output::Table)).width),
+            (Width::Wide, Width::Wide, Width::Terse)
+        );
     }
 
     #[test]

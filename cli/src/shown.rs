@@ -1,5 +1,6 @@
 //! Allocations and nodes as JSON and as columns. The JSON's fields are documented and stay.
 
+use crate::output::Width;
 use crate::table::{NOTHING, Table, block};
 use lattice_api::v1;
 use lattice_model::duration::clock_text;
@@ -178,23 +179,29 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
     }
 }
 
-/// The listing of allocations, in the order given.
-pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool) -> String {
-    let mut table = Table::new(&["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "VCLUSTER", "REASON"]);
+/// The listing of allocations, in the order given; wide with who pays, what they use, and where they are.
+pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool, width: Width) -> String {
+    let (first, last) = (["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "VCLUSTER"], ["REASON"]);
+    let more: &[&str] = if width == Width::Wide { &["TENANT", "UENV", "ON"] } else { &[] };
+    let mut table = Table::new(&[&first[..], more, &last[..]].concat());
     for a in allocations {
-        table.row(vec![
+        let mut cells = vec![
             short(&a.id).to_owned(),
             a.name.clone(),
-            if owners { a.owner.clone() } else { String::new() },
+            if owners || width == Width::Wide { a.owner.clone() } else { String::new() },
             a.state.clone(),
             a.nodes_wanted.to_string(),
             walltime(a),
             elapsed(a, now).unwrap_or_default(),
             queue(&a.vcluster).to_owned(),
-            reason(a),
-        ]);
+        ];
+        if width == Width::Wide {
+            cells.extend([a.tenant.clone(), a.uenv.clone(), folded(&a.nodes)]);
+        }
+        cells.push(reason(a));
+        table.row(cells);
     }
-    table.text(&["OWNER", "REASON"])
+    table.shown(&["OWNER", "REASON"], width)
 }
 
 /// The columns of [`allocation_row`].
@@ -277,49 +284,49 @@ fn checkpoint(c: &v1::CheckpointRef) -> String {
     format!("{} ({}{step})", short(&c.id), bytes_text(c.bytes))
 }
 
-/// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much.
-pub fn nodes_table(nodes: &[v1::Node]) -> String {
-    let mut table = Table::new(&[
-        "NODE",
-        "STATE",
-        "CORES",
-        "MEMORY",
-        "GPUS",
-        "VCLUSTER",
-        "FEATURES",
-        "CONFORMANCE",
-        "ALLOCATIONS",
-        "GOSSIP",
-        "UNLIMITED",
-        "REASON",
-    ]);
-    // Where all are alike it says nothing.
+/// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much; wide how large each conformance
+/// group is, since when each node stands where it stands, and where it is.
+pub fn nodes_table(nodes: &[v1::Node], width: Width) -> String {
+    let is_wide = width == Width::Wide;
+    let first = ["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "CONFORMANCE", "ALLOCATIONS", "GOSSIP", "UNLIMITED"];
+    let more: &[&str] = if is_wide { &["SINCE", "MESH"] } else { &[] };
+    let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
+    // Where all are alike it says nothing, unless it is asked for.
     let told = |n: &v1::Node| n.conformance.as_ref().map(|told| (told.fingerprint.clone(), told.drifted_since_ms != 0));
     let differ = nodes.iter().any(|n| told(n) != nodes.first().and_then(told) || told(n).is_some_and(|(_, drifted)| drifted));
     let several = nodes.iter().any(|n| queue(&n.vcluster) != DEFAULT_VCLUSTER);
     for n in nodes {
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
         let free = size.minus(&resources(&n.committed.unwrap_or_default()));
-        table.row(vec![
+        let mut cells = vec![
             n.id.clone(),
             n.state.clone(),
             free_of(free.cores, n.cores, |cores| cores.to_string()),
             free_of(free.memory_bytes, n.memory_bytes, memory),
             free_of(free.gpus, n.gpus, |gpus| gpus.to_string()),
-            if several { queue(&n.vcluster).to_owned() } else { String::new() },
+            if several || is_wide { queue(&n.vcluster).to_owned() } else { String::new() },
             n.features.join(","),
-            if differ {
-                told(n).map(|(print, drifted)| format!("{}{}", short(&print), if drifted { " drifted" } else { "" })).unwrap_or_default()
-            } else {
-                String::new()
-            },
+            n.conformance.as_ref().filter(|_| differ || is_wide).map(|told| conformance(told, width)).unwrap_or_default(),
             n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
             n.gossip.clone(),
             n.unlimited.join(","),
-            standing(n),
-        ]);
+        ];
+        if is_wide {
+            cells.extend([time(n.state_since_ms).unwrap_or_default(), n.mesh_address.clone()]);
+        }
+        cells.push(standing(n));
+        table.row(cells);
     }
-    table.text(&["VCLUSTER", "FEATURES", "CONFORMANCE", "UNLIMITED", "REASON"])
+    table.shown(&["VCLUSTER", "FEATURES", "CONFORMANCE", "UNLIMITED", "REASON"], width)
+}
+
+/// The group of a node on a line; wide with how many are of it. No spaces within: people sort by it and count.
+fn conformance(told: &v1::Conformance, width: Width) -> String {
+    let group = short(&told.fingerprint);
+    let nodes = if width == Width::Wide { format!("({})", told.group_nodes.max(1)) } else { String::new() };
+    let stale = if width == Width::Wide && told.stale { " stale" } else { "" };
+    let drifted = if told.drifted_since_ms == 0 { "" } else { " drifted" };
+    format!("{group}{nodes}{stale}{drifted}")
 }
 
 /// What a node told of its software and firmware; null where it has told nothing.
@@ -448,7 +455,7 @@ mod tests {
 
     #[test]
     fn allocations_as_the_documents_list_them() {
-        let listed = allocations_table(&[running(), pending()], NOW, false);
+        let listed = allocations_table(&[running(), pending()], NOW, false, Width::Terse);
         let want = "\
 ID        NAME          STATE    NODES  WALLTIME  ELAPSED   VCLUSTER
 1f0c9a4e  training-run  Running  3      72:00:00  14:23:01  ml-training
@@ -463,8 +470,8 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   VCLUSTER   
 1f0c9a4e  training-run  ada    Failed     3      72:00:00  00:00:01  ml-training  walltime_exceeded
 1f0c9a4e  training-run  ada    Completed  3      72:00:00  00:00:01  ml-training  —
 ";
-        assert_eq!(allocations_table(&[failed, completed], NOW, true), want);
-        assert_eq!(allocations_table(&[], NOW, false), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  VCLUSTER\n");
+        assert_eq!(allocations_table(&[failed, completed], NOW, true, Width::Terse), want);
+        assert_eq!(allocations_table(&[], NOW, false, Width::Terse), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  VCLUSTER\n");
     }
 
     #[test]
@@ -536,15 +543,48 @@ NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   UNLIMITED  REASON
 n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —          —
 login  Degraded  2      800 MiB    0     —            suspect  memory,io  silent for 31 s; cordon by ada since 2026: fan (`lattice node uncordon` lifts it); takes no work (schedulable: false)
 ";
-        assert_eq!(nodes_table(&[node.clone(), login]), want);
-        assert!(!nodes_table(std::slice::from_ref(&node)).contains("REASON"));
+        assert_eq!(nodes_table(&[node.clone(), login], Width::Terse), want);
+        assert!(!nodes_table(std::slice::from_ref(&node), Width::Terse).contains("REASON"));
         let of = |vcluster: &str| v1::Node { vcluster: vcluster.into(), ..node.clone() };
-        assert!(nodes_table(&[of("small"), of("default")]).contains("4     small     1f0c9a4e"));
+        assert!(nodes_table(&[of("small"), of("default")], Width::Terse).contains("4     small     1f0c9a4e"));
         let partly = v1::Node { committed: Some(v1::Amount { cores: 16, memory_bytes: 128 << 30, gpus: 0 }), ..node };
         let want = "\
 NODE  STATE  CORES          MEMORY                       GPUS  ALLOCATIONS  GOSSIP
 n1    Ready  48 of 64 free  384.0 GiB of 512.0 GiB free  4     1f0c9a4e     alive
 ";
-        assert_eq!(nodes_table(&[partly]), want);
+        assert_eq!(nodes_table(&[partly], Width::Terse), want);
+    }
+
+    #[test]
+    fn wide_has_every_column_and_more() {
+        let listed = allocations_table(&[v1::Allocation { tenant: "physics".into(), ..running() }], NOW, false, Width::Wide);
+        let want = "\
+ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   VCLUSTER     TENANT   UENV  ON      REASON
+1f0c9a4e  training-run  ada    Running  3      72:00:00  14:23:01  ml-training  physics  —     n[1-3]  —
+";
+        assert_eq!(listed, want);
+        let told = v1::Conformance { fingerprint: "0123456789abcdef".into(), group_nodes: 3, ..Default::default() };
+        let node = v1::Node {
+            id: "n1".into(),
+            state: "Ready".into(),
+            cores: 64,
+            memory_bytes: 512 << 30,
+            schedulable: true,
+            gossip: "alive".into(),
+            state_since_ms: 1_772_704_800_000,
+            mesh_address: "h1:9401".into(),
+            conformance: Some(told.clone()),
+            ..Default::default()
+        };
+        let want = "\
+NODE  STATE  CORES  MEMORY     GPUS  VCLUSTER  FEATURES  CONFORMANCE  ALLOCATIONS  GOSSIP  UNLIMITED  SINCE                     MESH     REASON
+n1    Ready  64     512.0 GiB  0     default   —         01234567(3)  —            alive   —          2026-03-05T10:00:00.000Z  h1:9401  —
+";
+        assert_eq!(nodes_table(std::slice::from_ref(&node), Width::Wide), want);
+        assert!(!nodes_table(std::slice::from_ref(&node), Width::Terse).contains("CONFORMANCE"), "where all are alike it says nothing");
+        let drifted = v1::Conformance { drifted_since_ms: 1, group_nodes: 1, ..told };
+        let drifted = v1::Node { conformance: Some(drifted), ..node };
+        assert!(nodes_table(std::slice::from_ref(&drifted), Width::Wide).contains("  01234567(1) drifted  "));
+        assert!(nodes_table(&[drifted], Width::Terse).contains("  01234567 drifted  "));
     }
 }

@@ -1,5 +1,7 @@
 //! Aligned columns, and blocks of `Label:  value`.
 
+use crate::output::Width;
+
 /// What stands where there is nothing.
 pub const NOTHING: &str = "—";
 
@@ -20,6 +22,14 @@ impl<'a> Table<'a> {
         debug_assert_eq!(cells.len(), self.heading.len());
         let shown = |cell: String| if cell.is_empty() { NOTHING.to_owned() } else { one_line(&cell) };
         self.rows.push(cells.into_iter().map(shown).collect());
+    }
+
+    /// As [`Self::text`] has it, and wide with all columns.
+    pub fn shown(&self, optional: &[&str], width: Width) -> String {
+        match width {
+            Width::Terse => self.text(optional),
+            Width::Wide => self.text(&[]),
+        }
     }
 
     /// The text, with the columns left out whose name is in `optional` and that are empty in every row.

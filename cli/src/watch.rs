@@ -10,7 +10,7 @@
 
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json_lines, print_names};
+use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
 use crate::session::Session;
 use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, node_row};
@@ -188,9 +188,11 @@ impl Shown {
                 let rows: Vec<_> = lines.into_iter().map(|line| line.cells).collect();
                 print(&self.rows.text(&rows))
             }
-            Format::Json if !lines.is_empty() => print_json_lines(&lines.into_iter().map(|line| line.json).collect::<Vec<_>>()),
+            Format::Data(notation) if !lines.is_empty() => {
+                notation.print_each(&lines.into_iter().map(|line| line.json).collect::<Vec<_>>())
+            }
             Format::Name if !lines.is_empty() => print_names(lines.iter().map(|line| line.name.as_str())),
-            Format::Table | Format::Json | Format::Name => Ok(()),
+            Format::Table | Format::Data(_) | Format::Name => Ok(()),
         }
     }
 }

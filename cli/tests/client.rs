@@ -396,6 +396,28 @@ fn a_listing_is_newest_first() {
 }
 
 #[test]
+fn wide_shows_every_column_and_yaml_what_json_shows() {
+    served(Scene { exit_code: Some(0), ..Default::default() }, |dir| {
+        let (code, stdout, _) = run(dir, &["status", "-o", "wide"]);
+        let want = "\
+ID        NAME  OWNER  STATE      NODES  WALLTIME  ELAPSED  VCLUSTER  TENANT  UENV  ON  REASON
+10000000  job   —      Completed  1      service   —        default   —       —     —   —
+";
+        assert!(code == Some(0) && stdout.starts_with(want), "{stdout}");
+        let json: serde_json::Value = serde_json::from_str(&run(dir, &["status", "-o", "json"]).1).unwrap();
+        let yaml = |args: &[&str]| -> serde_json::Value {
+            let (code, stdout, stderr) = run(dir, args);
+            assert!(code == Some(0) && stdout.starts_with("- id: 10000000-5b7d-4c39-9a54-0f3c2b1d7e88\n  name: job\n"), "{stdout}{stderr}");
+            lattice_model::config::parse("stdout", &stdout).unwrap()
+        };
+        assert_eq!(yaml(&["status", "-o", "yaml"]), json);
+        std::fs::create_dir_all(dir.join(".config/lattice")).unwrap();
+        std::fs::write(dir.join(".config/lattice/config.yaml"), "output: yaml\n").unwrap();
+        assert_eq!(yaml(&["status"]), json);
+    });
+}
+
+#[test]
 fn logs_keep_bytes_streams_and_the_programs_code() {
     served(Scene { exit_code: Some(7), ..Default::default() }, |dir| {
         let plain = lattice(dir, &["logs", "1f0c"]).output().unwrap();

@@ -1,5 +1,6 @@
-//! Reading a component's YAML: unknown keys are refused with their line and the key that was probably meant.
+//! Reading a component's YAML: unknown keys are refused with their line and the key that was probably meant. And writing YAML.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
@@ -21,6 +22,12 @@ pub fn parse<T: DeserializeOwned>(file: &str, text: &str) -> Result<T, ConfigErr
         let hint = suggestion(&what).map(|s| format!("\n  did you mean {s:?}?")).unwrap_or_default();
         ConfigError { file: file.to_owned(), what: what + &hint }
     })
+}
+
+/// A value as YAML in blocks, with a line end. Whatever YAML 1.1 or 1.2 would read as something else than a text is quoted, and no line is
+/// folded, however long: what is written is what is read.
+pub fn write(value: &impl Serialize) -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string_with_options(value, serde_saphyr::ser_options! { prefer_block_scalars: false })
 }
 
 /// The known name nearest to `given`, where one is near enough to have been meant.

@@ -348,6 +348,47 @@ mod tests {
     }
 
     #[test]
+    fn a_disabled_node_in_every_state() {
+        // Only Down, and Degraded behind a recovery of the quorum, are states of a disabled node; what the others would do is that of
+        // a node without a drain, but that registering ends Down.
+        table(
+            "registered:       Down     Down   =       Down   Down   Down    Down
+             rebooted:         Down     Down   =       Down   Down   Down    Down
+             heard:            =        Down   =       =      =      =       =
+             silent:           Degraded =      =       Degraded Degraded =   =
+             grace over:       -        Down   =       -      -      -       -
+             drain set:        =        =      =       Ready  Ready  =       =
+             last share gone:  =        =      =       Drained =     =       =
+             share found:      =        =      =       =      -      =       =
+             drain lifted:     -        -      -       -      Ready  -       -
+             disabled:         Down     Down   =       Down   Down   Down    Down
+             hardware failed:  Down     Down   =       Down   Down   Down    Down
+             enabled:          -        -      =       -      -      -       -
+             boot begun:       -        -      -       -      Booting =      Booting
+             boot over:        -        -      -       -      -      Failed  =
+             confirmed dead:   -        Down   =       -      -      Down    Down
+             recovered:        Degraded =      Degraded Degraded Degraded Degraded Degraded",
+            facts(false, true, true),
+        );
+    }
+
+    /// Whatever happens to it, one at a time, and whatever stands beside it.
+    #[test]
+    fn nothing_but_enabling_takes_a_disabled_node_back() {
+        for (draining, empty) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut reached = vec![Down];
+            let mut at = 0;
+            while let Some(state) = reached.get(at).copied() {
+                for event in Event::ALL {
+                    reached.extend(next(state, *event, facts(draining, empty, true)).ok().filter(|next| !reached.contains(next)));
+                }
+                at += 1;
+            }
+            assert_eq!(reached, [Down, Degraded], "{draining}, {empty}");
+        }
+    }
+
+    #[test]
     fn a_disabled_node_stays_down_whatever_is_heard_of_it() {
         for event in [
             Event::Registered { rebooted: false },

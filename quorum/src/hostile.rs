@@ -180,7 +180,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
             deadline: None,
         },
         drain,
-        Action::Register(crate::ledger::Registration { wipes: true, ..registration(1, 1, 1, false) }),
+        Action::Register(crate::ledger::Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
         Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
         Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },
         // Last: the claim was made while the node was of the default's.

@@ -1,6 +1,7 @@
 //! `lattice admin …`: what it is about, and the limits of the whole cluster.
 
 use super::network::AdminNetwork;
+use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
 use super::tenant::Tenant;
 use super::vcluster::VClusterAdmin;
@@ -25,6 +26,13 @@ pub enum AdminCommand {
     Limits(SetLimits),
     #[command(hide = true)]
     Raft(Quorum),
+    // As the documents write them: the same as under `lattice node`.
+    #[command(hide = true)]
+    Drain(Drain),
+    #[command(hide = true)]
+    Undrain(OnNodes),
+    #[command(hide = true)]
+    Node(Node),
 }
 
 #[derive(Args)]

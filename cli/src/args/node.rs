@@ -101,7 +101,7 @@ again. Where it fails the node is quarantined with what the hook said last, and 
 #[command(after_help = WIPE_HELP)]
 pub struct Wipe {
     #[command(flatten)]
-    pub with: WithReason,
+    pub with: MayGiveReason,
     /// Try one that failed once more
     #[arg(long)]
     pub force: bool,
@@ -130,6 +130,16 @@ pub struct WithReason {
     pub on: OnNodes,
     /// Why: shown to whoever waits for the node
     #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+/// What the documents write without a reason.
+#[derive(Args)]
+pub struct MayGiveReason {
+    #[command(flatten)]
+    pub on: OnNodes,
+    /// Why: shown to whoever waits for the node
+    #[arg(long, value_name = "TEXT", default_value = "no reason was given")]
     pub reason: String,
 }
 
@@ -174,7 +184,7 @@ A deadline is how long from now (90s, 30m, 4h), or a time: 2026-03-01T18:00:00Z,
 #[command(after_help = DRAIN_HELP)]
 pub struct Drain {
     #[command(flatten)]
-    pub with: WithReason,
+    pub with: MayGiveReason,
     /// What still runs there then is ended, and requeued where its policy says so
     #[arg(long, value_name = "WHEN")]
     pub deadline: Option<String>,
@@ -193,7 +203,7 @@ pub struct Drain {
 #[derive(Args)]
 pub struct Disable {
     #[command(flatten)]
-    pub with: WithReason,
+    pub with: MayGiveReason,
     /// Do not ask: what runs there is ended
     #[arg(long)]
     pub yes: bool,

@@ -3,7 +3,7 @@
 use crate::args::allocations::Cancel;
 use crate::failure::{Exit, Failure};
 use crate::listing;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::client::Client;
@@ -37,9 +37,9 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     match session.format() {
         Format::Table => print(&cancelled.iter().map(line).collect::<String>())?,
         Format::Name => print_names(cancelled.iter().map(|c| c.id.as_str()))?,
-        Format::Json => {
+        Format::Data(notation) => {
             let list = cancelled.iter().map(|c| serde_json::json!({ "id": c.id, "state": c.state }));
-            print_json(&list.collect::<Vec<_>>())?;
+            notation.print(&list.collect::<Vec<_>>())?;
         }
     }
     Ok(exit)

@@ -4,7 +4,7 @@ use crate::args::checkpoint::{
     CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
 };
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::patience::Patience;
 use crate::session::{Session, answer};
 use crate::shown::{filled, short, time};
@@ -26,8 +26,8 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let client = session.connect().await?;
             let all = answer(client.allocations().list_checkpoints(v1::ListCheckpointsRequest { allocation })).await?.checkpoints;
             match session.format() {
-                Format::Table => print(&table(&all)),
-                Format::Json => print_json(&all.iter().map(json).collect::<Vec<_>>()),
+                Format::Table => print(&table(&all, session.width())),
+                Format::Data(notation) => notation.print(&all.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(all.iter().map(|c| c.id.as_str())),
             }
         }
@@ -37,7 +37,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let one = answer(client.allocations().get_checkpoint(key)).await?;
             match session.format() {
                 Format::Table => print(&text(&one)),
-                Format::Json => print_json(&json(&one)),
+                Format::Data(notation) => notation.print(&json(&one)),
                 Format::Name => print_names([one.id.as_str()]),
             }
         }
@@ -50,7 +50,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
                 let removed = answer(client.allocations().remove_checkpoint(key)).await?;
                 match session.format() {
                     Format::Table => print(&format!("Removed checkpoint {}\n", short(&removed.id)))?,
-                    Format::Json => print_json(&serde_json::json!({ "id": removed.id }))?,
+                    Format::Data(notation) => notation.print(&serde_json::json!({ "id": removed.id }))?,
                     Format::Name => print_names([removed.id.as_str()])?,
                 }
             }
@@ -126,7 +126,7 @@ async fn asked(session: &Session) -> Result<(), Failure> {
     };
     match session.format() {
         Format::Table => print(&format!("{} {}\n", request.token, request.directory)),
-        Format::Json => print_json(&serde_json::json!({
+        Format::Data(notation) => notation.print(&serde_json::json!({
             "token": request.token, "directory": request.directory, "deadline_ms": request.deadline_ms
         })),
         Format::Name => print_names([request.token.as_str()]),
@@ -161,7 +161,9 @@ async fn create(session: &Session, args: CheckpointCreate) -> Result<(), Failure
             let step = end.step.map_or_else(String::new, |step| format!(", step {step}"));
             print(&format!("Checkpoint {} is complete: {}{step}\n", short(&end.id), bytes_text(end.bytes)))
         }
-        Format::Json => print_json(&serde_json::json!({ "id": end.id, "state": end.state, "step": end.step, "bytes": end.bytes })),
+        Format::Data(notation) => {
+            notation.print(&serde_json::json!({ "id": end.id, "state": end.state, "step": end.step, "bytes": end.bytes }))
+        }
         Format::Name => print_names([end.id.as_str()]),
     }
 }
@@ -196,7 +198,7 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     match session.format() {
         Format::Table if verified.wrong.is_empty() => print(&format!("Checkpoint {} is as it was put there\n", short(&verified.id)))?,
         Format::Table => print(&verified.wrong.iter().map(|wrong| format!("{wrong}\n")).collect::<String>())?,
-        Format::Json => print_json(&serde_json::json!({ "id": verified.id, "wrong": verified.wrong }))?,
+        Format::Data(notation) => notation.print(&serde_json::json!({ "id": verified.id, "wrong": verified.wrong }))?,
         Format::Name => print_names([verified.id.as_str()])?,
     }
     if verified.wrong.is_empty() {
@@ -206,7 +208,7 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, what).hint("make another with `lattice checkpoint create` while the allocation runs"))
 }
 
-fn table(all: &[v1::CheckpointInfo]) -> String {
+fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
     let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST", "GOES"]);
     for c in all {
         table.row(vec![
@@ -226,7 +228,7 @@ fn table(all: &[v1::CheckpointInfo]) -> String {
             c.goes_at_ms.and_then(time).unwrap_or_default(),
         ]);
     }
-    table.text(&["STEP", "GOES"])
+    table.shown(&["STEP", "GOES"], width)
 }
 
 fn text(one: &v1::CheckpointInfo) -> String {

@@ -3,7 +3,7 @@
 use super::top::{age, shown};
 use crate::args::watching::Compare;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::v1;
@@ -16,7 +16,7 @@ pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
     let told = answer(client.allocations().compare(v1::CompareRequest { keys, metric: args.metric })).await?;
     match session.format() {
         Format::Table => print(&text(&told))?,
-        Format::Json => print_json(&json(&told))?,
+        Format::Data(notation) => notation.print(&json(&told))?,
         Format::Name => print_names(told.allocations.iter().filter(|one| !one.source.is_empty()).map(|one| one.allocation.as_str()))?,
     }
     for one in told.allocations.iter().filter(|one| !one.note.is_empty()) {

@@ -3,7 +3,7 @@
 use super::top::age;
 use crate::args::watching::Diag;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::v1;
@@ -19,7 +19,7 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     let told = answer(client.allocations().diagnose(request)).await?;
     match session.format() {
         Format::Table => print(&text(&told.nodes))?,
-        Format::Json => print_json(&json_of(&told))?,
+        Format::Data(notation) => notation.print(&json_of(&told))?,
         Format::Name => print_names(told.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
     }
     let silent: Vec<&v1::NodeDiagnosis> = told.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();

@@ -2,7 +2,7 @@
 
 use crate::args::allocations::Key;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{AllocationJson, filled, short, time};
 use crate::table::Table;
@@ -15,9 +15,9 @@ pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
     let allocation = explained.allocation.clone().unwrap_or_default();
     match session.format() {
         Format::Table => print(&text(&allocation, &explained)),
-        Format::Json => {
+        Format::Data(notation) => {
             let nodes = explained.nodes.iter().map(|n| serde_json::json!({ "node": n.node, "reason": n.reason }));
-            print_json(&serde_json::json!({
+            notation.print(&serde_json::json!({
                 "allocation": AllocationJson::from(&allocation),
                 "summary": explained.summary,
                 "nodes": nodes.collect::<Vec<_>>(),

@@ -2,7 +2,7 @@
 
 use crate::args::gossip::GossipMembers;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_json_lines, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
 use crate::table::Table;
@@ -23,15 +23,15 @@ pub async fn members(session: &Session, args: &GossipMembers) -> Result<(), Fail
         members.retain(|m| m.liveness == "suspect");
     }
     match session.format() {
-        Format::Table => print(&text(&members)),
-        Format::Json => {
+        Format::Table => print(&text(&members, session.width())),
+        Format::Data(notation) => {
             let list = members.iter().map(|m| {
                 serde_json::json!({
                     "node": m.node, "address": m.address, "incarnation": m.incarnation, "liveness": m.liveness, "state": m.state,
                     "held": m.held, "for_ms": m.for_ms, "suspected_by": m.suspected_by,
                 })
             });
-            print_json(&list.collect::<Vec<_>>())
+            notation.print(&list.collect::<Vec<_>>())
         }
         Format::Name => print_names(members.iter().map(|m| m.node.as_str())),
     }
@@ -44,9 +44,9 @@ fn show_counters(session: &Session, counters: &[v1::GossipCounter]) -> Result<()
             counters.iter().for_each(|c| table.row(vec![c.name.clone(), c.value.to_string()]));
             print(&table.text(&[]))
         }
-        Format::Json => {
+        Format::Data(notation) => {
             let all = counters.iter().map(|c| (c.name.clone(), c.value.into()));
-            print_json(&all.collect::<serde_json::Map<String, serde_json::Value>>())
+            notation.print(&all.collect::<serde_json::Map<String, serde_json::Value>>())
         }
         Format::Name => print_names(counters.iter().map(|c| c.name.as_str())),
     }
@@ -61,7 +61,7 @@ pub async fn watch(session: &Session) -> Result<(), Failure> {
         let at = time(change.at_ms).unwrap_or_default();
         match session.format() {
             Format::Table => print(&line(&at, &change))?,
-            Format::Json => print_json_lines(&[serde_json::json!({
+            Format::Data(notation) => notation.print_each(&[serde_json::json!({
                 "at": at, "node": filled(&change.node), "what": change.what, "detail": filled(&change.detail),
             })])?,
             Format::Name => print_names([change.node.as_str()])?,
@@ -75,7 +75,7 @@ fn line(at: &str, change: &v1::GossipChange) -> String {
     format!("{at}  {:<10} {:<12} {}", change.what, change.node, change.detail).trim_end().to_owned() + "\n"
 }
 
-fn text(members: &[v1::GossipMember]) -> String {
+fn text(members: &[v1::GossipMember], width: Width) -> String {
     let mut table = Table::new(&["NODE", "LIVENESS", "FOR", "SUSPECTED BY", "STATE", "HELD", "INCARNATION", "ADDRESS"]);
     for m in members {
         let by = if m.suspected_by == 0 { String::new() } else { m.suspected_by.to_string() };
@@ -84,7 +84,7 @@ fn text(members: &[v1::GossipMember]) -> String {
         let life = m.incarnation.to_string();
         table.row(vec![m.node.clone(), m.liveness.clone(), since, by, m.state.clone(), held.to_owned(), life, m.address.clone()]);
     }
-    table.text(&["HELD"])
+    table.shown(&["HELD"], width)
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
             for_ms,
             suspected_by,
         };
-        let shown = text(&[member("n1", "alive", 61_000, 0), member("n2", "suspect", 2_900, 3)]);
+        let shown = text(&[member("n1", "alive", 61_000, 0), member("n2", "suspect", 2_900, 3)], Width::Terse);
         let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(lines[1][..2], ["n1", "alive"]);
         assert_eq!(lines[2][..5], ["n2", "suspect", clock_text(Duration::from_secs(2)).as_str(), "3", "Ready"]);

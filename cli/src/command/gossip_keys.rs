@@ -2,7 +2,7 @@
 
 use crate::args::gossip::{GossipKeysCommand, RotateKeys};
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{folded, time};
 use crate::table::Table;
@@ -84,7 +84,7 @@ fn progress(now: &ListGossipKeysResponse) -> String {
 fn show(session: &Session, now: &ListGossipKeysResponse) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&text(now)),
-        Format::Json => print_json(&json(now)),
+        Format::Data(notation) => notation.print(&json(now)),
         Format::Name => {
             let ids: Vec<String> = now.keys.iter().map(|key| key.id.to_string()).collect();
             print_names(ids.iter().map(String::as_str))

@@ -2,7 +2,7 @@
 
 use crate::args::lease::{LeaseCommand, LeaseRevoke};
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use crate::watch::{self, Watched};
@@ -33,8 +33,8 @@ pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure
             let mut leases = list(&client).await?;
             leases.retain(|l| !args.bad || !l.bad.is_empty());
             match session.format() {
-                Format::Table => print(&table(&leases)),
-                Format::Json => print_json(&leases.iter().map(json).collect::<Vec<_>>()),
+                Format::Table => print(&table(&leases, session.width())),
+                Format::Data(notation) => notation.print(&leases.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(leases.iter().map(|l| l.name.as_str())),
             }
         }
@@ -62,7 +62,7 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
     }
     match session.format() {
         Format::Table => wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, l.token, whose(l)))),
-        Format::Json => print_json(&wanted.iter().map(|l| json(l)).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&wanted.iter().map(|l| json(l)).collect::<Vec<_>>()),
         Format::Name => print_names(wanted.iter().map(|l| l.name.as_str())),
     }
 }
@@ -71,18 +71,18 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
 fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, lease.token, time(lease.ttl_ms))),
-        Format::Json => print_json(&json(lease)),
+        Format::Data(notation) => notation.print(&json(lease)),
         Format::Name => print_names([lease.token.to_string().as_str()]),
     }
 }
 
-fn table(leases: &[v1::Lease]) -> String {
+fn table(leases: &[v1::Lease], width: Width) -> String {
     let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "BAD"]);
     for l in leases {
         let left = l.left_ms.map(time).unwrap_or_default();
         table.row(vec![l.name.clone(), l.token.to_string(), l.holder.clone(), l.user.clone(), left, l.bad.clone()]);
     }
-    table.text(&["BAD"])
+    table.shown(&["BAD"], width)
 }
 
 fn whose(lease: &v1::Lease) -> String {
@@ -122,7 +122,7 @@ mod tests {
         let want = "NAME               TOKEN  HOLDER  USER  ENDS IN\n\
                     build              7      n1      ada   29.5s\n\
                     scheduler/default  7      n1      —     —\n";
-        assert_eq!(table(&[good.clone(), agents]), want);
-        assert!(table(&[v1::Lease { bad: "its holder is not registered".into(), ..good }]).contains("not registered"));
+        assert_eq!(table(&[good.clone(), agents], Width::Terse), want);
+        assert!(table(&[v1::Lease { bad: "its holder is not registered".into(), ..good }], Width::Terse).contains("not registered"));
     }
 }

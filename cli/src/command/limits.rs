@@ -2,7 +2,7 @@
 
 use crate::args::admin::SetLimits;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::block;
 use lattice_api::v1;
@@ -23,9 +23,8 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
         Format::Table => {
             print(&block(&[("Sensitive pool size", shown), ("Nodes claimed for sensitive use", limits.sensitive_nodes.to_string())]))
         }
-        Format::Json => {
-            print_json(&serde_json::json!({ "sensitive_pool_size": limits.sensitive_pool_size, "sensitive_nodes": limits.sensitive_nodes }))
-        }
+        Format::Data(notation) => notation
+            .print(&serde_json::json!({ "sensitive_pool_size": limits.sensitive_pool_size, "sensitive_nodes": limits.sensitive_nodes })),
         Format::Name => print_names([shown.as_str()]),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::quorum::{AddMember, MemberId, ReplaceMember, Transfer};
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use lattice_api::v1;
 use lattice_api::v1::change_members_request::Change;
@@ -44,7 +44,7 @@ async fn change(session: &Session, change: Change) -> Result<(), Failure> {
             Ok(now) if now.done => {
                 return match session.format() {
                     Format::Table => print(&format!("{}\n", now.text)),
-                    Format::Json => print_json(&serde_json::json!({ "done": true, "text": now.text })),
+                    Format::Data(notation) => notation.print(&serde_json::json!({ "done": true, "text": now.text })),
                     Format::Name => print_names([now.text.as_str()]),
                 };
             }

@@ -3,7 +3,7 @@
 use super::service::tenant;
 use crate::args::network::{NetworkCommand, SetGrace, VniPool};
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::table::{Table, block};
@@ -18,8 +18,8 @@ pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failu
             let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args), name: String::new() };
             let domains = answer(client.admin().list_network_domains(request)).await?.domains;
             match session.format() {
-                Format::Table => print(&table(&domains)),
-                Format::Json => print_json(&domains.iter().map(json).collect::<Vec<_>>()),
+                Format::Table => print(&table(&domains, session.width())),
+                Format::Data(notation) => notation.print(&domains.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(domains.iter().map(|d| d.name.as_str())),
             }
         }
@@ -29,7 +29,7 @@ pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failu
             let domains = answer(client.admin().list_network_domains(request)).await?.domains;
             match session.format() {
                 Format::Table => print(&domains.iter().map(whole).collect::<Vec<_>>().join("\n")),
-                Format::Json => print_json(&domains.iter().map(json).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&domains.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(domains.iter().flat_map(|d| &d.members).map(String::as_str)),
             }
         }
@@ -53,7 +53,7 @@ pub async fn pool(session: &Session, args: VniPool) -> Result<(), Failure> {
             ("Outside", if pool.outside == 0 { String::new() } else { format!("{} domains keep numbers of a former pool", pool.outside) }),
             ("Grace", clock(pool.grace_ms)),
         ])),
-        Format::Json => print_json(&serde_json::json!({
+        Format::Data(notation) => notation.print(&serde_json::json!({
             "start": pool.start, "end": pool.end, "size": size, "used": pool.used, "outside": pool.outside,
             "grace_seconds": pool.grace_ms / 1000,
         })),
@@ -68,7 +68,7 @@ pub async fn set_grace(session: &Session, args: SetGrace) -> Result<(), Failure>
     answer(client.admin().set_network_grace(request)).await?;
     match session.format() {
         Format::Table => print(&format!("{} keeps its VNI for {} without work\n", args.domain, clock(milliseconds(args.grace)))),
-        Format::Json => print_json(&serde_json::json!({ "name": args.domain, "grace_seconds": args.grace.as_secs() })),
+        Format::Data(notation) => notation.print(&serde_json::json!({ "name": args.domain, "grace_seconds": args.grace.as_secs() })),
         Format::Name => print_names([args.domain.as_str()]),
     }
 }
@@ -77,12 +77,12 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn table(domains: &[v1::NetworkDomain]) -> String {
+fn table(domains: &[v1::NetworkDomain], width: Width) -> String {
     let mut table = Table::new(&["DOMAIN", "TENANT", "VNI", "ALLOCATIONS", "STATE"]);
     for d in domains {
         table.row(vec![d.name.clone(), d.tenant.clone(), d.vni.to_string(), d.members.len().to_string(), state(d)]);
     }
-    table.text(&["TENANT"])
+    table.shown(&["TENANT"], width)
 }
 
 fn whole(d: &v1::NetworkDomain) -> String {
@@ -143,7 +143,7 @@ DOMAIN  TENANT   VNI   ALLOCATIONS  STATE
 ml      physics  1000  2            active
 eval    physics  1001  0            grace, 00:04:32 left
 ";
-        assert_eq!(table(&[domain, idle.clone()]), want);
+        assert_eq!(table(&[domain, idle.clone()], Width::Terse), want);
         let want =
             "Domain:    eval\nTenant:    physics\nVNI:       1001\nState:     grace, 00:04:32 left\nGrace:     00:05:00\nStill on:  n7\n";
         assert_eq!(whole(&idle), want);

@@ -3,7 +3,7 @@
 use crate::args::node::ListNodes;
 use crate::failure::{Exit, Failure};
 use crate::listing;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{NodeJson, nodes_table};
 use crate::watch::{self, Watched};
@@ -39,8 +39,8 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
         return show(session, node);
     }
     match session.format() {
-        Format::Table => print(&nodes_table(&nodes)),
-        Format::Json => print_json(&nodes.iter().map(NodeJson::from).collect::<Vec<_>>()),
+        Format::Table => print(&nodes_table(&nodes, session.width())),
+        Format::Data(notation) => notation.print(&nodes.iter().map(NodeJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(nodes.iter().map(|n| n.id.as_str())),
     }
 }
@@ -102,8 +102,8 @@ pub fn find(mut nodes: Vec<v1::Node>, name: &str) -> Result<v1::Node, Failure> {
 /// One node.
 pub fn show(session: &Session, node: &v1::Node) -> Result<(), Failure> {
     match session.format() {
-        Format::Table => print(&nodes_table(std::slice::from_ref(node))),
-        Format::Json => print_json(&NodeJson::from(node)),
+        Format::Table => print(&nodes_table(std::slice::from_ref(node), session.width())),
+        Format::Data(notation) => notation.print(&NodeJson::from(node)),
         Format::Name => print_names([node.id.as_str()]),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::preempt::{Preempt, Resume};
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
@@ -64,9 +64,9 @@ fn say(session: &Session, done: &[(String, String)], line: impl Fn(&(String, Str
     match session.format() {
         Format::Table => print(&done.iter().map(line).collect::<String>()),
         Format::Name => print_names(done.iter().map(|(id, _)| id.as_str())),
-        Format::Json => {
+        Format::Data(notation) => {
             let list = done.iter().map(|(id, state)| serde_json::json!({ "id": id, "state": state }));
-            print_json(&list.collect::<Vec<_>>())
+            notation.print(&list.collect::<Vec<_>>())
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `lattice quorum status` and `members`.
 
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{folded, time};
 use crate::table::{Table, block};
@@ -14,7 +14,7 @@ pub async fn members(session: &Session) -> Result<(), Failure> {
     let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: true })).await?;
     match session.format() {
         Format::Table => print(&table(&status)),
-        Format::Json => print_json(&json(&status)["members"]),
+        Format::Data(notation) => notation.print(&json(&status)["members"]),
         Format::Name => {
             let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
             print_names(ids.iter().map(String::as_str))
@@ -27,7 +27,7 @@ pub async fn status(session: &Session) -> Result<(), Failure> {
     let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: false })).await?;
     match session.format() {
         Format::Table => print(&text(&status)),
-        Format::Json => print_json(&json(&status)),
+        Format::Data(notation) => notation.print(&json(&status)),
         Format::Name => {
             let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
             print_names(ids.iter().map(String::as_str))

@@ -3,7 +3,7 @@
 use crate::args::of_tenant::OfTenant;
 use crate::args::service::ServiceCommand;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::table::Table;
@@ -23,9 +23,9 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
                     for s in services {
                         table.row(vec![s.name, s.tenant, s.endpoints.to_string(), s.allocations.to_string()]);
                     }
-                    print(&table.text(&["TENANT"]))
+                    print(&table.shown(&["TENANT"], session.width()))
                 }
-                Format::Json => print_json(&services.iter().map(|s| {
+                Format::Data(notation) => notation.print(&services.iter().map(|s| {
                     serde_json::json!({ "name": s.name, "tenant": s.tenant, "endpoints": s.endpoints, "allocations": s.allocations })
                 }).collect::<Vec<_>>()),
                 Format::Name => print_names(services.iter().map(|s| s.name.as_str())),
@@ -42,9 +42,9 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
                         let allocation = short(&e.allocation).to_owned();
                         table.row(vec![address(e), e.protocol.clone(), e.node.clone(), allocation, e.tenant.clone()]);
                     }
-                    print(&table.text(&["TENANT"]))
+                    print(&table.shown(&["TENANT"], session.width()))
                 }
-                Format::Json => print_json(&endpoints.iter().map(|e| {
+                Format::Data(notation) => notation.print(&endpoints.iter().map(|e| {
                     serde_json::json!({
                         "host": e.host, "port": e.port, "protocol": e.protocol, "node": e.node, "allocation": e.allocation, "tenant": e.tenant,
                     })

@@ -11,7 +11,7 @@ use crate::args::session::{InteractiveSession, SessionCommand};
 use crate::failure::{Exit, Failure};
 use crate::flags::SubmitFlags;
 use crate::interrupts::Interrupts;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
 use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
@@ -164,7 +164,7 @@ async fn list(session: &Session, all_users: bool) -> Result<(), Failure> {
     let sessions = answer(client.sessions().list(v1::ListSessionsRequest { all_users })).await?.sessions;
     match session.format() {
         Format::Table => print(&table(&sessions)),
-        Format::Json => print_json(&sessions.iter().map(json).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&sessions.iter().map(json).collect::<Vec<_>>()),
         Format::Name => print_names(sessions.iter().map(|s| s.id.as_str())),
     }
 }
@@ -174,7 +174,7 @@ async fn delete(session: &Session, typed: &str) -> Result<(), Failure> {
     let ended = answer(client.sessions().delete(v1::DeleteSessionRequest { key: session.key(typed)? })).await?;
     match session.format() {
         Format::Table => print(&format!("Ended session {} and its allocation {}\n", short(&ended.id), short(&ended.allocation))),
-        Format::Json => print_json(&json(&ended)),
+        Format::Data(notation) => notation.print(&json(&ended)),
         Format::Name => print_names([ended.id.as_str()]),
     }
 }

@@ -3,7 +3,7 @@
 use crate::args::allocations::Status;
 use crate::failure::Failure;
 use crate::listing;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer, now};
 use crate::shown::{AllocationJson, allocation_block, allocations_table};
 use crate::watch::{self, Watched};
@@ -35,7 +35,7 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     listing::tell_age(session, allocation.age_ms);
     match session.format() {
         Format::Table => print(&allocation_block(&allocation, now())),
-        Format::Json => print_json(&AllocationJson::from(&allocation)),
+        Format::Data(notation) => notation.print(&AllocationJson::from(&allocation)),
         Format::Name => print_names([allocation.id.as_str()]),
     }
 }
@@ -48,8 +48,8 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     listing::tell_age(session, age_ms);
     found.sort_by(|a, b| (b.submitted_at_ms, &b.id).cmp(&(a.submitted_at_ms, &a.id)));
     match session.format() {
-        Format::Table => print(&allocations_table(&found, now(), args.all))?,
-        Format::Json => print_json(&found.iter().map(AllocationJson::from).collect::<Vec<_>>())?,
+        Format::Table => print(&allocations_table(&found, now(), args.all, session.width()))?,
+        Format::Data(notation) => notation.print(&found.iter().map(AllocationJson::from).collect::<Vec<_>>())?,
         Format::Name => print_names(found.iter().map(|a| a.id.as_str()))?,
     }
     if more {

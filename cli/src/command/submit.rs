@@ -3,7 +3,7 @@
 use crate::args::submit::Submit;
 use crate::directives;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json};
+use crate::output::{Format, print};
 use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -34,7 +34,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&format!("Submitted allocation {}\n", short(&id))),
         Format::Name => print(&format!("{id}\n")),
-        Format::Json => print_json(&serde_json::json!({ "id": id })),
+        Format::Data(notation) => notation.print(&serde_json::json!({ "id": id })),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::telemetry::Telemetry;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_bytes, print_json, print_names};
+use crate::output::{Format, print, print_bytes, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, short};
 use lattice_api::v1;
@@ -23,7 +23,7 @@ pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
     let set = answer(client.allocations().set_telemetry(v1::SetTelemetryRequest { key, id, mode, duration_ms })).await?;
     match session.format() {
         Format::Table => print(&done(&set)),
-        Format::Json => print_json(&serde_json::json!({
+        Format::Data(notation) => notation.print(&serde_json::json!({
             "id": set.id, "mode": set.mode, "duration_ms": (set.duration_ms > 0).then_some(set.duration_ms),
             "place": kept(&set).then_some(&set.place), "store": filled(&set.store),
         })),
@@ -77,7 +77,7 @@ async fn tell(session: &Session, key: String) -> Result<(), Failure> {
             print(&format!("Allocation {} is measured in {mode} mode\n", short(&allocation.id)))
         }
         Format::Table => print(&format!("Allocation {} is measured in {}\n", short(&allocation.id), allocation.telemetry)),
-        Format::Json => print_json(&serde_json::json!({
+        Format::Data(notation) => notation.print(&serde_json::json!({
             "id": allocation.id, "mode": mode, "telemetry": filled(&allocation.telemetry),
         })),
         Format::Name => print_names([allocation.id.as_str()]),

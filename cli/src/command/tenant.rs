@@ -2,7 +2,7 @@
 
 use crate::args::tenant::{Quota, SetTenant, TenantCommand};
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::client::Client;
@@ -31,7 +31,7 @@ pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failur
             answer(client.admin().delete_tenant(v1::DeleteTenantRequest { name: name.clone() })).await?;
             match session.format() {
                 Format::Table => print(&format!("Tenant {name} is deleted\n")),
-                Format::Json => print_json(&name),
+                Format::Data(notation) => notation.print(&name),
                 Format::Name => print_names([name.as_str()]),
             }
         }
@@ -39,7 +39,7 @@ pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failur
             let tenants = list(&client).await?;
             match session.format() {
                 Format::Table => print(&table(&tenants)),
-                Format::Json => print_json(&tenants.iter().map(json).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&tenants.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(tenants.iter().map(|t| t.name.as_str())),
             }
         }
@@ -71,7 +71,7 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
     let tenant = found.ok_or_else(missing)?;
     match session.format() {
         Format::Table => print(&table(&[tenant])),
-        Format::Json => print_json(&json(&tenant)),
+        Format::Data(notation) => notation.print(&json(&tenant)),
         Format::Name => print_names([tenant.name.as_str()]),
     }
 }

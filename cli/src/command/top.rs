@@ -2,7 +2,7 @@
 
 use crate::args::top::Top;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::v1;
@@ -16,7 +16,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     let key = session.key(&args.id)?;
     let client = session.connect().await?;
     let duration_ms = args.duration.map_or(0, |duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
-    let per_gpu = args.per_gpu || session.format() == Format::Json;
+    let per_gpu = args.per_gpu || matches!(session.format(), Format::Data(_));
     let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu })).await?;
     if args.per_gpu && top.stored.as_ref().is_some_and(|stored| stored.ended) {
         let what = "what each GPU does is asked of the agents of running work, and this has ended";
@@ -32,10 +32,10 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
             print(&gpus::table(&top.nodes))?;
             gpus::notes(&top.nodes).iter().for_each(|note| session.note(note));
         }
-        Format::Table if args.wide => print(&wide(&top.nodes))?,
+        Format::Table if args.wide || session.width() == Width::Wide => print(&wide(&top.nodes))?,
         Format::Table if args.per_node => print(&per_node(&top.nodes))?,
         Format::Table => print(&whole(&summary))?,
-        Format::Json => print_json(&json(&top, &summary))?,
+        Format::Data(notation) => notation.print(&json(&top, &summary))?,
         Format::Name => print_names(top.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
     }
     if let Some(stored) = &top.stored {

@@ -2,7 +2,7 @@
 
 use crate::args::vcluster::{AdminVCluster, VClusterCommand, VClusterSettings};
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::shown::{AllocationJson, allocations_table, filled, folded, time};
 use crate::table::Table;
@@ -56,7 +56,7 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
             answer(client.vclusters().delete(v1::DeleteVClusterRequest { name: name.clone() })).await?;
             match session.format() {
                 Format::Table => print(&format!("vCluster {name} is deleted; its nodes are the default's\n")),
-                Format::Json => print_json(&name),
+                Format::Data(notation) => notation.print(&name),
                 Format::Name => print_names([name.as_str()]),
             }
         }
@@ -82,7 +82,7 @@ async fn list(session: &Session, client: &Client) -> Result<(), Failure> {
     let all = all(client).await?;
     match session.format() {
         Format::Table => print(&table(&all)),
-        Format::Json => print_json(&all.iter().map(json).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&all.iter().map(json).collect::<Vec<_>>()),
         Format::Name => print_names(all.iter().map(|v| v.name.as_str())),
     }
 }
@@ -94,8 +94,8 @@ async fn queue(session: &Session, client: &Client, name: String) -> Result<(), F
         session.note(&format!("{left_out} more wait behind these"));
     }
     match session.format() {
-        Format::Table => print(&allocations_table(&queue.allocations, session::now(), true)),
-        Format::Json => print_json(&queue.allocations.iter().map(AllocationJson::from).collect::<Vec<_>>()),
+        Format::Table => print(&allocations_table(&queue.allocations, session::now(), true, session.width())),
+        Format::Data(notation) => notation.print(&queue.allocations.iter().map(AllocationJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(queue.allocations.iter().map(|a| a.id.as_str())),
     }
 }
@@ -110,7 +110,7 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
     let vcluster = found.ok_or_else(missing)?;
     match session.format() {
         Format::Table => print(&table(&[vcluster])),
-        Format::Json => print_json(&json(&vcluster)),
+        Format::Data(notation) => notation.print(&json(&vcluster)),
         Format::Name => print_names([vcluster.name.as_str()]),
     }
 }

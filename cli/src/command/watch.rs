@@ -3,7 +3,7 @@
 use super::top::{age, shown};
 use crate::args::watching::Watch;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json_lines, print_names};
+use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
 use crate::session::{Session, answer, now};
 use crate::table::Rows;
@@ -80,8 +80,8 @@ impl Watching<'_> {
                 let rows = rows(event);
                 if rows.is_empty() { Ok(()) } else { print(&self.rows.text(&rows)) }
             }
-            Format::Json => match json_of(event) {
-                Some(line) => print_json_lines(&[line]),
+            Format::Data(notation) => match json_of(event) {
+                Some(line) => notation.print_each(&[line]),
                 None => Ok(()),
             },
             // Whom something is the matter with.

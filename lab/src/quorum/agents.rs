@@ -112,6 +112,7 @@ impl Session {
             through: None,
             wipes: false,
             health: None,
+            conformance: None,
         };
         let end = Instant::now() + REGISTER_MAX;
         loop {

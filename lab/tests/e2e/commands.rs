@@ -39,6 +39,12 @@ fn faults() {
     let wait = |what: &str, seen: &dyn Fn(&Value) -> bool| assert!(until(JOB, || seen(&n3())), "in vain for {what}: {}", n3());
     let stands = |state: &'static str| wait(state, &move |n3| text(n3, "state") == state);
 
+    assert_eq!(did(&["node", "cut", "n3", "--from", "n2", "--direction", "in"]), "n2 -> n3 is cut\n");
+    assert_eq!(did(&["node", "cut", "n3", "--from", "n1", "--direction", "out"]), "n3 -> n1 is cut\n");
+    let cut = did(&["status"]);
+    assert!(cut.contains("cut: n2 -> n3") && cut.contains("cut: n3 -> n1") && !cut.contains("n3 -> n2"), "{cut}");
+    assert_eq!(did(&["node", "heal", "n3"]).matches("comes through again").count(), 2);
+
     assert_eq!(did(&["node", "cut", "n3", "--from", "quorum"]), "member-1 -> n3 is cut\nn3 -> member-1 is cut\n");
     assert!(did(&["status"]).contains("cut: n3 -> member-1"), "{}", did(&["status"]));
     wait("a peer to carry it", &|n3| !n3["heard_through"].is_null() && text(n3, "state") == "Ready");
@@ -65,6 +71,8 @@ fn faults() {
     assert!((3_600_000..3_900_000).contains(&ahead), "{ahead} ms");
     did(&["node", "clock", "n3", "0"]);
 
+    let nowhere = lab(&["node", "cut", "n3", "--from", "n9", "--dir", &at], JOB);
+    assert!(nowhere.code() == 1 && nowhere.err().contains("n9"), "{}{}", nowhere.out(), nowhere.err());
     for (wrong, says) in [(["node", "cut", "n9"], "n9"), (["node", "stop", "n9"], "n9"), (["node", "kill", "x"], "x")] {
         let done = lab(&[&wrong[..], &["--dir", &at]].concat(), JOB);
         assert!(done.code() == 1 && done.err().contains(says), "{wrong:?}: {}{}", done.out(), done.err());

@@ -73,6 +73,7 @@ pub fn trials() -> Vec<Trial> {
         CONFORMANCE.test("any_agent_tells_in_full_what_another_node_says_of_itself", &[Need::Mounts], told),
         CONFORMANCE.test("a_wipe_is_called_back_while_something_still_runs", &[], unwipe),
         CONFORMANCE.test("a_node_that_drifts_is_told_gets_its_group_and_is_quarantined_in_time", &[], drift),
+        LOOKS.test("a_node_is_never_ready_without_what_it_is_made_of", &[], from_the_start),
         LOOKS.test("any_node_looks_at_itself_anew_when_any_agent_is_asked", &[], looks),
         STALE.test("a_node_that_cannot_look_at_itself_is_a_group_of_its_own_until_it_can", &[], stale),
         CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
@@ -162,6 +163,12 @@ fn drift(w: &World) {
     w.wait("n2 to know it", || status().contains("with 2 others, as expected"));
     assert!(status().contains("kernel: "), "{}", status());
     assert!(!w.ok(&["node", "list"]).contains("CONFORMANCE"), "where all are alike it says nothing");
+    let wide = w.ok(&["nodes", "-o", "wide"]);
+    let group = text(&node(w, "n2")["conformance"], "fingerprint");
+    assert_eq!(wide.matches(&format!("  {}(3)  ", &group[..8])).count(), 3, "{wide}");
+    assert!(["VCLUSTER", "FEATURES", "SINCE", "MESH", "REASON"].iter().all(|column| wide.contains(column)), "{wide}");
+    let yaml: Value = lattice_model::config::parse("stdout", &w.ok(&["nodes", "n2", "-o", "yaml"])).unwrap();
+    assert_eq!((text(&yaml, "id"), text(&yaml["conformance"], "fingerprint")), ("n2".to_owned(), group));
     becomes(w, "n2", "2.81");
     w.wait("n2 to have drifted", || drifted(w, "n2"));
     assert_eq!(text(&node(w, "n2")["conformance"], "drift"), "bmc firmware: absent -> 2.81");
@@ -196,6 +203,31 @@ fn drift(w: &World) {
     for said in ["ConformanceChanged", "ConformanceAccepted", "the new firmware"] {
         assert!(history.contains(said), "{said}: {history}");
     }
+}
+
+/// What changed while an agent was away is known with its registration: both are records of one command.
+fn from_the_start(w: &World) {
+    w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    let history = || w.lattice.json(&["node", "history", "n3"]).unwrap().as_array().cloned().unwrap();
+    let registrations = || history().iter().filter(|r| text(r, "action") == "NodeRegistered").count();
+    let again = |change: &dyn Fn()| {
+        let before = registrations();
+        faults::kill_node(&w.dir, "n3").unwrap();
+        change();
+        faults::start_node(&w.dir, "n3").unwrap();
+        w.wait("n3 to register", || registrations() > before);
+        let records = history();
+        let at = records.iter().rposition(|r| text(r, "action") == "NodeRegistered").unwrap();
+        let told = records[at..].iter().find(|r| text(r, "action") == "ConformanceChanged");
+        let told = told.unwrap_or_else(|| panic!("it registered, and did not say what it is made of: {records:?}"));
+        assert_eq!(told["at"], records[at]["at"], "{records:?}");
+        w.ok(&["node", "accept-drift", "n3", "--reason", "as is meant"]);
+        text(told, "detail")
+    };
+    let told = again(&|| becomes(w, "n3", "2.79"));
+    assert!(told.ends_with("bmc firmware: absent -> 2.79"), "{told}");
+    let told = again(&|| fs::remove_file(w.cluster().run_dir.join("n3/bmc")).unwrap());
+    assert!(told.ends_with("bmc firmware: 2.79 -> absent"), "{told}");
 }
 
 fn looks(w: &World) {
@@ -269,7 +301,8 @@ fn wipe(w: &World) {
     let waits = w.submit(&["--nodes", "3", "--", "/bin/true"]);
     assert!(w.ok(&["explain", &waits]).contains("wipe by root"), "{}", w.ok(&["explain", &waits]));
     fs::remove_file(beside("fails")).unwrap();
-    assert_eq!(order(&["--yes", "--force"]).code(), 0);
+    // As the documents write it.
+    w.ok(&["admin", "node", "wipe", &name, "--force", "--yes"]);
     // In service again, and nothing stands against it any more.
     w.completed(&waits);
     assert_eq!((holds(w, &name).as_str(), &node(w, &name)["wipe"]), ("", &Value::Null));

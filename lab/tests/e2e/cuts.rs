@@ -8,6 +8,7 @@ use lattice_lab::process::until;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Peers carry sessions here. A node is carried well before it would be Degraded, and before its leases would lapse.
@@ -30,7 +31,7 @@ static ALONE: Group = Group {
     quorum: 1,
     tweak: |o| {
         (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 2_000, 2_000);
-        o.member_lines = "node_cut_off_ms: 15000\nrun_lease_ms: 3000\n".to_owned();
+        o.member_lines = format!("node_cut_off_ms: 15000\nrun_lease_ms: {}\n", LEASE_ALONE.as_millis());
         o.agent_lines = "relay_max: 0\n".to_owned();
     },
 };
@@ -42,13 +43,18 @@ static MANY: Group = Group {
     nodes: 10,
     quorum: 1,
     tweak: |o| {
-        (o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (300, 2_000, 10_000);
+        (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 2_000, 10_000);
         o.member_lines = "run_lease_ms: 30000\n".to_owned();
     },
 };
 
 /// How long work that stops runs on without an acknowledged heartbeat.
 const LEASE: Duration = Duration::from_secs(15);
+/// The same where nobody carries anything: longer than a node is silent before it is Degraded, by enough to heal it then.
+const LEASE_ALONE: Duration = Duration::from_secs(5);
+
+/// How long an agent is started again and again, only to die: beyond the time to Down. `LATTICE_TEST_SECONDS` makes it longer.
+const LOOPS: Duration = Duration::from_secs(14);
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -57,9 +63,10 @@ pub fn trials() -> Vec<Trial> {
         CARRIED.test("gossip_alone_keeps_new_work_off_a_node_and_ends_none", &[Need::Hosts], gossip_alone),
         ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], heard_by_others),
         ALONE.test("a_node_that_nobody_hears_gets_no_work_and_keeps_what_it_has", &[Need::Hosts], one_way),
-        MANY.test("an_agent_that_crashes_again_and_again_leaves_its_work_and_few_records", &[], crashes),
-        MANY.test("an_agent_that_dies_at_each_start_is_not_heard_and_its_work_goes_on", &[], loops),
-        MANY.test("where_three_of_ten_fall_silent_at_once_none_is_down", &[], three_of_ten),
+        ALONE.test("cut_from_all_within_its_grace_and_beyond_nothing_runs_twice", &[Need::Hosts], both_ways),
+        MANY.test("an_agent_that_crashes_again_and_again_leaves_its_work_and_few_records", &[Need::Hosts], crashes),
+        MANY.test("an_agent_that_dies_at_each_start_is_not_heard_and_its_work_goes_on", &[Need::Hosts], loops),
+        MANY.test("where_three_of_ten_fall_silent_at_once_none_is_down", &[Need::Hosts], three_of_ten),
     ]
 }
 
@@ -216,7 +223,8 @@ fn one_way(w: &World) {
     // Back within its grace, or not long behind it.
     faults::heal_node(&w.dir, "n3").unwrap();
     w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
-    faults::cut_node(&w.dir, "n3", &From::All, Direction::Out).unwrap();
+    // The other way: its words arrive, until it gives the session up in which nobody answers it.
+    faults::cut_node(&w.dir, "n3", &From::All, Direction::In).unwrap();
     w.wait("n3 to be Down", || state(w, "n3") == "Down");
     w.wait("gossip to miss n3", || gossiped(w, "n3") != "alive");
     let elsewhere = w.submit(&["--nodes", "2", "--", "/bin/true"]);
@@ -225,8 +233,85 @@ fn one_way(w: &World) {
     faults::heal_node(&w.dir, "n3").unwrap();
     w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
     w.wait("gossip to have n3 back", || gossiped(w, "n3") == "alive");
+    assert_eq!(text(&w.status(&job), "requeue_count"), "0");
     fs::write(&go, "").unwrap();
     w.completed(&job);
+}
+
+/// Work that says each moment that it runs: a line with its attempt and the time in nanoseconds.
+struct Beats {
+    id: String,
+    said: PathBuf,
+    go: PathBuf,
+}
+
+impl Beats {
+    fn submit(w: &World, on_isolation: &str) -> Self {
+        let (said, go) = (w.dir.join(format!("said-{on_isolation}")), w.dir.join(format!("go-{on_isolation}")));
+        [&said, &go].into_iter().for_each(|file| drop(fs::remove_file(file)));
+        let line = format!("echo $LATTICE_REQUEUE_COUNT $(date +%s%N) >> {}", said.display());
+        let script = format!("until [ -e {} ]; do {line}; sleep 0.05; done", go.display());
+        let id = w.submit(&["--cores", "1", "--requeue", "--on-isolation", on_isolation, "--", "/bin/sh", "-c", &script]);
+        Self { id, said, go }
+    }
+
+    /// Each line's attempt and time.
+    fn lines(&self) -> Vec<(u64, u128)> {
+        let text = fs::read_to_string(&self.said).unwrap_or_default();
+        // The last one may not be whole.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| line.split_once(' ').map(|(n, at)| (n.parse().unwrap(), at.parse().unwrap())).unwrap()).collect()
+    }
+
+    fn goes_on(&self, w: &World) {
+        let before = self.lines().len();
+        w.wait("it to go on", || self.lines().len() > before + 1);
+    }
+
+    /// Running under this attempt, whose lines all come after those of the one before.
+    fn is_at(&self, w: &World, attempt: u64) {
+        let now = w.status(&self.id);
+        assert_eq!((text(&now, "state").as_str(), text(&now, "requeue_count")), ("Running", attempt.to_string()), "{now}");
+        let lines = self.lines();
+        assert!(lines.iter().all(|(n, _)| *n <= attempt), "{lines:?}");
+        let (last, first) = (lines.iter().filter(|(n, _)| *n < attempt), lines.iter().filter(|(n, _)| *n == attempt));
+        let (last, first) = (last.map(|(_, at)| at).max(), first.map(|(_, at)| at).min());
+        assert!(first.is_some() && last < first, "an attempt still ran at {last:?}, and the next began at {first:?}");
+    }
+}
+
+fn both_ways(w: &World) {
+    w.ok(&["node", "cordon", "n[1-2]", "--reason", "not for these"]);
+    let works = [Beats::submit(w, "stop"), Beats::submit(w, "continue")];
+    works.iter().for_each(|work| work.goes_on(w));
+    w.ok(&["node", "uncordon", "n[1-2]"]);
+    let [stops, continues] = &works;
+    let cut = || faults::cut_node(&w.dir, "n3", &From::All, Direction::Both).unwrap();
+    let heal = || {
+        faults::heal_node(&w.dir, "n3").unwrap();
+        w.wait("n3 to be Ready", || state(w, "n3") == "Ready");
+    };
+    // Healed within its grace, neither has noticed.
+    cut();
+    w.wait("n3 to be silent", || state(w, "n3") == "Degraded");
+    heal();
+    works.iter().for_each(|work| work.goes_on(w));
+    works.iter().for_each(|work| work.is_at(w, 0));
+    // Beyond it, what stops is begun elsewhere when it has stopped, and what continues waits for n3, and runs there.
+    cut();
+    w.wait("n3 to be Down", || state(w, "n3") == "Down");
+    w.wait("what stops to run elsewhere", || stops.lines().last().is_some_and(|(attempt, _)| *attempt == 1));
+    assert!(!w.status(&stops.id)["nodes"].to_string().contains("n3"), "{}", w.status(&stops.id));
+    continues.goes_on(w);
+    heal();
+    w.wait("n3 to have taken away what stopped", || shown(w, "n3")["allocations"] == serde_json::json!([continues.id]));
+    works.iter().for_each(|work| work.goes_on(w));
+    stops.is_at(w, 1);
+    continues.is_at(w, 0);
+    for (work, requeued) in works.iter().zip(["1", "0"]) {
+        fs::write(&work.go, "").unwrap();
+        assert_eq!(text(&w.completed(&work.id), "requeue_count"), requeued);
+    }
 }
 
 fn crashes(w: &World) {
@@ -264,8 +349,9 @@ fn loops(w: &World) {
     let node = w.status(&job)["nodes"][0].as_str().unwrap().to_owned();
     let beats = || fs::metadata(&beats).unwrap().len();
     faults::kill_node(&w.dir, &node).unwrap();
+    let lasts = std::env::var("LATTICE_TEST_SECONDS").map_or(LOOPS, |seconds| LOOPS.max(Duration::from_secs(seconds.parse().unwrap())));
     let (since, mut seen) = (Instant::now(), Vec::new());
-    w.wait("the time to Down to be over", || {
+    while since.elapsed() < lasts {
         let before = beats();
         faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", "strays-swept")]).unwrap();
         assert!(until(Duration::from_secs(20), || !w.cluster().node(&node).unwrap().daemon.alive()), "it lives");
@@ -273,8 +359,7 @@ fn loops(w: &World) {
         seen.push(state(w, &node));
         let now = w.status(&job);
         assert_eq!((text(&now, "state").as_str(), text(&now, "requeue_count").as_str()), ("Running", "0"), "{now}");
-        since.elapsed() > Duration::from_secs(14)
-    });
+    }
     // Down, or Degraded for longer where others hear its gossip now and then.
     seen.dedup();
     assert!(seen.len() <= 3 && ["Degraded", "Down"].contains(&seen.last().unwrap().as_str()), "{seen:?}");
@@ -290,7 +375,7 @@ fn loops(w: &World) {
 
 fn three_of_ten(w: &World) {
     let silent = ["n8", "n9", "n10"];
-    silent.iter().for_each(|node| assert!(faults::stop_node(&w.dir, node).unwrap() > 0));
+    silent.iter().for_each(|node| drop(faults::cut_node(&w.dir, node, &From::All, Direction::Both).unwrap()));
     w.wait("them to be Degraded", || silent.iter().all(|node| state(w, node) == "Degraded"));
     let held_back = || w.lattice.json(&["quorum", "status"]).unwrap()["held_back"].clone();
     w.wait("them to be held back", || held_back() == 3);
@@ -302,7 +387,7 @@ fn three_of_ten(w: &World) {
         assert!(w.lattice.nodes().unwrap().iter().all(|(_, state)| state != "Down"));
         since.elapsed() > Duration::from_secs(12)
     });
-    silent.iter().for_each(|node| assert!(faults::cont_node(&w.dir, node).unwrap() > 0));
+    silent.iter().for_each(|node| drop(faults::heal_node(&w.dir, node).unwrap()));
     w.wait("them to be Ready", || silent.iter().all(|node| state(w, node) == "Ready"));
     w.wait("none to be held back", || held_back() == 0);
 }

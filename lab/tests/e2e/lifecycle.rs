@@ -111,7 +111,8 @@ fn in_order(w: &World, name: &str, wanted: &[(&str, &str)]) {
 
 fn drain(w: &World) {
     let job = Job::on_n3(w, "drained", &[]);
-    assert!(w.ok(&["node", "drain", "n3", "--reason", "disk"]).contains("lattice node undrain n3"));
+    // As the documents write it.
+    assert!(w.ok(&["admin", "drain", "n3", "--reason", "disk"]).contains("lattice node undrain n3"));
     assert_eq!(text(&node(w, "n3"), "state"), "Draining");
     for place in ["n1", "n3"] {
         let waits = w.at(place).ok(&["node", "status", "n3"]).unwrap();
@@ -125,7 +126,7 @@ fn drain(w: &World) {
     // New work goes around it.
     let around = w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     assert!(!around["nodes"].to_string().contains("n3"), "{around}");
-    let (mut waiting, said) = begin(w, &["node", "drain", "n3", "--reason", "disk", "--wait"]);
+    let (mut waiting, said) = begin(w, &["node", "drain", "n3", "--reason", "fan", "--wait"]);
     w.wait("it to say what for", || fs::read_to_string(&said).unwrap().contains(&job.id[..8]));
     assert!(waiting.try_wait().unwrap().is_none(), "it waits");
     job.end(w);
@@ -141,12 +142,19 @@ fn drain(w: &World) {
     faults::start_node(&w.dir, "n3").unwrap();
     w.wait("its registration", || registrations(w) > before);
     assert_eq!(text(&node(w, "n3"), "state"), "Drained");
-    w.ok(&["node", "undrain", "n3"]);
+    // The first reason is kept, the later one behind it; both are shown, and one that says nothing is said to.
+    let holds = || node(w, "n3")["holds"][0].as_str().unwrap_or_default().to_owned();
+    assert!(holds().starts_with("drain by root since ") && holds().ends_with(": disk; fan"), "{}", holds());
+    assert!(w.ok(&["node", "status", "n3"]).contains(": disk; fan"));
+    w.ok(&["node", "drain", "n3"]);
+    assert!(holds().ends_with(": disk; fan; no reason was given"), "{}", holds());
+    w.ok(&["admin", "undrain", "n3"]);
     assert_eq!(text(&node(w, "n3"), "state"), "Ready");
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     let wanted = [
         ("HoldSet", "drain: disk"),
         ("NodeStateChanged", "Ready -> Draining"),
+        ("HoldSet", "drain: fan"),
         ("NodeStateChanged", "Draining -> Drained"),
         ("NodeRegistered", ""),
         ("HoldLifted", "drain"),

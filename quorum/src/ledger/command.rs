@@ -451,6 +451,9 @@ pub struct Registration {
     /// Why it gets no work, as its agent finds it: it is never Ready. `None`: it is well, or its agent does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwell: Option<String>,
+    /// What its software and firmware are, where that was said already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conformance: Option<Components>,
 }
 
 /// Where the leader's clocks see a node.

@@ -1,7 +1,7 @@
 //! Nodes that drift from their configuration, and work that minds it.
 
-use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, DriftLimits};
+use super::scenarios::{Story, id, node, registration, spec, user};
+use super::{Action, DriftLimits, Registration};
 use crate::wire::Refusal;
 use lattice_model::conformance::Components;
 use lattice_model::{AllocationSpec, AuditAction, Constraints, HoldKind, Incarnation, NodeState, RequeuePolicy, Timestamp};
@@ -42,6 +42,28 @@ fn a_change_is_drift_until_it_is_mended_or_accepted() {
     assert!(drift(&s).is_some(), "what was accepted is expected now");
     let stale = Action::Conforms { node: node(1), incarnation: Incarnation(7), components: made_of("7") };
     assert!(matches!(s.act(stale), Err(Refusal::StaleIncarnation { .. })));
+}
+
+#[test]
+fn what_comes_with_a_registration_is_known_as_soon_as_the_node_is_ready() {
+    let registers = |kernel: &str| Action::Register(Registration { conformance: Some(made_of(kernel)), ..registration(1, 1, 0, true) });
+    let mut s = Story::new(1);
+    let actions = |records: &[lattice_model::AuditRecord]| records.iter().map(|r| r.action).collect::<Vec<_>>();
+    assert_eq!(actions(&s.acted(registers("6.1"))), [AuditAction::NodeRegistered, AuditAction::ConformanceChanged]);
+    let told = |s: &Story| s.ledger.node(&node(1)).unwrap().conformance.clone().unwrap();
+    assert_eq!((s.ledger.node(&node(1)).unwrap().state, told(&s).components), (NodeState::Ready, made_of("6.1")));
+    // Another life that says the same, and one with another kernel: its drift counts from its registration.
+    assert_eq!(actions(&s.acted(registers("6.1"))), [AuditAction::NodeRegistered]);
+    let records = s.acted(registers("6.6"));
+    assert!(records.last().unwrap().detail.ends_with("kernel: 6.1 -> 6.6"), "{records:?}");
+    assert!(told(&s).drift.is_some());
+    let malformed = [(String::new(), "x".to_owned())].into();
+    let refused = s.act(Action::Register(Registration { conformance: Some(malformed), ..registration(1, 1, 0, true) }));
+    assert!(matches!(refused, Err(Refusal::Malformed { .. })), "{refused:?}");
+    // Members of the level before leave it out.
+    let mut before = Story::at_level(1, 8);
+    assert_eq!(actions(&before.acted(registers("6.1"))), [AuditAction::NodeRegistered]);
+    assert_eq!(before.ledger.node(&node(1)).unwrap().conformance, None);
 }
 
 #[test]

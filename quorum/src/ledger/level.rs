@@ -19,7 +19,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// how the ranks of an inline command are laid out, and what becomes of the others when one ends badly. 7: checkpoints. 8: work that is
 /// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, by one that is not of the
 /// first six or not to all of its processes, or without anybody's request;
-/// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain.
+/// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
+/// registration what they are made of.
 pub const LEVEL_KNOWN: u32 = 10;
 
 /// The level at which every member understands that work is suspended.
@@ -42,6 +43,9 @@ pub const REGISTERS_UNWELL_LEVEL: u32 = 9;
 
 /// The level at which every member understands that a node asks for its own drain.
 pub const OWN_DRAIN_LEVEL: u32 = 10;
+
+/// The level at which every member writes down with a registration what the node is made of.
+pub const REGISTERS_CONFORMANCE_LEVEL: u32 = 10;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {

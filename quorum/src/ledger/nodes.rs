@@ -1,8 +1,9 @@
 //! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
 
-use super::level::REGISTERS_UNWELL_LEVEL;
+use super::level::{REGISTERS_CONFORMANCE_LEVEL, REGISTERS_UNWELL_LEVEL};
 use super::{Action, DRAINS_UNWELL_LEVEL, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
+use lattice_model::conformance;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
 use lattice_model::{
@@ -33,19 +34,32 @@ impl Ledger {
         if new.incarnation.0 == u64::MAX {
             return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
         }
-        match self.nodes.get(&new.node) {
+        let made_of = new.conformance.as_ref().filter(|_| self.level >= REGISTERS_CONFORMANCE_LEVEL);
+        if let Some(components) = made_of {
+            conformance::check(components).map_err(|why| Refusal::Malformed { why })?;
+        }
+        let (incarnation, report_seq) = match self.nodes.get(&new.node) {
             None if self.nodes.len() >= NODES_MAX => {
-                Err(Refusal::TooLarge { what: "the list of nodes".to_owned(), bytes: NODES_MAX as u64 + 1, most: NODES_MAX as u64 })
+                return Err(Refusal::TooLarge {
+                    what: "the list of nodes".to_owned(),
+                    bytes: NODES_MAX as u64 + 1,
+                    most: NODES_MAX as u64,
+                });
             }
-            None => Ok(self.register_first(step, new)),
+            None => (self.register_first(step, new), 0),
             Some(known) => {
                 let known = Arc::clone(known);
-                Ok(self.register_again(step, new, &known))
+                self.register_again(step, new, &known)
             }
+        };
+        // In one step: nobody sees it Ready and of a group that it was of before.
+        if let Some(components) = made_of {
+            self.conforms(step, &new.node, incarnation, components)?;
         }
+        Ok(Outcome::Registered { incarnation, report_seq })
     }
 
-    fn register_first(&mut self, step: &mut Step, new: &Registration) -> Outcome {
+    fn register_first(&mut self, step: &mut Step, new: &Registration) -> Incarnation {
         let incarnation = Incarnation(new.incarnation.0 + 1);
         // Nothing is known of it: no hold stands.
         let facts = Facts { draining: false, empty: true, disabled: false };
@@ -89,7 +103,7 @@ impl Ledger {
                 format!("{state} from its registration on: {unwell}"),
             );
         }
-        Outcome::Registered { incarnation, report_seq: 0 }
+        incarnation
     }
 
     /// Where one stands that registers, and would be in `state` by that. One that is not well, and is not kept off work by a drain
@@ -104,7 +118,7 @@ impl Ledger {
         }
     }
 
-    fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> Outcome {
+    fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> (Incarnation, u64) {
         let rebooted = known.boot != new.boot;
         let resized = known.size != new.size;
         // After a recovery its reports are counted anew: what was acknowledged since the backup is not known here.
@@ -167,7 +181,7 @@ impl Ledger {
             let detail = format!("{} -> {state}: it registered{unwell}", known.state);
             self.record(step, &format!("node:{}", new.node), AuditAction::NodeStateChanged, about, detail);
         }
-        Outcome::Registered { incarnation, report_seq }
+        (incarnation, report_seq)
     }
 
     /// Who carries its session, where somebody does. Members of the level before do not know of it.

@@ -50,6 +50,7 @@ pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
         through: None,
         wipes: false,
         unwell: None,
+        conformance: None,
     }
 }
 

@@ -134,6 +134,17 @@ async fn question(witness: &mut Option<Witness>) -> Vec<NodeId> {
     }
 }
 
+/// What may go into the log of every member.
+fn checked(node: &str, said: Components) -> Option<Components> {
+    match lattice_model::conformance::check(&said) {
+        Ok(()) => Some(said),
+        Err(why) => {
+            tracing::warn!(node, %why, "what the node is made of is not taken");
+            None
+        }
+    }
+}
+
 struct Session<'a> {
     core: &'a Arc<Core>,
     down: &'a DownLink,
@@ -187,6 +198,7 @@ impl<'a> Session<'a> {
             through,
             wipes,
             health,
+            conformance,
         } = up
         else {
             return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
@@ -211,8 +223,10 @@ impl<'a> Session<'a> {
             through,
             wipes,
             unwell: health.as_ref().and_then(NodeHealth::unwell).map(str::to_owned),
+            conformance: conformance.and_then(|said| checked(&caller.name, said)),
         };
-        let again = registration.wipes.then(|| Registration { new_life: false, found: None, unwell: None, ..registration.clone() });
+        let again = || Registration { new_life: false, found: None, unwell: None, conformance: None, ..registration.clone() };
+        let again = registration.wipes.then(again);
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
@@ -345,7 +359,7 @@ impl<'a> Session<'a> {
                     }
                     self.beats.push_back((seq, now));
                     self.count_running(running);
-                    self.conformance = conformance.and_then(|said| self.checked(said)).or(self.conformance.take());
+                    self.conformance = conformance.and_then(|said| checked(self.node.as_str(), said)).or(self.conformance.take());
                     self.commit_conformance().await?;
                     self.commit_stale(stale).await?;
                     self.commit_wipes().await?;
@@ -448,17 +462,6 @@ impl<'a> Session<'a> {
         }
         if verdict != Verdict::Fine {
             count(&self.core.miscounted);
-        }
-    }
-
-    /// What may go into the log of every member.
-    fn checked(&self, said: Components) -> Option<Components> {
-        match lattice_model::conformance::check(&said) {
-            Ok(()) => Some(said),
-            Err(why) => {
-                tracing::warn!(node = %self.node, %why, "what the node is made of is not taken");
-                None
-            }
         }
     }
 

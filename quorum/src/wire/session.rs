@@ -47,6 +47,9 @@ pub enum Up {
         /// How it finds its node: one that is not well is never Ready.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         health: Option<NodeHealth>,
+        /// What its software and firmware are, where its agent has looked already: who sees it Ready knows that as well.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        conformance: Option<Components>,
     },
     /// All that the node has and has not reported yet, said once to a quorum of a higher generation than its last list's,
     /// before anything else: a quorum that was recovered from a backup does not know it. It stops nothing until it has a

@@ -45,6 +45,7 @@ async fn register(client: &QuorumClient, name: &str, keys: Option<HeldKeys>) -> 
         through,
         wipes: false,
         health: None,
+        conformance: None,
     };
     let (up, mut down) = client.session(register).await.unwrap();
     let Ok(Down::Registered { incarnation, .. }) = down.next().await else { panic!("it is registered") };

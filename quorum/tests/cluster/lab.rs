@@ -227,6 +227,7 @@ impl Agent {
             through: None,
             wipes: false,
             health: None,
+            conformance: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::filter;
 use crate::args::audit::AuditQuery;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::table::Table;
@@ -31,10 +31,10 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
         }
     };
     match session.format() {
-        Format::Table => print(&table(&records))?,
-        Format::Json => {
+        Format::Table => print(&table(&records, session.width()))?,
+        Format::Data(notation) => {
             let whole: Result<Vec<AuditRecord>, _> = records.iter().map(record_to_model).collect();
-            print_json(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
+            notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
         }
         Format::Name => {
             let numbers: Vec<String> = records.iter().map(|r| r.seq.to_string()).collect();
@@ -47,7 +47,7 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
     Ok(())
 }
 
-fn table(records: &[v1::AuditRecord]) -> String {
+fn table(records: &[v1::AuditRecord], width: Width) -> String {
     let mut table = Table::new(&["SEQ", "TIME", "BY", "TYPE", "ALLOCATION", "OWNER", "NODE", "DETAIL"]);
     for r in records {
         table.row(vec![
@@ -61,7 +61,7 @@ fn table(records: &[v1::AuditRecord]) -> String {
             r.detail.clone(),
         ]);
     }
-    table.text(&["ALLOCATION", "OWNER", "NODE"])
+    table.shown(&["ALLOCATION", "OWNER", "NODE"], width)
 }
 
 #[cfg(test)]
@@ -84,6 +84,6 @@ mod tests {
 SEQ  TIME                      BY    TYPE           ALLOCATION  OWNER  DETAIL
 12   2026-03-05T10:00:12.034Z  root  AttachStarted  1f0c9a4e    alice  by way of n1: /bin/bash
 ";
-        assert_eq!(table(&[record]), want);
+        assert_eq!(table(&[record], Width::Terse), want);
     }
 }

@@ -3,7 +3,7 @@
 use super::part;
 use crate::args::audit::AuditVerify;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::Table;
 use lattice_api::v1;
@@ -33,7 +33,7 @@ pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
     check_keys(&verified.keys, &args.key)?;
     match session.format() {
         Format::Table => print(&text(&verified)),
-        Format::Json => print_json(&json(&verified)),
+        Format::Data(notation) => notation.print(&json(&verified)),
         Format::Name => print_names([verified.head.as_str()]),
     }
 }

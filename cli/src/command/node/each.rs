@@ -1,7 +1,7 @@
 //! One thing done to each of several nodes: a line for each, and those that were refused are named.
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::Session;
 use lattice_model::{NodeId, hostlist};
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ pub async fn each(
     not.extend(all);
     match session.format() {
         Format::Table => {}
-        Format::Json => print_json(&done)?,
+        Format::Data(notation) => notation.print(&done)?,
         Format::Name => print_names(done.iter().map(NodeId::as_str))?,
     }
     if several && !not.is_empty() {

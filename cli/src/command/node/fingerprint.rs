@@ -3,7 +3,7 @@
 use super::each::{named, unanswered};
 use crate::args::node::Fingerprint;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
 use crate::table::block;
@@ -24,7 +24,7 @@ pub async fn run(session: &Session, args: &Fingerprint) -> Result<u8, Failure> {
         let found = answer(client.nodes().fingerprint(v1::FingerprintRequest::default())).await?;
         match session.format() {
             Format::Table => print(&local(&found))?,
-            Format::Json => print_json(&local_json(&found))?,
+            Format::Data(notation) => notation.print(&local_json(&found))?,
             Format::Name => print_names([found.fingerprint.as_str()])?,
         }
         return Ok(0);
@@ -50,7 +50,7 @@ pub async fn run(session: &Session, args: &Fingerprint) -> Result<u8, Failure> {
     }
     match session.format() {
         Format::Table => {}
-        Format::Json => print_json(&all.iter().map(of_node_json).collect::<Vec<_>>())?,
+        Format::Data(notation) => notation.print(&all.iter().map(of_node_json).collect::<Vec<_>>())?,
         Format::Name => print_names(all.iter().map(|found| found.fingerprint.as_str()))?,
     }
     Ok(exit)

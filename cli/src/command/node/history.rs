@@ -3,7 +3,7 @@
 use super::each::{named, unanswered};
 use crate::args::node::History;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::table::Table;
 use crate::time::moment;
@@ -41,10 +41,10 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
         session.note(&format!("{left_out} older records are left out: --since, or `lattice audit query --node NODE`"));
     }
     match session.format() {
-        Format::Table => print(&table(&records, nodes.len() > 1))?,
-        Format::Json => {
+        Format::Table => print(&table(&records, nodes.len() > 1 || session.width() == Width::Wide))?,
+        Format::Data(notation) => {
             let whole: Result<Vec<AuditRecord>, _> = records.values().map(record_to_model).collect();
-            print_json(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
+            notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
         }
         Format::Name => {
             let numbers: Vec<String> = records.keys().map(u64::to_string).collect();

@@ -17,7 +17,7 @@ pub async fn cordon(session: &Session, args: Cordon) -> Result<u8, Failure> {
         (None, Some(long)) => Some(time::long("--for", &long)?),
         (None, None) => None,
     };
-    set(session, if maintenance { HoldKind::Maintenance } else { HoldKind::Cordon }, &with, until).await
+    set(session, if maintenance { HoldKind::Maintenance } else { HoldKind::Cordon }, (&with.on, &with.reason), until).await
 }
 
 pub async fn uncordon(session: &Session, args: &Uncordon) -> Result<u8, Failure> {
@@ -25,7 +25,7 @@ pub async fn uncordon(session: &Session, args: &Uncordon) -> Result<u8, Failure>
 }
 
 pub async fn quarantine(session: &Session, args: &WithReason) -> Result<u8, Failure> {
-    set(session, HoldKind::Quarantine, args, None).await
+    set(session, HoldKind::Quarantine, (&args.on, &args.reason), None).await
 }
 
 pub async fn release(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
@@ -39,7 +39,7 @@ pub async fn undrain(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
 pub async fn disable(session: &Session, args: &Disable) -> Result<u8, Failure> {
     let nodes = super::each::named(&args.with.on.nodes)?;
     confirmed(args.yes, &format!("{} will be Down, and what runs there ended", hostlist::fold(&nodes)))?;
-    set(session, HoldKind::Disable, &args.with, None).await
+    set(session, HoldKind::Disable, (&args.with.on, &args.with.reason), None).await
 }
 
 pub async fn enable(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
@@ -131,12 +131,12 @@ pub async fn set_one(
     Ok(())
 }
 
-async fn set(session: &Session, kind: HoldKind, args: &WithReason, until: Option<v1::HoldTime>) -> Result<u8, Failure> {
+async fn set(session: &Session, kind: HoldKind, (on, reason): (&OnNodes, &str), until: Option<v1::HoldTime>) -> Result<u8, Failure> {
     let client = session.connect().await?;
-    let act = async |node| set_one(&client, kind, node, &args.reason, [until, None]).await;
+    let act = async |node| set_one(&client, kind, node, reason, [until, None]).await;
     let ends = if until.is_some() { ", or its time" } else { "" };
     let said = |node: &_| format!("Node {node} is under {kind}; `{} {node}`{ends} lifts it", kind.exit());
-    each(session, &args.on.nodes, act, said).await.map(|done| done.exit)
+    each(session, &on.nodes, act, said).await.map(|done| done.exit)
 }
 
 async fn lift(session: &Session, kind: HoldKind, args: &OnNodes) -> Result<u8, Failure> {

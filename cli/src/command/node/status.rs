@@ -4,7 +4,7 @@ use super::{fact, fingerprint, waits};
 use crate::args::node::Nodes;
 use crate::command::nodes;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_json, print_names};
+use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{NodeJson, conformance_json, filled, nodes_table, short, time, with_exit};
 use crate::table::{Table, block};
@@ -43,7 +43,7 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
             print(&(text(local) + &standing.as_ref().map(stands).unwrap_or_default()))?;
             print(&fact::text(&told, true))
         }
-        Format::Json => {
+        Format::Data(notation) => {
             let mut shown = json(local);
             shown["fact"] = fact::json(&told);
             if let Some(node) = standing.as_ref().and_then(|standing| standing.node.as_ref()) {
@@ -54,7 +54,7 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
                 shown["wipe"] = filled(&node.wipe).into();
             }
             shown["waits"] = standing.as_ref().map(waits::json).into();
-            print_json(&shown)
+            notation.print(&shown)
         }
         Format::Name => print_names([local.node.as_str()]),
     }
@@ -72,10 +72,10 @@ async fn others(session: &Session, client: &Client, names: &[String]) -> Result<
         Err(not_found) => return Err(not_found),
     };
     match session.format() {
-        Format::Json => {
+        Format::Data(notation) => {
             let mut shown = serde_json::json!(NodeJson::from(&node));
             shown["fact"] = fact::json(&told);
-            print_json(&shown)
+            notation.print(&shown)
         }
         Format::Table => {
             several(session, client, &[node]).await?;
@@ -88,7 +88,7 @@ async fn others(session: &Session, client: &Client, names: &[String]) -> Result<
 async fn several(session: &Session, client: &Client, found: &[v1::Node]) -> Result<(), Failure> {
     match session.format() {
         Format::Table => {
-            print(&nodes_table(found))?;
+            print(&nodes_table(found, session.width()))?;
             for node in found.iter().filter(|node| !node.by_gossip) {
                 if nodes::is_under(node, HoldKind::Drain) {
                     let left = answer(client.nodes().waits(v1::NodeWaitsRequest { node: node.id.clone() })).await?;
@@ -99,7 +99,7 @@ async fn several(session: &Session, client: &Client, found: &[v1::Node]) -> Resu
             }
             Ok(())
         }
-        Format::Json => print_json(&found.iter().map(NodeJson::from).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&found.iter().map(NodeJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(found.iter().map(|node| node.id.as_str())),
     }
 }
