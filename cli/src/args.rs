@@ -106,7 +106,7 @@ pub enum Command {
     Watch(Later<Watch>),
     /// How closely an allocation is measured: every look is kept for a while
     Telemetry(Later<Telemetry>),
-    /// What is the matter with a running allocation: its processes, what they wait for, network and storage
+    /// What is the matter with a running allocation: its processes, what they wait for, GPUs, network and storage
     #[command(visible_alias = "diagnostics")]
     Diag(Later<Diag>),
     /// One metric of two or more allocations, each counted from its own start

@@ -38,7 +38,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 const DIAG_EXAMPLES: &str = "Examples:
   lattice diag 1f0c9a4e
-      each process with its state, what it waits for in the kernel and since when; pressure, network and storage of each node
+      each process with its state, what it waits for in the kernel and since when; pressure, GPUs, network and storage of each node
   lattice diag 1f0c9a4e --stacks
       the kernel's calls of each process that it waits in: where a rank hangs
   lattice diag 1f0c9a4e --storage
