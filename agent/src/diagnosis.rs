@@ -1,4 +1,4 @@
-//! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks.
+//! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks; and `lattice top --per-rank`.
 //!
 //! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
 //! a process's memory or a mount, is read by helpers that are left behind where they do (`helper`): at most a few of them.
@@ -10,6 +10,7 @@ pub mod gpus;
 pub mod helper;
 mod network;
 mod processes;
+pub mod ranks;
 pub mod storage;
 
 use crate::context::{Context, Shared};
@@ -20,13 +21,13 @@ use crate::measuring::disks::Said;
 use crate::mesh::diagnosis::{DiagnosisAges, DiagnosisAnswer, DiagnosisGpus, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::unsupported;
-use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology};
+use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal};
 use lattice_quorum::identity::Caller;
 use quinn::SendStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -52,6 +53,14 @@ pub struct Diagnosing(Arc<Semaphore>);
 impl Default for Diagnosing {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+impl Diagnosing {
+    /// Waits until it is one's turn.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, String> {
+        let place = timeout(HERE, Arc::clone(&self.0).acquire_owned()).await;
+        place.ok().and_then(Result::ok).ok_or_else(|| "others ask the same of this node; try again in a moment".to_owned())
     }
 }
 
@@ -85,7 +94,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
 
 /// Answers another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let found = match may_know(context, peer, open) {
+    let found = match may_know(context, peer, key(open), &vouched(open.uid, &open.user)) {
         Ok(()) => here(context, open).await,
         Err(why) => Err(why),
     };
@@ -101,28 +110,41 @@ pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send:
     }
 }
 
-fn may_know(context: &Context, peer: &Caller, open: &DiagnosisOpen) -> Result<(), String> {
-    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let worker = context.workers.of_epoch(allocation, epoch);
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
-    measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))
+/// Whose work is asked about.
+type Key = (AllocationId, Epoch);
+
+fn key(open: &DiagnosisOpen) -> Key {
+    (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
+}
+
+fn not_here(allocation: AllocationId) -> String {
+    format!("allocation {} is not running on this node", allocation.short())
+}
+
+fn may_know(context: &Context, peer: &Caller, (allocation, epoch): Key, user: &Principal) -> Result<(), String> {
+    let worker = context.workers.of_epoch(allocation, epoch).ok_or_else(|| not_here(allocation))?;
+    measuring::may_know(peer, &worker.share, user)
+}
+
+/// The cgroup of work that runs on this node.
+fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, String> {
+    if context.workers.of_epoch(allocation, epoch).is_none() {
+        return Err(not_here(allocation));
+    }
+    let slice = context.slice.as_ref().ok_or("there is no cgroup for its work on this node: which processes are its own is not known")?;
+    Ok(slice.scope(allocation).work().path().to_owned())
 }
 
 /// What is found on this node.
 async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<Found, String> {
-    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    if context.workers.of_epoch(allocation, epoch).is_none() {
-        return Err(format!("allocation {} is not running on this node", allocation.short()));
-    }
-    let slice = context.slice.as_ref().ok_or("there is no cgroup for its work on this node: which processes are its own is not known")?;
-    let work = slice.scope(allocation).work().path().to_owned();
-    let place = Arc::clone(&context.diagnosing.0).acquire_owned();
-    let place = timeout(HERE, place).await.ok().and_then(Result::ok).ok_or("others ask the same of this node; try again in a moment")?;
+    let of = key(open);
+    let work = running(context, of)?;
+    let place = context.diagnosing.place().await?;
     let open = open.clone();
     let known = Known {
-        disks: if open.storage { context.measuring.disks_of((allocation, epoch)) } else { Vec::new() },
+        disks: if open.storage { context.measuring.disks_of(of) } else { Vec::new() },
         topology: context.topology(),
-        gpus: gpus::of_work(context, (allocation, epoch)),
+        gpus: gpus::of_work(context, of),
         newest: context.gpu_readings.newest(),
         readings: context.gpu_readings.clone(),
     };
