@@ -5,6 +5,7 @@ mod ranks;
 mod stored;
 
 pub use stored::tail;
+pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
 use crate::measuring::devices::gpus_of_node;

@@ -43,6 +43,23 @@ pub struct Top {
     pub duration: Option<Duration>,
 }
 
+impl Top {
+    /// Of an allocation all nodes together, as where nothing is said.
+    pub fn of(id: String) -> Self {
+        Self { id, per_node: false, per_gpu: false, per_rank: false, wide: false, duration: None }
+    }
+}
+
+/// The documents' name for `top` and, with `--stream`, for `watch`.
+#[derive(Args)]
+pub struct Metrics {
+    /// The allocation
+    pub id: String,
+    /// Follow it to its end
+    #[arg(long)]
+    pub stream: bool,
+}
+
 fn top_duration(text: &str) -> Result<Duration, String> {
     let duration = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
     let bounds = Duration::from_secs(1)..=Duration::from_secs(90 * 86_400);

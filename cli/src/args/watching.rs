@@ -30,6 +30,13 @@ pub struct Watch {
     pub interval: Duration,
 }
 
+impl Watch {
+    /// All of an allocation, as where nothing is said.
+    pub fn of(id: String) -> Self {
+        Self { id, alerts_only: false, metrics: Vec::new(), interval: Duration::from_secs(5) }
+    }
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
     let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);

@@ -384,13 +384,18 @@ fn per_rank(w: &World) {
     }
     let table = w.ok(&["top", &id, "--per-rank"]);
     assert!(table.starts_with("LAUNCH  RANK  NODE") && table.contains("launch 1: 4 ranks"), "{table}");
+    // As the documents call it; with --stream it is followed.
+    assert!(w.ok(&["metrics", &id]).starts_with("METRIC"));
     // Without it nobody looks.
     assert_eq!(w.lattice.json(&["top", &id]).unwrap()["ranks"], Value::Null);
     let refused = w.run_as(NOBODY, &["top", &id, "--per-rank"]);
     assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
     w.ok(&["cancel", &id]);
     w.ended(&id);
-    assert_ne!(w.run(&["top", &id, "--per-rank"]).code(), 0);
+    let over = w.run(&["top", &id, "--per-rank"]);
+    assert_eq!(over.code(), 4, "{}", over.err());
+    let over = w.run(&["metrics", &id, "--stream"]);
+    assert!(over.code() == 4 && over.err().contains("is Cancelled"), "{}", over.err());
 }
 
 fn bad_rules(w: &World) {
