@@ -1,4 +1,4 @@
-//! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks.
+//! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks; and `lattice top --per-rank`.
 //!
 //! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
 //! a process's memory or a mount, is read by helpers that are left behind where they do (`helper`): at most a few of them.
@@ -6,25 +6,28 @@
 //! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
 //! layout could be guessed. `/proc/PID/stack` itself is root's.
 
+pub mod gpus;
 pub mod helper;
 mod network;
 mod processes;
+pub mod ranks;
 pub mod storage;
 
 use crate::context::{Context, Shared};
 use crate::features::has_cxi;
+use crate::gpu_loads::{GpuReadings, Looked};
 use crate::measuring;
 use crate::measuring::disks::Said;
-use crate::mesh::diagnosis::{DiagnosisAges, DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
+use crate::mesh::diagnosis::{DiagnosisAges, DiagnosisAnswer, DiagnosisGpus, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::unsupported;
-use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology};
+use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal};
 use lattice_quorum::identity::Caller;
 use quinn::SendStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -39,6 +42,8 @@ pub struct Found {
     pub told: WireDiagnosis,
     /// Of what was looked at before somebody asked.
     pub ages: DiagnosisAges,
+    /// Of its GPUs; `None`: an agent of the version before knows nothing of them.
+    pub gpus: Option<DiagnosisGpus>,
 }
 
 /// Who is at it. Cloneable; all clones are one.
@@ -48,6 +53,14 @@ pub struct Diagnosing(Arc<Semaphore>);
 impl Default for Diagnosing {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+impl Diagnosing {
+    /// Waits until it is one's turn.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, String> {
+        let place = timeout(HERE, Arc::clone(&self.0).acquire_owned()).await;
+        place.ok().and_then(Result::ok).ok_or_else(|| "others ask the same of this node; try again in a moment".to_owned())
     }
 }
 
@@ -66,13 +79,14 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
         })?;
         // One of the version before ends here.
         let ages = frame::read::<DiagnosisAges, _>(&mut recv).await.unwrap_or_default();
-        Ok::<_, String>((answer, ages))
+        let gpus = frame::read::<DiagnosisGpus, _>(&mut recv).await.and_then(DiagnosisGpus::checked).ok();
+        Ok::<_, String>((answer, ages, gpus))
     };
-    let (answer, ages) = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let (answer, ages, gpus) = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
     match answer {
         DiagnosisAnswer::Told(told) => {
             let told = told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned())?;
-            Ok(Found { told, ages })
+            Ok(Found { told, ages, gpus })
         }
         DiagnosisAnswer::Refused { why } => Err(plain(&why)),
     }
@@ -80,44 +94,63 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
 
 /// Answers another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let found = match may_know(context, peer, open) {
+    let found = match may_know(context, peer, key(open), &vouched(open.uid, &open.user)) {
         Ok(()) => here(context, open).await,
         Err(why) => Err(why),
     };
     match found {
-        Ok(Found { told, ages }) => {
+        Ok(Found { told, ages, gpus }) => {
             frame::write(send, &DiagnosisAnswer::Told(told)).await?;
             // One of the version before has gone.
             let _heard = frame::write(send, &ages).await;
+            let _heard = frame::write(send, &gpus.unwrap_or_default()).await;
             Ok(())
         }
         Err(why) => frame::write(send, &DiagnosisAnswer::Refused { why }).await,
     }
 }
 
-fn may_know(context: &Context, peer: &Caller, open: &DiagnosisOpen) -> Result<(), String> {
-    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let worker = context.workers.of_epoch(allocation, epoch);
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
-    measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))
+/// Whose work is asked about.
+type Key = (AllocationId, Epoch);
+
+fn key(open: &DiagnosisOpen) -> Key {
+    (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
+}
+
+fn not_here(allocation: AllocationId) -> String {
+    format!("allocation {} is not running on this node", allocation.short())
+}
+
+fn may_know(context: &Context, peer: &Caller, (allocation, epoch): Key, user: &Principal) -> Result<(), String> {
+    let worker = context.workers.of_epoch(allocation, epoch).ok_or_else(|| not_here(allocation))?;
+    measuring::may_know(peer, &worker.share, user)
+}
+
+/// The cgroup of work that runs on this node.
+fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, String> {
+    if context.workers.of_epoch(allocation, epoch).is_none() {
+        return Err(not_here(allocation));
+    }
+    let slice = context.slice.as_ref().ok_or("there is no cgroup for its work on this node: which processes are its own is not known")?;
+    Ok(slice.scope(allocation).work().path().to_owned())
 }
 
 /// What is found on this node.
 async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<Found, String> {
-    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    if context.workers.of_epoch(allocation, epoch).is_none() {
-        return Err(format!("allocation {} is not running on this node", allocation.short()));
-    }
-    let slice = context.slice.as_ref().ok_or("there is no cgroup for its work on this node: which processes are its own is not known")?;
-    let work = slice.scope(allocation).work().path().to_owned();
-    let place = Arc::clone(&context.diagnosing.0).acquire_owned();
-    let place = timeout(HERE, place).await.ok().and_then(Result::ok).ok_or("others ask the same of this node; try again in a moment")?;
+    let of = key(open);
+    let work = running(context, of)?;
+    let place = context.diagnosing.place().await?;
     let open = open.clone();
-    let disks = if open.storage { context.measuring.disks_of((allocation, epoch)) } else { Vec::new() };
-    let topology = context.topology();
+    let known = Known {
+        disks: if open.storage { context.measuring.disks_of(of) } else { Vec::new() },
+        topology: context.topology(),
+        gpus: gpus::of_work(context, of),
+        newest: context.gpu_readings.newest(),
+        readings: context.gpu_readings.clone(),
+    };
     let finding = tokio::task::spawn_blocking(move || {
         let _place = place;
-        find(&work, &open, &disks, &topology)
+        find(&work, &open, &known)
     });
     match timeout(HERE, finding).await {
         Ok(Ok(found)) => Ok(found),
@@ -126,13 +159,25 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<Found, String> {
     }
 }
 
-fn find(work: &Path, open: &DiagnosisOpen, disks: &[Said], topology: &NodeTopology) -> Found {
+/// What was looked at before somebody asked.
+struct Known {
+    disks: Vec<Said>,
+    topology: Arc<NodeTopology>,
+    gpus: Vec<gpus::Its>,
+    /// The newest look at GPUs, and where the next one will be.
+    newest: Option<Arc<Looked>>,
+    readings: GpuReadings,
+}
+
+fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> Found {
     let listed = processes::list(work);
     let (mut found, mut ages) = (WireDiagnosis::default(), DiagnosisAges::default());
-    if open.processes || open.stacks {
+    let at = |facts: &[WireFact]| u32::try_from(facts.len()).unwrap_or(u32::MAX);
+    let of_work = open.processes || open.stacks;
+    if of_work {
         (found.processes, found.left_out) = processes::read(work, &listed, open.stacks);
         found.facts.extend(processes::pressure(work));
-        found.facts.push(not_had("work", "CUPTI", unsupported::cupti(&topology.gpu)));
+        found.facts.push(not_had("gpus", "CUPTI", unsupported::cupti(&known.topology.gpu)));
     }
     if open.network {
         found.facts.extend(network::interfaces());
@@ -142,14 +187,21 @@ fn find(work: &Path, open: &DiagnosisOpen, disks: &[Said], topology: &NodeTopolo
     }
     if open.storage {
         found.facts.extend(storage::mounts(&listed));
-        for Said { about, text, age } in disks {
-            let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-            ages.0.push((u32::try_from(found.facts.len()).unwrap_or(u32::MAX), age_ms));
+        for Said { about, text, age } in &known.disks {
+            ages.0.push((at(&found.facts), u64::try_from(age.as_millis()).unwrap_or(u64::MAX)));
             found.facts.push(fact("storage", about, "ebpf", text.clone(), false));
         }
     }
+    let mut gpus = DiagnosisGpus::default();
+    if of_work || open.network {
+        let facts;
+        (facts, gpus) = gpus::read(&known.gpus, known.newest.as_ref(), &known.readings, of_work);
+        let first = at(&found.facts);
+        ages.0.extend((0..gpus.facts).map(|which| (first.saturating_add(which), gpus.age_ms)));
+        found.facts.extend(facts);
+    }
     found.facts.truncate(FACTS_MAX);
-    Found { told: found, ages }
+    Found { told: found, ages, gpus: Some(gpus) }
 }
 
 /// One finding. `source`: what says so.

@@ -15,6 +15,7 @@ pub mod frame;
 pub mod gpu_usage;
 pub mod input;
 pub mod monitor;
+pub mod ranks;
 pub mod shape;
 pub mod terminal;
 #[cfg(test)]

@@ -101,6 +101,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::UsageGpus(open) => devices::answer_gpus(context, &stream.peer, &open, &mut stream.send).await,
         Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
         Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fingerprint => conformance::over_mesh::answer(context, &stream.peer, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,

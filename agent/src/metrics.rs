@@ -20,7 +20,7 @@ use lattice_telemetry::catalogue::{agent as family, gossip as of_gossip};
 use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::readers::Host;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
-use lattice_telemetry::serve;
+use lattice_telemetry::serve::{self, Ready};
 use lattice_telemetry::settings::AGENT_PORT;
 use lattice_telemetry::telling::Telling;
 use std::sync::Arc;
@@ -231,7 +231,9 @@ pub async fn begin(
     };
     match TcpListener::bind(listen).await {
         Ok(listener) => {
-            tasks.spawn(serve::run(telling, listener, token, stop.child_token()));
+            let session = session.clone();
+            let ready: Ready = Arc::new(move || session.borrow().ready());
+            tasks.spawn(serve::run(telling, listener, token, ready, stop.child_token()));
         }
         Err(error) => {
             lacks(format!("metrics cannot be served at {listen}: {error}; set telemetry.metrics_listen to another address, or to \"\""));

@@ -56,6 +56,16 @@ pub enum SessionState {
     Lost { since: Instant, why: String },
 }
 
+impl SessionState {
+    /// Whether the quorum can be asked by way of it; an error says why not, for people.
+    pub fn ready(&self) -> Result<(), String> {
+        match self {
+            Self::Connected { .. } => Ok(()),
+            Self::Lost { since, why } => Err(format!("no session for {} s ({why})", since.elapsed().as_secs())),
+        }
+    }
+}
+
 /// With whom the session is, for people.
 pub fn told(member: &str, through: Option<&NodeId>) -> String {
     let carried = through.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));

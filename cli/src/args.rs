@@ -44,7 +44,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 use submit::Submit;
 use telemetry::Telemetry;
-use top::Top;
+use top::{Metrics, Top};
 use vcluster::VCluster;
 use watching::{Compare, Diag, Watch};
 
@@ -104,9 +104,12 @@ pub enum Command {
     Top(Later<Top>),
     /// Follow what a running allocation uses, and its alerts, to its end
     Watch(Later<Watch>),
+    /// What a running allocation uses; with --stream, to its end (top, watch)
+    #[command(hide = true)]
+    Metrics(Later<Metrics>),
     /// How closely an allocation is measured: every look is kept for a while
     Telemetry(Later<Telemetry>),
-    /// What is the matter with a running allocation: its processes, what they wait for, network and storage
+    /// What is the matter with a running allocation: its processes, what they wait for, GPUs, network and storage
     #[command(visible_alias = "diagnostics")]
     Diag(Later<Diag>),
     /// One metric of two or more allocations, each counted from its own start
@@ -215,6 +218,8 @@ mod tests {
             "attach 12345 --command=nvidia-smi",
             "logs 12345 --tail=100",
             "logs 12345 --since=2026-03-01T10:00:00Z --until=2026-03-01T11:00:00Z",
+            "metrics a1b2c3d4",
+            "metrics a1b2c3d4 --stream",
             "nodes x1000c0s0b0n0",
             "nodes x1000c0s0b0n0 -o wide",
             "status -o yaml",

@@ -36,6 +36,8 @@ use crate::args::gossip::GossipCommand;
 use crate::args::network::AdminNetworkCommand;
 use crate::args::node::NodeCommand;
 use crate::args::quorum::QuorumCommand;
+use crate::args::top::Top;
+use crate::args::watching::Watch;
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
 use crate::later::Later;
@@ -54,6 +56,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Logs(Later(args)) => logs::run(session, args).await,
         Command::Top(Later(args)) => top::run(session, args).await.map(well),
         Command::Watch(Later(args)) => watch::run(session, args).await.map(well),
+        Command::Metrics(Later(args)) if args.stream => watch::run(session, Watch::of(args.id)).await.map(well),
+        Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(well),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(well),
         Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(well),
         Command::Diag(Later(args)) => diag::run(session, args).await.map(well),

@@ -9,7 +9,7 @@ use lattice_telemetry::catalogue::{LATENCY_SECONDS, quorum as family};
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
-use lattice_telemetry::serve;
+use lattice_telemetry::serve::{self, Ready};
 use lattice_telemetry::settings::QUORUM_PORT;
 use lattice_telemetry::telling::Telling;
 use std::fs;
@@ -178,6 +178,14 @@ fn allocated(path: &Path, depth: u32) -> u64 {
     fs::read_dir(path).into_iter().flatten().flatten().map(|entry| allocated(&entry.path(), depth - 1)).sum()
 }
 
+/// Whether this member can agree with the others; an error says why it cannot, for people.
+fn ready(core: &Core) -> Result<(), String> {
+    if core.has_leader() {
+        return Ok(());
+    }
+    Err(format!("in touch with no leader, or as leader with no majority, for {} s", core.silence().as_secs()))
+}
+
 /// Serves `/metrics` and pushes, as far as both can be had: a member that cannot be measured serves all the same.
 pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     let QuorumConfig { id, data_dir, telemetry, disk_reserve_bytes, .. } = &core.config;
@@ -213,7 +221,11 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
         None
     });
     match TcpListener::bind(listen).await {
-        Ok(listener) => tasks.push(tokio::spawn(serve::run(telling, listener, token, core.stop.clone()))),
+        Ok(listener) => {
+            let of = Arc::downgrade(core);
+            let ready: Ready = Arc::new(move || of.upgrade().map_or_else(|| Err("it stops".to_owned()), |core| ready(&core)));
+            tasks.push(tokio::spawn(serve::run(telling, listener, token, ready, core.stop.clone())));
+        }
         Err(error) => {
             tracing::warn!(%listen, %error, "metrics cannot be served; set telemetry.metrics_listen to another address, or to \"\"");
         }

@@ -1,5 +1,6 @@
 //! What measures are called: our names, and those of the documents that mean the same.
 
+use crate::catalogue::{Family, allocation};
 use lattice_model::config::nearest;
 
 /// The documents' names of what is told in the unit that they have, with ours.
@@ -7,6 +8,45 @@ pub const ALSO: &[(&str, &str)] =
     &[("network_tx_bytes", "network_sent_bytes"), ("network_rx_bytes", "network_received_bytes"), ("gpu_util", "gpu_utilization")];
 /// Those of what is told in another unit: theirs, ours and ours' unit.
 const OTHERWISE: &[(&str, &str, &str)] = &[("cpu_utilization", "cpu_cores", "cores that are busy, not a percentage of a node's")];
+
+/// One of the ten numbers that the documents promise to users.
+#[derive(Debug)]
+pub struct Promised {
+    /// The documents' name and unit.
+    pub theirs: &'static str,
+    pub their_unit: &'static str,
+    /// The name in `lattice top`, `watch` and `compare`, and its unit there.
+    pub ours: &'static str,
+    pub unit: &'static str,
+    /// How theirs is made of ours; empty: it is the same.
+    pub made: &'static str,
+    /// What is pushed of it, and which of its series.
+    pub family: &'static Family,
+    pub stat: &'static str,
+}
+
+const fn promised(
+    (theirs, their_unit): (&'static str, &'static str),
+    (ours, unit): (&'static str, &'static str),
+    made: &'static str,
+    (family, stat): (&'static Family, &'static str),
+) -> Promised {
+    Promised { theirs, their_unit, ours, unit, made, family, stat }
+}
+
+/// All of them, in the documents' order.
+pub static PROMISED: [Promised; 10] = [
+    promised(("gpu_utilization", "%"), ("gpu_utilization", "ratio"), "× 100", (&allocation::GPU_UTILIZATION, "mean")),
+    promised(("gpu_memory_used", "bytes"), ("gpu_memory_used", "bytes"), "", (&allocation::GPU_MEMORY_USED, "mean")),
+    promised(("gpu_power_draw", "watts"), ("gpu_power_draw", "W"), "", (&allocation::GPU_POWER, "mean")),
+    promised(("cpu_utilization", "%"), ("cpu_cores", "cores"), "÷ the node's processors × 100", (&allocation::CPU_CORES, "mean")),
+    promised(("memory_used", "bytes"), ("memory_used", "bytes"), "", (&allocation::MEMORY_USED, "mean")),
+    promised(("network_tx_bytes", "bytes/s"), ("network_sent_bytes", "bytes/s"), "", (&allocation::NETWORK_SENT_RATE, "mean")),
+    promised(("network_rx_bytes", "bytes/s"), ("network_received_bytes", "bytes/s"), "", (&allocation::NETWORK_RECEIVED_RATE, "mean")),
+    promised(("io_read_bytes", "bytes/s"), ("io_read_bytes", "bytes/s"), "", (&allocation::IO_READ_RATE, "mean")),
+    promised(("io_write_bytes", "bytes/s"), ("io_write_bytes", "bytes/s"), "", (&allocation::IO_WRITE_RATE, "mean")),
+    promised(("io_latency_p99", "microseconds"), ("io_latency_p99", "seconds"), "× 1,000,000", (&allocation::IO_LATENCY, "p99")),
+];
 
 /// Which of `known` is meant by a name, ours or the documents'.
 ///
@@ -39,6 +79,11 @@ mod tests {
         assert!(of("zzz").is_err_and(|why| why.starts_with("there are cpu_cores, ")));
         for (theirs, ours) in ALSO {
             assert_eq!(of(theirs), Ok(*ours));
+        }
+        for one in &PROMISED {
+            assert!(MEASURES.contains(&(one.ours, one.unit)) && one.family.labels.contains(&"stat"), "{one:?}");
+            // Whoever asks by the documents' name is told, or told what to ask for.
+            assert!(of(one.theirs) == Ok(one.ours) || of(one.theirs).is_err_and(|why| why.contains(one.ours)), "{one:?}");
         }
         for (theirs, ours, _) in OTHERWISE {
             assert!(of(theirs).is_err() && of(ours).is_ok(), "{theirs}");

@@ -1,6 +1,7 @@
 //! The reference page, made of the catalogue.
 
 use crate::catalogue::{self, Family, Of};
+use crate::names::{PROMISED, Promised};
 use std::fmt::Write;
 
 const HEAD: &str = "\
@@ -14,6 +15,15 @@ agent has the label `node_id`, every series of a member `member_id`. What cannot
 who shows the token (`metrics_token_file`); they carry the allocation's id alone, and `lattice_allocation_info` says whose it is:
 
     lattice_allocation_cpu_cores{stat=\"mean\"} * on (allocation, node_id) group_left (user, tenant) lattice_allocation_info
+";
+
+const USERS: &str = "
+## The documents' ten numbers for users
+
+By which name `lattice top`, `watch` and `compare` have each, in which unit, and what is pushed of it. `theirs` says how the documents' number is made of it.
+
+| documents | their unit | here | unit | theirs | metric | source |
+|---|---|---|---|---|---|---|
 ";
 
 const TAIL: &str = "
@@ -61,6 +71,12 @@ pub fn page() -> String {
             let Family { name, kind, unit, source, help, .. } = family;
             let _ = writeln!(out, "| `{name}` | {kind} | {unit} | {} | {of} | {source} | {help} |", labels.join(", "));
         }
+    }
+    out += USERS;
+    for Promised { theirs, their_unit, ours, unit, made, family, stat } in &PROMISED {
+        let made = if made.is_empty() { "the same" } else { made };
+        let Family { name, source, .. } = family;
+        let _ = writeln!(out, "| `{theirs}` | {their_unit} | `{ours}` | {unit} | {made} | `{name}{{stat=\"{stat}\"}}` | {source} |");
     }
     out + TAIL
 }

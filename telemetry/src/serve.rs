@@ -1,4 +1,4 @@
-//! `GET /metrics` over HTTP.
+//! `GET /metrics` over HTTP, and `GET /healthz` for who only wants to know whether the process can serve: 200, or 503 with the reason.
 //!
 //! A scraper connects, asks once, is answered and closed: there is no connection to keep, and a few at a time are enough. What it may
 //! see depends on the token that it shows (`Authorization: Bearer …`): without one, the process and its node; with the right one,
@@ -38,6 +38,9 @@ const ASKING_MAX: Duration = Duration::from_secs(2);
 const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a token.
 const TOKEN_BYTES_MIN: usize = 16;
+
+/// Whether the process can do what it is for; an error says why it cannot, for people. Asked often: it is to answer at once.
+pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// What a scraper shows to see allocations. Only its digest is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +86,7 @@ impl Token {
 }
 
 /// Serves until `stop`.
-pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, stop: CancellationToken) {
+pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, ready: Ready, stop: CancellationToken) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let pages = Pages::new(telling);
     loop {
@@ -97,9 +100,9 @@ pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, 
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (pages, token) = (pages.clone(), token.clone());
+        let (pages, token, ready) = (pages.clone(), token.clone(), Arc::clone(&ready));
         tokio::spawn(async move {
-            let answered = tokio::time::timeout(CONNECTION_MAX, connection(pages, stream, token)).await;
+            let answered = tokio::time::timeout(CONNECTION_MAX, connection(pages, stream, token, ready)).await;
             if !matches!(answered, Ok(Ok(()))) {
                 tracing::debug!("a connection for metrics ended badly, or took too long");
             }
@@ -170,11 +173,11 @@ impl Pages {
     }
 }
 
-async fn connection(pages: Pages, stream: TcpStream, token: Option<Token>) -> Result<(), hyper::Error> {
+async fn connection(pages: Pages, stream: TcpStream, token: Option<Token>, ready: Ready) -> Result<(), hyper::Error> {
     let service = service_fn(move |request| {
-        let (pages, token) = (pages.clone(), token.clone());
+        let (pages, token, ready) = (pages.clone(), token.clone(), Arc::clone(&ready));
         async move {
-            let answer = answer(&pages, token.as_ref(), &request).await;
+            let answer = answer(&pages, token.as_ref(), &ready, &request).await;
             pages.0.telling.answered(answer.status().as_u16());
             Ok::<_, Infallible>(answer)
         }
@@ -184,12 +187,16 @@ async fn connection(pages: Pages, stream: TcpStream, token: Option<Token>) -> Re
     http.serve_connection(TokioIo::new(stream), service).await
 }
 
-async fn answer<B>(pages: &Pages, token: Option<&Token>, request: &Request<B>) -> Response<Full<Bytes>> {
-    if request.uri().path() != "/metrics" {
-        return plain(StatusCode::NOT_FOUND, "There is /metrics alone.\n");
+async fn answer<B>(pages: &Pages, token: Option<&Token>, ready: &Ready, request: &Request<B>) -> Response<Full<Bytes>> {
+    let path = request.uri().path();
+    if !matches!(path, "/metrics" | "/healthz") {
+        return plain(StatusCode::NOT_FOUND, "There are /metrics and /healthz.\n");
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
+    }
+    if path == "/healthz" {
+        return health(ready());
     }
     let whose = match (request.headers().get(AUTHORIZATION), token) {
         (None, _) => Whose::Ours,
@@ -211,6 +218,15 @@ fn is_right(shown: &HeaderValue, token: &Token) -> bool {
     let text = shown.to_str().ok().and_then(|text| text.split_once(' '));
     // Digests are compared: how long that takes says nothing of the token.
     text.is_some_and(|(scheme, text)| scheme.eq_ignore_ascii_case("bearer") && Token::of(text.trim()) == *token)
+}
+
+/// As the documents have it.
+fn health(ready: Result<(), String>) -> Response<Full<Bytes>> {
+    let (status, told) = match ready {
+        Ok(()) => (StatusCode::OK, serde_json::json!({"status": "ok"})),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, serde_json::json!({"status": "unavailable", "reason": reason})),
+    };
+    body(status, "application/json", Bytes::from(format!("{told}\n")))
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
@@ -242,6 +258,10 @@ mod tests {
         }
     }
 
+    fn is_ready() -> Ready {
+        Arc::new(|| Ok(()))
+    }
+
     async fn ask(address: std::net::SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -256,7 +276,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let telling = Telling::new("agent", vec![("node_id", "n1".to_owned())], vec![Box::new(One)]);
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(run(telling, listener, Some(Token::of("0123456789abcdef")), stop.clone()));
+        let serving = tokio::spawn(run(telling, listener, Some(Token::of("0123456789abcdef")), is_ready(), stop.clone()));
         let get = |rest: &str| format!("GET {rest}\r\nHost: x\r\n\r\n");
         let open = ask(address, &get("/metrics HTTP/1.1")).await;
         assert!(open.starts_with("HTTP/1.1 200") && open.contains(exposition::CONTENT_TYPE), "{open}");
@@ -268,6 +288,25 @@ mod tests {
         assert!(right.contains("lattice_metrics_requests_total{node_id=\"n1\",code=\"401\"} 1"), "{right}");
         assert!(ask(address, &get("/else HTTP/1.1")).await.starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.starts_with("HTTP/1.1 405"));
+        stop.cancel();
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn whether_it_can_serve_is_told_without_a_token_with_the_reason_why_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let telling = Telling::new("agent", Vec::new(), Vec::new());
+        let (away, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
+        let is_away = Arc::clone(&away);
+        let ready: Ready = Arc::new(move || if is_away.load(Ordering::SeqCst) == 0 { Ok(()) } else { Err("no \"leader\"".to_owned()) });
+        let serving = tokio::spawn(run(telling, listener, Some(Token::of("0123456789abcdef")), ready, stop.clone()));
+        let request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+        let well = ask(address, request).await;
+        assert!(well.starts_with("HTTP/1.1 200") && well.ends_with("{\"status\":\"ok\"}\n"), "{well}");
+        away.store(1, Ordering::SeqCst);
+        let ill = ask(address, request).await;
+        assert!(ill.starts_with("HTTP/1.1 503") && ill.contains(r#""reason":"no \"leader\"""#), "{ill}");
         stop.cancel();
         serving.await.unwrap();
     }
@@ -289,7 +328,7 @@ mod tests {
         let gathered = Arc::new(AtomicU64::new(0));
         let telling = Telling::new("agent", Vec::new(), vec![Box::new(Slow(Arc::clone(&gathered)))]);
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(run(telling, listener, None, stop.clone()));
+        let serving = tokio::spawn(run(telling, listener, None, is_ready(), stop.clone()));
         // They take all places until their time is over.
         let mut idle = Vec::new();
         for _ in 0..AT_ONCE {

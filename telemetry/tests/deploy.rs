@@ -1,6 +1,7 @@
 //! What `deploy/` asks a store for is there: every metric and every label is one of the catalogue.
 
 use lattice_telemetry::catalogue::{self, Family, Kind};
+use lattice_telemetry::names::PROMISED;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -132,6 +133,55 @@ fn every_metric_of_a_dashboard_is_in_the_catalogue() {
     }
     let there = fs::read_dir(deploy("grafana")).unwrap().count();
     assert_eq!(there, boards.len(), "a dashboard that is not checked");
+}
+
+/// The value of a label that a selector asks for: the only one, or one of several.
+fn asks_for(expression: &str, metric: &str, stat: &str) -> bool {
+    let behind = expression.split(metric).nth(1).and_then(|rest| rest.strip_prefix('{')?.split('}').next());
+    behind.is_some_and(|labels| {
+        let stats = labels.split(',').find_map(|label| label.trim().strip_prefix("stat=")).unwrap_or_default();
+        stats.trim_start_matches('~').trim_matches('"').split('|').any(|one| one == stat)
+    })
+}
+
+#[test]
+fn every_number_that_is_promised_to_users_has_a_panel() {
+    let board: Value = serde_json::from_str(&fs::read_to_string(deploy("grafana/user-allocation.json")).unwrap()).unwrap();
+    let mut expressions = Vec::new();
+    texts(&board, "expr", &mut expressions);
+    for one in &PROMISED {
+        assert!(expressions.iter().any(|asked| asks_for(asked, one.family.name, one.stat)), "{one:?}");
+    }
+    // And what only the kernel's programs tell.
+    for metric in ["lattice_allocation_context_switches_total", "lattice_allocation_run_queue_seconds_bucket"] {
+        assert!(expressions.iter().any(|asked| asked.contains(metric)), "{metric}");
+    }
+}
+
+#[test]
+fn alerts_of_each_severity_go_to_somebody() {
+    let parsed = |path: &str| {
+        let all: BTreeMap<String, Value> = lattice_model::config::parse(path, &fs::read_to_string(deploy(path)).unwrap()).unwrap();
+        Value::Object(all.into_iter().collect())
+    };
+    let manager = parsed("prometheus/alertmanager.yaml");
+    let receivers: Vec<&str> = manager["receivers"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    let route = &manager["route"];
+    let routes = route["routes"].as_array().unwrap();
+    for to in routes.iter().chain([route]).map(|route| route["receiver"].as_str().unwrap()) {
+        assert!(receivers.contains(&to), "{to}");
+    }
+    let (rules, mut severities) = (parsed("prometheus/rules.yaml"), Vec::new());
+    texts(&rules, "severity", &mut severities);
+    assert!(!severities.is_empty());
+    for severity in severities.iter().filter(|severity| **severity != "info") {
+        let matcher = format!("severity=\"{severity}\"");
+        assert!(routes.iter().any(|route| route["matchers"][0] == matcher.as_str()), "{severity}");
+    }
+    // What Grafana provisions is what lies here.
+    let provisioned = parsed("grafana-provisioning/dashboards/lattice.yaml");
+    assert_eq!(provisioned["providers"][0]["options"]["path"], "/var/lib/grafana/dashboards/lattice");
+    assert_eq!(parsed("grafana-provisioning/datasources/lattice.yaml")["datasources"][0]["type"], "prometheus");
 }
 
 #[test]

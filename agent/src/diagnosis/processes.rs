@@ -71,7 +71,7 @@ pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, 
 }
 
 /// Their ranks, out of their environments: reading those waits for the process's memory, which may be held by who waits for a disk.
-fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
+pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
     let waits = "which rank it is cannot be told: an earlier question still waits for its answer";
     let Some(question) = Question::begin(work, RANKS_WITHIN) else { return listed.iter().map(|_| Err(waits)).collect() };
     let pids: Vec<i32> = listed.iter().map(|one| one.pid).collect();
@@ -124,8 +124,6 @@ impl Drop for Question {
 fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
     let stat = text_of(&format!("/proc/{pid}/stat"))?;
     let (name, fields) = stat_fields(&stat)?;
-    let status = text_of(&format!("/proc/{pid}/status")).unwrap_or_default();
-    let kib = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().next()?.parse::<u64>().ok());
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
     let (of, state) = waiting_thread(pid, fields.first()?);
     let (waits_in, kernel, mut notes) = waits(pid, of, stacks);
@@ -149,7 +147,7 @@ fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
         still_ms: if state == "R" { None } else { still_ms(pid, of) },
         // User and system.
         cpu_seconds: (ticks(11) + ticks(12)) / lattice_telemetry::procfs::TICKS_PER_SECOND,
-        memory_bytes: kib("VmRSS:").unwrap_or(0).saturating_mul(1024),
+        memory_bytes: resident_bytes(pid),
         open_files,
         open_files_max,
         stack: kernel,
@@ -158,7 +156,7 @@ fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
 }
 
 /// The name, and the fields from the state on: the name may have anything in it.
-fn stat_fields(stat: &str) -> Option<(&str, Vec<&str>)> {
+pub fn stat_fields(stat: &str) -> Option<(&str, Vec<&str>)> {
     let (open, close) = (stat.find('(')?, stat.rfind(')')?);
     Some((stat.get(open + 1..close)?, stat.get(close + 1..)?.split_ascii_whitespace().collect()))
 }
@@ -168,14 +166,29 @@ fn waiting_thread(pid: i32, state: &str) -> (i32, String) {
     if state == "D" {
         return (pid, state.to_owned());
     }
+    let waiting = states(pid).find(|(_, state)| state == "D");
+    waiting.unwrap_or_else(|| (pid, state.to_owned()))
+}
+
+/// Of a process's threads the states, as the kernel's letters.
+pub fn threads(pid: i32) -> impl Iterator<Item = String> {
+    states(pid).map(|(_, state)| state)
+}
+
+fn states(pid: i32) -> impl Iterator<Item = (i32, String)> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(THREADS_MAX);
-    for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
-        let stat = text_of(&format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
-        if stat_fields(&stat).is_some_and(|(_, fields)| fields.first() == Some(&"D")) {
-            return (thread, "D".to_owned());
-        }
-    }
-    (pid, state.to_owned())
+    threads.filter_map(move |entry| {
+        let thread = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        let stat = text_of(&format!("/proc/{pid}/task/{thread}/stat"))?;
+        Some((thread, (*stat_fields(&stat)?.1.first()?).to_owned()))
+    })
+}
+
+/// What of it is in memory.
+pub fn resident_bytes(pid: i32) -> u64 {
+    let status = text_of(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
 }
 
 /// The kernel's function that it waits in, its stack, and what of them cannot be had.

@@ -9,6 +9,8 @@ pub const PROCESSES_MAX: usize = 256;
 pub const STACK_MAX: usize = 32;
 /// Facts that one node tells.
 pub const FACTS_MAX: usize = 512;
+/// GPUs that one node tells of.
+pub const GPUS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Whose work, and what is wanted of it.
@@ -36,6 +38,28 @@ pub enum DiagnosisAnswer {
 /// before. An agent of the version before neither sends nor reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct DiagnosisAges(pub Vec<(u32, u64)>);
+
+/// What comes behind those ages: of GPUs that the work has there, as they were at the newest look. An agent of the version before neither
+/// sends nor reads it.
+#[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
+pub struct DiagnosisGpus {
+    /// How many of the facts about them are of that look, the first ones.
+    pub facts: u32,
+    /// How long ago that was.
+    pub age_ms: u64,
+    /// How busy each is, 0 to 1.
+    pub busy: Vec<(String, f64)>,
+    pub source: String,
+}
+
+impl DiagnosisGpus {
+    /// What a node can say; its words go to people's terminals.
+    pub fn checked(self) -> Result<Self, FrameError> {
+        let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
+        let good = self.busy.len() <= GPUS_MAX && plain(&self.source) && self.busy.iter().all(|(id, busy)| plain(id) && busy.is_finite());
+        if good { Ok(self) } else { Err(FrameError::Malformed) }
+    }
+}
 
 /// What one node finds.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
@@ -74,7 +98,7 @@ pub struct WireProcess {
 /// Something that was found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireFact {
-    /// `work`, `network` or `storage`.
+    /// `work`, `gpus`, `network` or `storage`.
     pub part: String,
     /// Such as an interface or a mount.
     pub about: String,

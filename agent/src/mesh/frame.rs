@@ -214,6 +214,9 @@ pub enum Open {
     /// From the broker: which work whose head this node is saves itself now. Then one [`super::checkpoint::SavingNow`]. An agent of the
     /// version before ends the stream, which counts as nothing told.
     Saving,
+    /// As [`Open::Usage`]: what each rank does of the allocation's launches on this node. Then one [`super::ranks::RanksAnswer`]. An agent of
+    /// the version before ends the stream, which is told as such.
+    Ranks(Box<super::usage::UsageOpen>),
 }
 
 /// Whether a session is carried.

@@ -3,7 +3,7 @@
 //! The store is asked by PromQL with the allocation's id in it, after its owner was checked: nothing of the caller's gets into the
 //! question but an id and the name of a metric that is known here. Without the store, the agents tell of what runs.
 
-use super::usage::of_all_nodes;
+use super::usage::{PUSHED, Pushed, of_all_nodes};
 use super::{Api, now};
 use crate::config::AgentConfig;
 use crate::measuring::DURATION_MAX;
@@ -22,72 +22,38 @@ const ALLOCATIONS_MAX: usize = 8;
 const POINTS: u64 = 60;
 const WINDOW_MS: u64 = 30_000;
 
-/// What can be compared.
-struct Metric {
-    name: &'static str,
-    unit: &'static str,
-    join: Join,
-    stored: Stored,
-}
-
-/// What the store has of it: the beginning of a selector. Of one node there is one series of each, also where it is both pushed and
-/// scraped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stored {
-    /// The number itself.
-    Gauge(&'static str),
-    /// What it is the rate of.
-    Counter(&'static str),
-    /// Of reads and of writes the ranges whose 99th percentile it is.
-    Buckets(&'static str),
-}
-
-const METRICS: &[Metric] = &[
-    gauge("cpu_cores", "cores", Join::Sum, r#"lattice_allocation_cpu_cores{stat="mean","#),
-    gauge("memory_used", "bytes", Join::Sum, r#"lattice_allocation_memory_used_bytes{stat="mean","#),
-    gauge("io_read_bytes", "bytes/s", Join::Sum, r#"lattice_allocation_io_read_bytes_per_second{stat="mean","#),
-    gauge("io_write_bytes", "bytes/s", Join::Sum, r#"lattice_allocation_io_write_bytes_per_second{stat="mean","#),
-    counter("network_received_bytes", "lattice_allocation_network_received_bytes_total{"),
-    counter("network_sent_bytes", "lattice_allocation_network_sent_bytes_total{"),
-    Metric {
-        name: "io_latency_p99",
-        unit: "seconds",
-        join: Join::Max,
-        stored: Stored::Buckets("lattice_allocation_block_io_seconds_bucket{"),
-    },
-    gauge("gpu_utilization", "ratio", Join::Mean, r#"lattice_allocation_gpu_utilization_ratio{stat="mean","#),
-    gauge("gpu_memory_used", "bytes", Join::Sum, r#"lattice_allocation_gpu_memory_used_bytes{stat="mean","#),
-    gauge("gpu_power_draw", "W", Join::Sum, r#"lattice_allocation_gpu_power_watts{stat="mean","#),
-    gauge("processes", "count", Join::Sum, "lattice_allocation_processes{"),
-    gauge("threads", "count", Join::Sum, "lattice_allocation_threads{"),
+/// What can be compared, and how the numbers of nodes become one. What each is in the store, `lattice top` asks for as well.
+const METRICS: &[(&str, Join)] = &[
+    ("cpu_cores", Join::Sum),
+    ("memory_used", Join::Sum),
+    ("io_read_bytes", Join::Sum),
+    ("io_write_bytes", Join::Sum),
+    ("network_received_bytes", Join::Sum),
+    ("network_sent_bytes", Join::Sum),
+    ("io_latency_p99", Join::Max),
+    ("gpu_utilization", Join::Mean),
+    ("gpu_memory_used", Join::Sum),
+    ("gpu_power_draw", Join::Sum),
+    ("processes", Join::Sum),
+    ("threads", Join::Sum),
 ];
 
-const fn gauge(name: &'static str, unit: &'static str, join: Join, selector: &'static str) -> Metric {
-    Metric { name, unit, join, stored: Stored::Gauge(selector) }
+/// One of them.
+#[derive(Clone, Copy)]
+struct Metric {
+    pushed: &'static Pushed,
+    join: Join,
 }
 
-const fn counter(name: &'static str, selector: &'static str) -> Metric {
-    Metric { name, unit: "bytes/s", join: Join::Sum, stored: Stored::Counter(selector) }
-}
-
-impl Stored {
-    /// The series of an allocation.
-    fn series(self, allocation: AllocationId) -> String {
-        let (Self::Gauge(selector) | Self::Counter(selector) | Self::Buckets(selector)) = self;
-        format!(r#"{selector}allocation="{allocation}"}}"#)
+impl Metric {
+    fn of(name: &str) -> Option<Self> {
+        let (_, join) = METRICS.iter().find(|(known, _)| *known == name)?;
+        Some(Self { pushed: PUSHED.iter().find(|pushed| pushed.name == name)?, join: *join })
     }
 
-    /// What it is in PromQL over all of its nodes. Rates are over two windows at least, since a store has one sample of each.
-    fn expression(self, allocation: AllocationId, join: Join, step_ms: u64) -> String {
-        let (series, join) = (self.series(allocation), join.name());
-        let over = step_ms.max(2 * WINDOW_MS) / 1000;
-        match self {
-            Self::Gauge(_) => format!("{join}(max by (node_id) ({series}))"),
-            Self::Counter(_) => format!("{join}(max by (node_id) (rate({series}[{over}s])))"),
-            Self::Buckets(_) => {
-                format!("{join}(histogram_quantile(0.99, max by (node_id, direction, le) (rate({series}[{over}s]))))")
-            }
-        }
+    /// What it is in PromQL over all nodes of an allocation. Of a node there is one series, also where it is both pushed and scraped.
+    fn expression(self, allocation: AllocationId) -> String {
+        format!("{}(max by (node_id) ({}))", self.join.name(), self.pushed.series(allocation))
     }
 }
 
@@ -135,9 +101,9 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
         return Err(Status::invalid_argument(format!("2 to {ALLOCATIONS_MAX} allocations are compared at once")));
     }
     let metric = if metric.is_empty() { "cpu_cores" } else { &metric };
-    let name = meant(metric, METRICS.iter().map(|one| one.name))
+    let name = meant(metric, METRICS.iter().map(|(name, _)| *name))
         .map_err(|hint| Status::invalid_argument(format!("{metric:?} is not compared\nhint: {hint}")))?;
-    let Some(metric) = METRICS.iter().find(|one| one.name == name) else {
+    let Some(metric) = Metric::of(name) else {
         return Err(Status::internal(format!("{name} is not compared")));
     };
     let mut allocations = Vec::with_capacity(keys.len());
@@ -158,7 +124,7 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     // All at once: a store that does not answer takes its time of the caller's once, not for each of them.
     let each = allocations.iter().map(|allocation| one(api, &caller.principal, allocation, metric, step_ms));
     let compared = futures::future::join_all(each).await;
-    Ok(v1::CompareResponse { metric: metric.name.to_owned(), unit: metric.unit.to_owned(), step_ms, allocations: compared })
+    Ok(v1::CompareResponse { metric: metric.pushed.name.to_owned(), unit: metric.pushed.unit.to_owned(), step_ms, allocations: compared })
 }
 
 /// How long it ran, or has run.
@@ -167,17 +133,11 @@ fn ran_ms(allocation: &Allocation) -> u64 {
     allocation.started_at.map_or(0, |start| end.since_ms(start))
 }
 
-async fn one(
-    api: &Api,
-    user: &lattice_model::Principal,
-    allocation: &Allocation,
-    &Metric { name, join, stored, .. }: &Metric,
-    step_ms: u64,
-) -> v1::Compared {
+async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation, metric: Metric, step_ms: u64) -> v1::Compared {
     let started_at_ms = allocation.started_at.map_or(0, |at| at.0);
     let base = v1::Compared { allocation: allocation.id.to_string(), started_at_ms, ran_ms: ran_ms(allocation), ..Default::default() };
     let why = match &*api.past {
-        Ok(Some(store)) => match of_store(store, allocation, (stored, join), step_ms).await {
+        Ok(Some(store)) => match of_store(store, allocation, metric, step_ms).await {
             Ok(Some(found)) => return v1::Compared { source: "store".to_owned(), ..merge(base, found) },
             Ok(None) => format!("the store at {} has nothing of it", store.url()),
             Err(error) => with_causes(&error),
@@ -191,7 +151,7 @@ async fn one(
     let duration = Duration::from_millis(base.ran_ms).clamp(Duration::from_secs(1), DURATION_MAX);
     let nodes = of_all_nodes(api, user, allocation, duration).await;
     let told: Vec<(&v1::NodeUsage, &v1::Measured)> =
-        nodes.iter().filter_map(|node| Some((node, node.measured.iter().find(|one| one.name == name)?))).collect();
+        nodes.iter().filter_map(|node| Some((node, node.measured.iter().find(|one| one.name == metric.pushed.name)?))).collect();
     let silent = nodes.len() - told.len();
     let missing = if silent > 0 { format!("; {silent} of its nodes tell nothing") } else { String::new() };
     if told.is_empty() {
@@ -201,8 +161,8 @@ async fn one(
         source: "agents".to_owned(),
         note: format!("{why}: of the last {} s, without what came before{missing}", duration.as_secs()),
         age_ms: told.iter().map(|(node, _)| node.age_ms).max(),
-        mean: Some(join.of(told.iter().map(|(_, one)| one.mean.unwrap_or(one.now)))),
-        max: Some(join.of(told.iter().map(|(_, one)| one.max.unwrap_or(one.now)))),
+        mean: Some(metric.join.of(told.iter().map(|(_, one)| one.mean.unwrap_or(one.now)))),
+        max: Some(metric.join.of(told.iter().map(|(_, one)| one.max.unwrap_or(one.now)))),
         ..base
     }
 }
@@ -220,15 +180,9 @@ fn merge(base: v1::Compared, Found { points, age_ms }: Found) -> v1::Compared {
     v1::Compared { mean: Some(mean), max: Some(max), age_ms, points, ..base }
 }
 
-async fn of_store(
-    store: &Query,
-    allocation: &Allocation,
-    (stored, join): (Stored, Join),
-    step_ms: u64,
-) -> Result<Option<Found>, QueryError> {
+async fn of_store(store: &Query, allocation: &Allocation, metric: Metric, step_ms: u64) -> Result<Option<Found>, QueryError> {
     let Some(start) = allocation.started_at else { return Ok(None) };
-    let series = stored.series(allocation.id);
-    let expression = stored.expression(allocation.id, join, step_ms);
+    let (series, expression) = (metric.pushed.series(allocation.id), metric.expression(allocation.id));
     let seconds = |ms: u64| ms as f64 / 1e3;
     // The last window is told when it is over: a moment after the end.
     let end_ms = allocation.ended_at.map_or(now().0, |end| end.0.saturating_add(step_ms).min(now().0));
@@ -251,23 +205,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_metric_is_asked_of_all_nodes_as_the_store_has_it() {
+    fn each_metric_is_asked_of_all_nodes_as_top_asks_it() {
         let id = AllocationId(uuid::Uuid::nil());
-        let of = |name: &str| METRICS.iter().find(|one| one.name == name).map(|one| one.stored.expression(id, one.join, 30_000)).unwrap();
+        let of = |name: &str| Metric::of(name).unwrap().expression(id);
         let own = format!(r#"allocation="{id}"}}"#);
         assert_eq!(of("processes"), format!("sum(max by (node_id) (lattice_allocation_processes{{{own}))"));
-        let sent = format!("sum(max by (node_id) (rate(lattice_allocation_network_sent_bytes_total{{{own}[60s])))");
+        let sent = format!(r#"sum(max by (node_id) (lattice_allocation_network_sent_bytes_per_second{{stat="mean",{own}))"#);
         assert_eq!(of("network_sent_bytes"), sent);
-        assert!(of("io_latency_p99").starts_with("max(histogram_quantile(0.99, max by (node_id, direction, le) (rate("));
+        // Not the buckets, whose ranges are coarser than what agents tell of a window.
+        assert_eq!(of("io_latency_p99"), format!(r#"max(max by (node_id) (lattice_allocation_io_latency_seconds{{stat="p99",{own}))"#));
         assert!(of("gpu_utilization").starts_with("avg(max by (node_id) ("));
         assert_eq!(Join::Max.of([1.0, 3.0, 2.0].into_iter()), 3.0);
     }
 
     #[test]
     fn each_metric_is_one_that_agents_tell() {
-        for Metric { name, unit, .. } in METRICS {
+        for (name, _) in METRICS {
+            let metric = Metric::of(name).unwrap_or_else(|| panic!("{name} is not in the store"));
             let told = lattice_telemetry::alert::rules::MEASURES.iter().find(|(known, _)| known == name);
-            assert_eq!(told, Some(&(*name, *unit)), "{name}");
+            assert_eq!(told, Some(&(*name, metric.pushed.unit)), "{name}");
         }
     }
 }

@@ -1,9 +1,11 @@
 //! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes; of what has ended, and of what is longer ago
 //! than agents keep, asked of the store ([`stored`]).
 
+mod ranks;
 mod stored;
 
 pub use stored::tail;
+pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
 use crate::measuring::devices::gpus_of_node;
@@ -25,7 +27,7 @@ const AT_ONCE: usize = 64;
 
 pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
     let caller = api.caller(&request).await?;
-    let v1::TopRequest { key, duration_ms, per_gpu } = request.into_inner();
+    let v1::TopRequest { key, duration_ms, per_gpu, per_rank } = request.into_inner();
     let asked = (duration_ms > 0).then(|| Duration::from_millis(duration_ms));
     if asked.is_some_and(|asked| asked > STORED_MAX) {
         return Err(Status::invalid_argument(format!("duration: at most {} days", STORED_MAX.as_secs() / 86_400)));
@@ -41,10 +43,14 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
         return stored::of_ended(api, &allocation, asked).await;
     }
     let duration = asked.unwrap_or(DURATION);
-    let (nodes, stored) = tokio::join!(of_all_nodes(api, &caller.principal, &allocation, duration.min(DURATION_MAX)), async {
-        if duration > DURATION_MAX { Some(stored::of_running(api, &allocation, duration).await) } else { None }
-    });
-    let mut response = v1::TopResponse { allocation: allocation.id.to_string(), duration_ms: ms(duration), nodes, per_gpu, stored: None };
+    let of_store = async { if duration > DURATION_MAX { Some(stored::of_running(api, &allocation, duration).await) } else { None } };
+    let of_ranks = async { if per_rank { Some(ranks::of_all_nodes(api, &caller.principal, &allocation).await) } else { None } };
+    let of_nodes = of_all_nodes(api, &caller.principal, &allocation, duration.min(DURATION_MAX));
+    let (mut nodes, stored, ranks) = tokio::join!(of_nodes, of_store, of_ranks);
+    ranks::join(&mut nodes, ranks.unwrap_or_default());
+    let allocation_id = allocation.id.to_string();
+    let mut response =
+        v1::TopResponse { allocation: allocation_id, duration_ms: ms(duration), nodes, per_gpu, per_rank, ..Default::default() };
     if per_gpu {
         add_gpus(api, &caller.principal, &allocation, &mut response.nodes).await;
     }

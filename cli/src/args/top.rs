@@ -13,6 +13,9 @@ const TOP_EXAMPLES: &str = "Examples:
       the same of six hours, or of the last six hours of work that has ended
   lattice top @last --per-gpu
       each GPU that it has: how busy, how full, what it draws, why its clocks are held down
+  lattice top @last --per-rank
+      each rank of its launches over a second: where it is, its process, the processors that it keeps busy, memory, what it does;
+      and which is the busiest and which the least busy one
 
 The agents of its nodes measure once a second, and answer themselves. They keep an hour: MEAN and MAX of longer are asked of the store
 for metrics, and so is all of what has ended, where NOW is the last that was told. SOURCE says what each number comes from, AGE how long
@@ -24,17 +27,37 @@ pub struct Top {
     /// The allocation
     pub id: String,
     /// Each node for itself, not their sums
-    #[arg(long, conflicts_with_all = ["per_gpu", "wide"])]
+    #[arg(long, conflicts_with_all = ["per_gpu", "per_rank", "wide"])]
     pub per_node: bool,
     /// Each of its GPUs for itself
-    #[arg(long, conflicts_with = "wide")]
+    #[arg(long, conflicts_with_all = ["per_rank", "wide"])]
     pub per_gpu: bool,
+    /// Each rank of its launches for itself
+    #[arg(long, conflicts_with = "wide")]
+    pub per_rank: bool,
     /// A line for each node, with a column for each number
     #[arg(long)]
     pub wide: bool,
     /// How far back MEAN and MAX reach: up to 90d, a bare number is seconds; not said: the last 30s, of what has ended all of it
     #[arg(long, value_name = "TIME", value_parser = top_duration)]
     pub duration: Option<Duration>,
+}
+
+impl Top {
+    /// Of an allocation all nodes together, as where nothing is said.
+    pub fn of(id: String) -> Self {
+        Self { id, per_node: false, per_gpu: false, per_rank: false, wide: false, duration: None }
+    }
+}
+
+/// The documents' name for `top` and, with `--stream`, for `watch`.
+#[derive(Args)]
+pub struct Metrics {
+    /// The allocation
+    pub id: String,
+    /// Follow it to its end
+    #[arg(long)]
+    pub stream: bool,
 }
 
 fn top_duration(text: &str) -> Result<Duration, String> {

@@ -30,6 +30,13 @@ pub struct Watch {
     pub interval: Duration,
 }
 
+impl Watch {
+    /// All of an allocation, as where nothing is said.
+    pub fn of(id: String) -> Self {
+        Self { id, alerts_only: false, metrics: Vec::new(), interval: Duration::from_secs(5) }
+    }
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = duration::parse(text, BareNumber::Seconds).map_err(|e| e.to_string())?;
     let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);
@@ -38,7 +45,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 const DIAG_EXAMPLES: &str = "Examples:
   lattice diag 1f0c9a4e
-      each process with its state, what it waits for in the kernel and since when; pressure, network and storage of each node
+      each process with its state, what it waits for in the kernel and since when; pressure, GPUs, network and storage of each node
   lattice diag 1f0c9a4e --stacks
       the kernel's calls of each process that it waits in: where a rank hangs
   lattice diag 1f0c9a4e --storage

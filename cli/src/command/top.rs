@@ -11,27 +11,22 @@ use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
 
 mod gpus;
+mod ranks;
 
 pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     let key = session.key(&args.id)?;
     let client = session.connect().await?;
     let duration_ms = args.duration.map_or(0, |duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
     let per_gpu = args.per_gpu || matches!(session.format(), Format::Data(_));
-    let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu })).await?;
-    if args.per_gpu && top.stored.as_ref().is_some_and(|stored| stored.ended) {
-        let what = "what each GPU does is asked of the agents of running work, and this has ended";
-        return Err(Failure::new(Exit::Refused, what).hint("leave out --per-gpu for what its GPUs did together"));
-    }
-    if args.per_gpu && !top.per_gpu {
-        let failure = Failure::new(Exit::Unavailable, "the agent that was asked is of an older version and knows nothing of single GPUs");
-        return Err(failure.hint("ask one of this version with --endpoint, or leave out --per-gpu"));
-    }
+    let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu, per_rank: args.per_rank })).await?;
+    check(&args, &top)?;
     let summary = summary(&top.nodes);
     match session.format() {
         Format::Table if args.per_gpu => {
             print(&gpus::table(&top.nodes))?;
             gpus::notes(&top.nodes).iter().for_each(|note| session.note(note));
         }
+        Format::Table if args.per_rank => print(&ranks::text(&top.nodes))?,
         Format::Table if args.wide || session.width() == Width::Wide => print(&wide(&top.nodes))?,
         Format::Table if args.per_node => print(&per_node(&top.nodes))?,
         Format::Table => print(&whole(&summary))?,
@@ -41,12 +36,36 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     if let Some(stored) = &top.stored {
         session.note(&of_store(stored));
     }
+    if args.per_rank {
+        ranks::notes(&top.nodes).iter().for_each(|note| session.note(note));
+        if top.nodes.iter().all(|node| !node.ranks_unreached.is_empty()) {
+            return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what its ranks do"));
+        }
+        return Ok(());
+    }
     let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
     for node in &silent {
         session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
     }
     if !silent.is_empty() && silent.len() == top.nodes.len() {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what it uses"));
+    }
+    Ok(())
+}
+
+/// Refuses what the agent that was asked could not ask, or not of this.
+fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
+    let one_by_one = [(args.per_gpu, top.per_gpu, "--per-gpu", "GPU"), (args.per_rank, top.per_rank, "--per-rank", "rank")];
+    let ended = top.stored.as_ref().is_some_and(|stored| stored.ended);
+    for (_, was_asked, flag, what) in one_by_one.into_iter().filter(|(wanted, ..)| *wanted) {
+        if ended {
+            let why = format!("what each {what} does is asked of the agents of running work, and this has ended");
+            return Err(Failure::new(Exit::Refused, why).hint(format!("leave out {flag} for what all did together")));
+        }
+        if !was_asked {
+            let why = format!("the agent that was asked is of an older version and knows nothing of single {what}s");
+            return Err(Failure::new(Exit::Unavailable, why).hint(format!("ask one of this version with --endpoint, or leave out {flag}")));
+        }
     }
     Ok(())
 }
@@ -248,6 +267,7 @@ fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
             "measured": measured.collect::<Vec<_>>(),
             "gpus": top.per_gpu.then(|| gpus::json(node)),
             "gpus_unreached": (!node.gpus_unreached.is_empty()).then_some(&node.gpus_unreached),
+            "ranks_unreached": (!node.ranks_unreached.is_empty()).then_some(&node.ranks_unreached),
         })
     });
     let summary = sums.iter().map(|sum| {
@@ -261,6 +281,8 @@ fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
         "duration_ms": top.duration_ms,
         "summary": summary.collect::<Vec<_>>(),
         "nodes": nodes.collect::<Vec<_>>(),
+        "ranks": top.per_rank.then(|| ranks::json(&top.nodes)),
+        "launches": top.per_rank.then(|| ranks::launches_json(&top.nodes)),
         "stored": top.stored.as_ref().map(|stored| serde_json::json!({
             "url": (!stored.url.is_empty()).then_some(&stored.url), "lacks": (!stored.lacks.is_empty()).then_some(&stored.lacks),
             "from_ms": stored.from_ms, "until_ms": stored.until_ms, "age_ms": stored.age_ms, "ended": stored.ended,

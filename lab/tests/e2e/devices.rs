@@ -43,6 +43,7 @@ pub fn trials() -> Vec<Trial> {
         DEVICES.test("energy_goes_on_after_kill_9_with_what_was_drawn_meanwhile", &[], killed),
         DEVICES.test("a_driver_that_hangs_stops_no_other_number_and_is_told", &[], hung),
         DEVICES.test("a_gpu_that_is_gone_is_told_no_more", &[], gone),
+        DEVICES.test("diag_tells_what_the_works_gpus_do_and_which_does_nothing", &[], diagnosed),
     ]
 }
 
@@ -182,6 +183,58 @@ fn apart(w: &World) {
     assert!(refused.code() != 0 && refused.err().contains("simulated_gpus: they are for labs"), "{}", refused.err());
     end(w, &[&one, &other]);
     w.wait("the files to go", || !file(&its).exists() && !file(&others).exists());
+}
+
+fn diagnosed(w: &World) {
+    let of_all = |node: &str, load: &GpuLoad| {
+        for index in 0..3 {
+            fault(&w.dir.join(node), index, &Fault::Load(Box::new(load.clone()))).unwrap();
+        }
+    };
+    let busy = GpuLoad {
+        utilization: Some(0.9),
+        memory_used_bytes: Some(GIB / 2),
+        memory_total_bytes: Some(GIB),
+        ecc_uncorrected: Some(0),
+        throttled: Some(Vec::new()),
+        nvlink_sent_bytes: Some(1 << 20),
+        nvlink_received_bytes: Some(1 << 20),
+        ..GpuLoad::default()
+    };
+    of_all("n1", &busy);
+    let throttled = Some(vec!["hardware_thermal".to_owned()]);
+    of_all("n2", &GpuLoad { utilization: Some(0.0), ecc_uncorrected: Some(2), throttled, ..busy });
+    let id = w.submit(&["-N", "2", "--cores", "1", "--gpus", "1", "--", "sleep", "600"]);
+    w.running(&id);
+    let mut told = Value::Null;
+    let find = |told: &Value, node: &str, about: &str| {
+        let mut nodes = told["nodes"].as_array().into_iter().flatten().filter(|of| of["node"] == node);
+        let findings = nodes.next()?["findings"].as_array()?;
+        findings.iter().find(|f| f["part"] == "gpus" && f["about"] == about).map(|f| (text(f, "text"), f["wrong"] == true))
+    };
+    w.wait("the GPUs of both", || {
+        told = w.lattice.json(&["diag", &id]).unwrap();
+        // The newest look may be of before anything ran.
+        let is = |node: &str, what: &str| find(&told, node, "ECC errors").is_some_and(|(text, _)| text.contains(what));
+        is("n1", "not corrected: none") && is("n2", "not corrected: 2 of")
+    });
+    let (well, ill) = (|about: &str| find(&told, "n1", about).unwrap(), |about: &str| find(&told, "n2", about).unwrap());
+    assert_eq!(well("1 GPU"), ("busy 90.0 %; memory 512 MiB of 1.0 GiB used, the fullest 50.0 %".to_owned(), false), "{told:#}");
+    assert_eq!(well("ECC errors"), ("not corrected: none".to_owned(), false));
+    assert_eq!(well("clocks"), ("nothing holds them down".to_owned(), false));
+    assert!(well("NVLink").0.contains("/s sent") && !well("NVLink").1, "{told:#}");
+    let (errors, wrong) = ill("ECC errors");
+    assert!(wrong && errors.starts_with("not corrected: 2 of SIM-"), "{errors}");
+    let (clocks, wrong) = ill("clocks");
+    assert!(wrong && clocks.ends_with(" by hardware_thermal"), "{clocks}");
+    // One that does nothing while that of the other node is busy.
+    let (balance, wrong) = ill("balance");
+    assert!(wrong && balance.contains("does nothing while others are busy") && balance.contains("of n1 90.0 %"), "{balance}");
+    assert_eq!(find(&told, "n1", "balance"), None);
+    // Links are of the network as well, all else of GPUs is not.
+    let network = w.ok(&["diag", &id, "--network"]);
+    assert!(network.contains("NVLink") && !network.contains("ECC"), "{network}");
+    end(w, &[&id]);
 }
 
 fn killed(w: &World) {

@@ -249,6 +249,17 @@ fn warned(w: &World) {
     gpu(w, "1", &["ecc", "3"]);
     w.wait("the memory errors", || status().contains("SIM-1: 3 memory errors that could not be corrected: look after it"));
     assert!(status().contains("0 healthy, 2 allocatable, 2 in all"), "{}", status());
+    // Whose work has them is told the same.
+    let id = w.submit(&["--cores", "1", "--gpus", "2", "--", "/bin/sh", "-c", &until(w, "go-4")]);
+    w.wait_log(&id, "up");
+    let told: Value = serde_json::from_str(&w.ok(&["diag", &id, "-o", "json"])).unwrap();
+    let findings = told["nodes"][0]["findings"].as_array().unwrap();
+    for (gpu, what) in [("SIM-0", "90 °C, at which it slows itself down"), ("SIM-1", "3 memory errors that could not be corrected")] {
+        let of = findings.iter().find(|f| f["part"] == "gpus" && f["about"] == gpu).unwrap_or_else(|| panic!("{told:#}"));
+        assert!(of["wrong"] == true && text(of, "text").contains(what), "{of}");
+    }
+    std::fs::write(w.dir.join("go-4"), "").unwrap();
+    w.completed(&id);
     gpu(w, "1", &["xid", "95"]);
     offered(w, 1);
     assert!(status().contains("SIM-1: XID 95 (memory error, not contained): reset the GPU"), "{}", status());

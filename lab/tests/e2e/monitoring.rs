@@ -41,6 +41,7 @@ pub fn trials() -> Vec<Trial> {
         MONITORING.test("a_launch_hangs_where_all_its_ranks_do_and_goes_on_doing_so_over_a_killed_agent", &[], hangs),
         MONITORING.test("a_watch_outlives_an_agent_and_is_its_owners_alone", &[], watched),
         MONITORING.test("diag_says_what_ranks_wait_for", &[Need::Hosts], diagnosed),
+        MONITORING.test("top_per_rank_tells_which_rank_spins_while_the_others_sleep", &[], per_rank),
         MONITORING.test("bad_alert_rules_are_refused_with_their_line", &[], bad_rules),
     ]
 }
@@ -344,9 +345,57 @@ fn diagnosed(w: &World) {
     let part = w.run(&["diag", &id, "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
     assert!(part.err().contains("n2 tells nothing"), "{}", part.err());
+    let part = w.run(&["top", &id, "--per-rank", "-o", "json"]);
+    assert_eq!(part.code(), 0, "{}", part.err());
+    assert!(part.err().contains("n2 does not tell of its ranks"), "{}", part.err());
+    let told: Value = serde_json::from_str(&part.out()).unwrap();
+    assert!(told["ranks"].as_array().unwrap().iter().all(|rank| rank["node"] == "n1"), "{told:#}");
     faults::start_node(&w.dir, "n2").unwrap();
     w.ok(&["cancel", &id]);
     w.ended(&id);
+}
+
+fn per_rank(w: &World) {
+    let program = "if [ $LATTICE_RANK = 2 ]; then while :; do :; done; fi; exec sleep 600";
+    let id = w.submit(&["-N", "2", "--tasks-per-node", "2", "--cores", "1", "--", "sh", "-c", program]);
+    w.running(&id);
+    let mut told = Value::Null;
+    // Which of them a busy machine lets run it decides itself, second by second.
+    w.wait("the one that spins", || {
+        told = w.at("n2").json(&["top", &id, "--per-rank"]).unwrap();
+        let launch = &told["launches"][0];
+        let cores = |which: &str| launch[which]["cpu_cores"].as_f64();
+        launch["ranks"] == 4 && cores("busiest") > Some(0.1) && cores("least_busy") < Some(0.05)
+    });
+    let launch = &told["launches"][0];
+    assert_eq!((&launch["launch"], &launch["busiest"]["rank"]), (&1.into(), &2.into()), "{told:#}");
+    assert_eq!((&launch["states"]["running"], &launch["states"]["sleeping"]), (&1.into(), &3.into()), "{told:#}");
+    let ranks = told["ranks"].as_array().unwrap();
+    let nodes = nodes_of(w, &id);
+    for (number, rank) in ranks.iter().enumerate() {
+        // Blocks of two on each node.
+        assert!(rank["rank"] == number && rank["node"] == nodes[number / 2].as_str(), "{told:#}");
+        assert!(rank["over_ms"].as_u64() >= Some(1000) && rank["memory_bytes"].as_u64() > Some(0) && rank["threads"] == 1, "{rank}");
+        let (name, state) = if number == 2 { ("sh", "running") } else { ("sleep", "sleeping") };
+        assert!(rank["name"] == name && rank["state"] == state, "{rank}");
+        let pid = rank["pid"].as_i64().unwrap();
+        let environ = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+        assert!(environ.split('\0').any(|one| one == format!("LATTICE_RANK={number}")), "{rank}");
+    }
+    let table = w.ok(&["top", &id, "--per-rank"]);
+    assert!(table.starts_with("LAUNCH  RANK  NODE") && table.contains("launch 1: 4 ranks"), "{table}");
+    // As the documents call it; with --stream it is followed.
+    assert!(w.ok(&["metrics", &id]).starts_with("METRIC"));
+    // Without it nobody looks.
+    assert_eq!(w.lattice.json(&["top", &id]).unwrap()["ranks"], Value::Null);
+    let refused = w.run_as(NOBODY, &["top", &id, "--per-rank"]);
+    assert_eq!((refused.code(), refused.out().as_str()), (4, ""), "{}", refused.err());
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    let over = w.run(&["top", &id, "--per-rank"]);
+    assert_eq!(over.code(), 4, "{}", over.err());
+    let over = w.run(&["metrics", &id, "--stream"]);
+    assert!(over.code() == 4 && over.err().contains("is Cancelled"), "{}", over.err());
 }
 
 fn bad_rules(w: &World) {

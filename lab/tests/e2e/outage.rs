@@ -1,6 +1,7 @@
 //! The quorum away, in part and whole: running work goes on, and what was acknowledged is not lost.
 
 use crate::harness::{Group, JOB, World, lab_program};
+use crate::telemetry;
 use lattice_lab::cluster::Member;
 use lattice_lab::demo::Lines;
 use lattice_lab::faults;
@@ -125,8 +126,14 @@ fn nobody_leads(w: &World) {
         assert_eq!(refused.code(), 5, "{}{}", refused.out(), refused.err());
         refused.err().contains("no member leads at present")
     });
+    let last = w.cluster().members.into_iter().find(|m| m.daemon.alive()).unwrap().metrics;
+    w.wait("its port for metrics to say the same", || {
+        let (head, body) = telemetry::get(&last, "/healthz", "");
+        head.contains(" 503 ") && body.contains("\"reason\":\"in touch with no leader")
+    });
     faults::start_member(&w.dir, leader).unwrap();
     faults::start_member(&w.dir, follower).unwrap();
+    w.wait("it to be well", || telemetry::get(&last, "/healthz", "").1 == "{\"status\":\"ok\"}\n");
     w.wait("work to be taken again", || w.run(&["submit", "-o", "name", "--", "/bin/true"]).code() == 0);
 }
 
@@ -152,6 +159,9 @@ fn all_members(w: &World) {
     let said = local.out() + &local.err();
     assert_eq!(local.code(), 0, "{said}");
     assert!(said.contains("n1") && said.to_lowercase().contains("quorum"), "it says what it cannot know: {said}");
+    let of_n1 = w.cluster().node("n1").unwrap().metrics.clone();
+    let health = || telemetry::get(&of_n1, "/healthz", "");
+    w.wait("its port for metrics to say so too", || health().0.contains(" 503 ") && health().1.contains("\"reason\":\"no session for "));
     // Another node's agent says the same for itself.
     let there = w.at("n2").run(&["node", "status"], JOB).unwrap();
     assert!(there.code() == 0 && there.out().contains("n2"), "{}", there.err());
@@ -161,6 +171,7 @@ fn all_members(w: &World) {
     start_all_members(w);
     whole(w, &id, 100);
     w.assert_nothing_left();
+    w.wait("n1's session", || health().0.contains(" 200 ") && health().1 == "{\"status\":\"ok\"}\n");
 }
 
 fn heads_word(w: &World) {

@@ -1,6 +1,7 @@
 //! What agents and members tell of themselves and of work: pages that a real parser reads, loads that are known, and a real store.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, Need, World, counts_in_kernel, ended};
+use crate::hung::HungMount;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::ports::Ports;
@@ -49,6 +50,7 @@ pub fn trials() -> Vec<Trial> {
         TELEMETRY.test("pages_are_read_by_a_real_parser_and_their_counters_move", &[Need::PrometheusClient], pages),
         TELEMETRY.test("two_loads_that_are_known_are_told_apart", &[Need::PrometheusClient], loads),
         TELEMETRY.test("top_asks_the_owning_agents_and_answers_the_owner_alone", &[], top),
+        TELEMETRY.test("a_mount_that_hangs_is_told_and_stops_no_other_number", &[Need::Fuse], hung_mount),
         TELEMETRY.test("metrics_come_back_after_the_agent_was_killed", &[Need::PrometheusClient], killed),
         TELEMETRY.test(
             "runs_are_compared_from_their_own_starts_and_by_the_agents_where_the_store_is_away",
@@ -278,6 +280,39 @@ pub fn node_of(w: &World, id: &str) -> String {
     let nodes = now["nodes"].as_array().unwrap_or_else(|| panic!("{now}"));
     assert_eq!(nodes.len(), 1, "{now}");
     nodes[0].as_str().unwrap().to_owned()
+}
+
+fn hung_mount(w: &World) {
+    let hung = HungMount::silent(&w.dir.join("silent"));
+    // An agent looks at its mounts every half minute, and when it begins.
+    faults::kill_node(&w.dir, "n1").unwrap();
+    faults::start_node(&w.dir, "n1").unwrap();
+    let page = || get(&w.cluster().node("n1").unwrap().metrics, "/metrics", &format!("Authorization: Bearer {TOKEN}\r\n")).1;
+    let answers = |page: &str, mount: &str| {
+        let mut lines = page.lines().filter(|line| line.starts_with("lattice_node_mount_answers{"));
+        lines.find(|line| line.contains(&format!("mount=\"{mount}\"")))?.rsplit(' ').next()?.parse::<u32>().ok()
+    };
+    let silent = hung.dir.to_string_lossy().into_owned();
+    w.wait("the mount that hangs", || answers(&page(), &silent) == Some(0));
+    let now = page();
+    assert_eq!(answers(&now, "/"), Some(1), "{now}");
+    assert!(!now.lines().any(|line| line.starts_with("lattice_node_mount_size_bytes{") && line.contains(&silent)), "{now}");
+    // Work is measured, and its network and processes are told of, as ever.
+    w.ok(&["node", "cordon", "n2", "--reason", "n1 is looked at"]);
+    let id = w.submit(&["--cores", "1", "--", "sh", "-c", "while :; do :; done"]);
+    w.running(&id);
+    let cores = || {
+        let told = w.lattice.json(&["top", &id]).ok()?;
+        told["summary"].as_array()?.iter().find(|one| one["name"] == "cpu_cores")?["now"].as_f64()
+    };
+    w.wait("its processor time", || cores() > Some(0.05));
+    let told = w.lattice.json(&["diag", &id]).unwrap();
+    let findings = told["nodes"][0]["findings"].as_array().unwrap();
+    let of = findings.iter().find(|f| text(f, "about").starts_with(&silent)).unwrap_or_else(|| panic!("{told:#}"));
+    assert!(of["wrong"] == true && findings.iter().any(|f| text(f, "about").starts_with("TCP")), "{told:#}");
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    w.ok(&["node", "uncordon", "n2"]);
 }
 
 fn loads(w: &World) {

@@ -29,6 +29,24 @@ code=$?
 [ $code = 137 ] || fail "the script gave $code: $(cat /tmp/out)"
 grep survived /tmp/out && fail "the script lived on"
 $lattice status "$id" | grep "out_of_memory on dev: the script was killed" || fail "$($lattice status "$id")"
+# Of an allocation that goes on after one of its launches was killed it is told how often that happened, and of the node as well.
+id=$($lattice submit -o name --mem 64M --walltime 5m -- sleep 300)
+i=0
+until $lattice top "$id" 2>/dev/null | grep "^oom_kills  *0 "; do
+  i=$((i + 1)); [ $i -lt 60 ] || fail "no count of kills: $($lattice top "$id" 2>&1)"
+  sleep 1
+done
+$lattice launch --alloc "$id" -n 1 -- /bin/sh -c "LATTICE_TEST_HOG=256 $hog" 2>/tmp/err
+code=$?
+[ $code = 137 ] || fail "a launch of it gave $code: $(cat /tmp/err)"
+i=0
+until $lattice top "$id" 2>/dev/null | grep "^oom_kills  *[1-9]"; do
+  i=$((i + 1)); [ $i -lt 60 ] || fail "the kill is not counted: $($lattice top "$id" 2>&1)"
+  sleep 1
+done
+page=$(sed -n 's|.*\(http://127.0.0.1:[0-9]*/metrics\) of the agent.*|\1|p' /tmp/dev.log)
+wget -q -O - "$page" | grep "^lattice_node_oom_kills_total{.*} [1-9]" || fail "the node does not count it: $page"
+$lattice cancel "$id" || fail "it cannot be cancelled"
 # With enough it runs.
 $lattice launch --mem 256M -- /bin/sh -c "LATTICE_TEST_HOG=32 $hog" || fail "32 MiB do not fit into 256"
 echo "all of it held"

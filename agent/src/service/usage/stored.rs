@@ -20,9 +20,9 @@ const NODE: &str = "node_id";
 const SOURCE: &str = "store";
 
 /// A number of `lattice top` that is pushed.
-struct Pushed {
-    name: &'static str,
-    unit: &'static str,
+pub struct Pushed {
+    pub name: &'static str,
+    pub unit: &'static str,
     family: &'static Family,
     /// Of a window what the numbers are made of, and what its greatest are; `None`: the series is the number.
     stats: Option<[&'static str; 2]>,
@@ -32,7 +32,8 @@ const fn window(name: &'static str, unit: &'static str, family: &'static Family)
     Pushed { name, unit, family, stats: Some(["mean", "max"]) }
 }
 
-static PUSHED: &[Pushed] = &[
+/// The one place that says which series a name means, here and for `lattice compare`.
+pub static PUSHED: &[Pushed] = &[
     window("cpu_cores", "cores", &family::CPU_CORES),
     window("memory_used", "bytes", &family::MEMORY_USED),
     window("io_read_bytes", "bytes/s", &family::IO_READ_RATE),
@@ -46,6 +47,19 @@ static PUSHED: &[Pushed] = &[
     window("gpu_memory_used", "bytes", &family::GPU_MEMORY_USED),
     window("gpu_power_draw", "W", &family::GPU_POWER),
 ];
+
+impl Pushed {
+    /// The series of an allocation: of what the numbers are made of (0), or of the greatest (1).
+    fn series_of(&self, allocation: AllocationId, which: usize) -> String {
+        let stat = self.stats.map(|stats| format!(r#"stat="{}","#, stats[which])).unwrap_or_default();
+        format!(r#"{}{{{stat}allocation="{allocation}"}}"#, self.family.name)
+    }
+
+    /// The series of what the numbers are made of.
+    pub fn series(&self, allocation: AllocationId) -> String {
+        self.series_of(allocation, 0)
+    }
+}
 
 /// What is asked of each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,8 +79,7 @@ impl What {
             Self::Mean => ("avg_over_time", 0),
             Self::Max => ("max_over_time", 1),
         };
-        let stat = pushed.stats.map(|stats| format!(r#"stat="{}","#, stats[which])).unwrap_or_default();
-        format!(r#"max by ({NODE}) ({over}({}{{{stat}allocation="{allocation}"}}[{seconds}s]))"#, pushed.family.name)
+        format!("max by ({NODE}) ({over}({}[{seconds}s]))", pushed.series_of(allocation, which))
     }
 }
 
@@ -182,7 +195,7 @@ pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<D
     });
     let nodes = nodes.collect();
     let (allocation, duration_ms) = (allocation.id.to_string(), said.until_ms.saturating_sub(said.from_ms));
-    Ok(v1::TopResponse { allocation, duration_ms, nodes, per_gpu: false, stored: Some(said) })
+    Ok(v1::TopResponse { allocation, duration_ms, nodes, stored: Some(said), ..Default::default() })
 }
 
 /// The same of work that runs, for longer than its agents keep.
