@@ -29,6 +29,18 @@ checkpoint:
 
 static BROKER: Group = Group { theme: "broker", name: "broker", nodes: 3, quorum: 1, tweak: |o| o.agent_lines += LINES };
 
+/// Many may be under way at once, as far as the store may be written with what they have: of those that write more than that, one.
+static BYTES: Group = Group {
+    theme: "broker_bytes",
+    name: "broker-bytes",
+    nodes: 2,
+    quorum: 1,
+    tweak: |o| {
+        let few = LINES.replace("storage_bytes_per_second: 1000000000000", "storage_bytes_per_second: 100000");
+        o.agent_lines += &few.replace("at_once_max: 1", "at_once_max: 4");
+    },
+};
+
 /// On a well node work is worth asking after a hundred seconds, on one that is not well after ten; the site's program says which is.
 static WEIGHS: Group = Group {
     theme: "broker_weighs",
@@ -62,6 +74,7 @@ pub fn trials() -> Vec<Trial> {
         BROKER.test("that_is_away_has_what_is_preempted_ended_before_its_deadline", &[], preempted_without_store),
         BROKER.test("is_another_agent_when_its_own_is_killed", &[], killed),
         BROKER.test("removes_what_ended_work_has_saved_and_no_half_one_looks_whole", &[], retention),
+        BYTES.test("asks_one_after_the_other_what_together_is_more_than_the_store_may_be_written_with", &[], by_bytes),
         WEIGHS.test("has_work_on_a_node_that_is_not_well_save_itself_earlier", &[], unwell),
     ]
 }
@@ -91,18 +104,40 @@ fn verdict(w: &World, node: &str, id: &str) -> String {
     w.at(node).json(&["explain", id]).map(|explained| text(&explained["checkpoint"], "verdict")).unwrap_or_default()
 }
 
+fn asked(w: &World, chain: &Chain) -> usize {
+    w.log(&chain.id).matches("asked ").count()
+}
+
+/// Of two, both of which are asked without a request, the one that is asked while the other one waits for its turn, and that one.
+fn one_by_one<'a>(w: &World, chains: &'a [Chain; 2]) -> (&'a Chain, &'a Chain) {
+    w.wait("both to be asked without a request", || chains.iter().all(|chain| saved(w, &chain.id)));
+    chains.iter().for_each(|chain| chain.behaves("wait"));
+    w.wait("one of them to be asked, and to take its time", || chains.iter().any(|chain| asked(w, chain) == 1));
+    let (first, other) = if asked(w, &chains[0]) == 1 { (&chains[0], &chains[1]) } else { (&chains[1], &chains[0]) };
+    let node = broker(w);
+    w.wait("the other one to wait for its turn", || verdict(w, &node, &other.id).contains("waits for its turn"));
+    assert_eq!(asked(w, other), 0, "both are under way at once");
+    assert!(verdict(w, &node, &first.id).contains("is under way"), "{}", verdict(w, &node, &first.id));
+    (first, other)
+}
+
+/// A megabyte each, written in less than the ten seconds that the store has for it. How large they are, and how fast, is known by their first.
+fn by_bytes(w: &World) {
+    let chains = [(); 2].map(|()| Chain::submit(w, &["BULK=1000000"], &["--nodes", "1", "--checkpoint=auto"]));
+    chains.iter().for_each(|chain| assert_eq!(chain.create(w).code(), 0));
+    let (first, other) = one_by_one(w, &chains);
+    first.release();
+    w.wait("the other one to be asked in its turn", || asked(w, other) == 1);
+    other.release();
+    chains.iter().for_each(|chain| chain.end(w));
+    w.assert_nothing_left();
+}
+
 fn in_turn(w: &World) {
     let chains = [(); 2].map(|()| Chain::submit(w, &[], &["--nodes", "1", "--checkpoint=auto"]));
     let plain = Chain::submit(w, &[], &["--nodes", "1"]);
-    w.wait("both to be asked without a request", || chains.iter().all(|chain| saved(w, &chain.id)));
-    chains.iter().for_each(|chain| chain.behaves("wait"));
-    let asked = |chain: &Chain| w.log(&chain.id).matches("asked ").count();
-    w.wait("one of them to be asked, and to take its time", || chains.iter().any(|chain| asked(chain) == 1));
-    let (first, other) = if asked(&chains[0]) == 1 { (&chains[0], &chains[1]) } else { (&chains[1], &chains[0]) };
+    let (first, other) = one_by_one(w, &chains);
     let node = broker(w);
-    w.wait("the other one to wait for its turn", || verdict(w, &node, &other.id).contains("waits for its turn"));
-    assert_eq!(asked(other), 0, "both are under way at once");
-    assert!(verdict(w, &node, &first.id).contains("is under way"), "{}", verdict(w, &node, &first.id));
     // By any agent, every term with its unit.
     let explained = w.ok(&["explain", &other.id]);
     for term in
@@ -112,7 +147,7 @@ fn in_turn(w: &World) {
     }
     assert!(explained.contains("node-s"), "{explained}");
     first.release();
-    w.wait("the other one to be asked in its turn", || asked(other) == 1);
+    w.wait("the other one to be asked in its turn", || asked(w, other) == 1);
     other.release();
     let page = get(&w.cluster().node(&node).unwrap().metrics, "/metrics", "").1;
     assert!(page.contains("lattice_checkpoint_broker_leads{") && page.contains("lattice_checkpoint_broker_asked_total{"), "{page}");

@@ -2,16 +2,20 @@
 //! reason, the checkpoint before it stays, and there is room again afterwards.
 
 use crate::checkpoint::{Chain, last};
-use crate::harness::{Group, JOB, World, fresh_dir};
+use crate::harness::{Folder, Group, JOB, Need, World, binaries, fresh_dir};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::process;
 use libtest_mimic::Trial;
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::Mode;
 use nix::sys::statvfs::statvfs;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::process::Command;
 
 static FULL: Group = Group { theme: "checkpoint_full", name: "ckptfull", nodes: 2, quorum: 1, tweak: |_| {} };
 /// Its disk, and the store's, are small. Nothing else runs anywhere.
@@ -21,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         FULL.test("a_program_that_fills_its_disk_makes_none_and_leaves_room", &[], filled),
         FULL.test("a_request_and_an_answer_that_find_no_room_are_told_of", &[], no_room),
+        FULL.test("a_directory_that_other_nodes_may_have_is_refused", &[Need::Fuse], shared),
         FULL.test("a_store_that_is_full_makes_none_and_has_room_again", &[], full_store),
     ]
 }
@@ -71,6 +76,30 @@ fn under_work(w: &World) -> SmallDisk {
     faults::start_node(&w.dir, NODE).unwrap();
     w.wait("the node to be back", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
     disk
+}
+
+/// What is called a file system of the network, and has no server that would answer.
+fn shared(w: &World) {
+    let folder = Folder::new("shared");
+    let device = open("/dev/fuse", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+    mount(Some("server:/home"), &folder.0, Some("fuse.sshfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str())).unwrap();
+    let mut config = fs::read_to_string(w.dir.join(NODE).join("agent.yaml")).unwrap();
+    config.push_str(&format!("checkpoint_dir: {:?}\n", folder.0.join("checkpoints").display().to_string()));
+    let config = w.script("shared.yaml", &config);
+    faults::kill_node(&w.dir, NODE).unwrap();
+    let run = |args: &[&str]| process::run(Command::new(binaries().agent()).args(args).args(["--config", &config]), JOB).unwrap();
+    let says =
+        |text: &str| text.contains("is on fuse.sshfs, which other nodes may have as well") && text.contains("checkpoint_store: file://");
+    let refused = run(&[]);
+    let doctor = run(&["doctor"]);
+    drop(device);
+    umount2(&folder.0, MntFlags::MNT_DETACH).unwrap();
+    assert!(!refused.timed_out && refused.code() != 0 && says(&refused.err()), "{} {}", refused.code(), refused.err());
+    let is_said = |line: &str| line.starts_with("missing ") && line.contains(" checkpoints ") && says(line);
+    assert!(doctor.out().lines().any(is_said), "{}", doctor.out());
+    faults::start_node(&w.dir, NODE).unwrap();
+    w.wait("the node to be back", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());
 }
 
 /// What runs on the small disk alone.

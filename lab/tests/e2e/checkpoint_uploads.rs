@@ -23,6 +23,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         UPLOADS.test("of_many_files_go_on_where_the_agent_was_killed", &[], many_files),
         S3.test("work_saves_itself_there_though_it_stands_still_meanwhile", &[Need::Moto], stands_still),
+        S3.test("work_saves_itself_there_and_begins_from_it_though_its_process_is_stopped_meanwhile", &[Need::Moto], started_again),
         S3.test("of_a_large_file_no_part_is_put_again_after_the_agent_was_killed", &[Need::Moto], one_large_file),
     ]
 }
@@ -116,6 +117,48 @@ fn stands_still(w: &World) {
     w.ok(&["checkpoint", "verify", &chain.id, &text(&made, "id")]);
     assert!(moto::http("GET", "/lattice?list-type=2").contains("/checkpoints/"));
     chain.end(w);
+}
+
+/// The server's process, ended. Nothing is put there meanwhile.
+fn server_killed(w: &World) -> moto::Gone {
+    faults::stop_node(&w.dir, "n1").unwrap();
+    let gone = moto::kill_server();
+    faults::cont_node(&w.dir, "n1").unwrap();
+    gone
+}
+
+/// It listens again, and has all that it had before anybody asks it for that.
+fn server_started(w: &World, gone: moto::Gone) {
+    faults::stop_node(&w.dir, "n1").unwrap();
+    gone.start();
+    faults::cont_node(&w.dir, "n1").unwrap();
+}
+
+fn started_again(w: &World) {
+    let chain = Chain::submit(w, &["BULK=2000000"], &["--nodes", "1", "--requeue=never"]);
+    let id = &chain.id;
+    chain.behaves("wait");
+    w.ok(&["preempt", id, "--hold", "--deadline", "60s"]);
+    w.wait_log(id, "asked ");
+    let gone = server_killed(w);
+    chain.release();
+    let directory = w.cluster().run_dir.join("n1/state/checkpoints").join(id);
+    let said = || fs::read_dir(&directory).unwrap().flatten().any(|e| e.path().extension().is_some_and(|e| e == "done"));
+    w.wait("it to have said that it is saved", said);
+    assert_eq!(text(&w.status(id), "state"), "Running", "it is not in the store");
+    server_started(w, gone);
+    w.wait("it to be suspended", || text(&w.status(id), "state") == "Suspended");
+    w.ok(&["checkpoint", "verify", id]);
+    let step = w.status(id)["checkpoint"]["step"].as_u64().unwrap();
+    w.wait("what it wrote to be in the store", || w.run(&["logs", id]).out().contains("asked "));
+    let gone = server_killed(w);
+    w.ok(&["resume", id]);
+    let told = || w.lattice.json(&["node", "status"]).unwrap().to_string();
+    w.wait("it to wait for the store", || told().contains("what it saved waits for the checkpoint store"));
+    server_started(w, gone);
+    w.wait_log(id, &format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1));
+    chain.end(w);
+    w.assert_nothing_left();
 }
 
 fn steps(w: &World, id: &str) -> usize {

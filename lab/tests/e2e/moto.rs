@@ -40,14 +40,10 @@ pub fn close() {
 /// Begins one, which a cluster is to have as its store, `more` being in its agents' configuration as well.
 pub fn begin(options: &mut Options, more: &str) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let program = machine().moto.as_ref().unwrap();
     let (credentials, requests) = (options.dir.with_extension("s3-credentials"), options.dir.with_extension("s3-requests"));
-    let mut command = Command::new(program);
-    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(File::create(&requests).unwrap());
-    *MOTO.lock().unwrap() = Some(Moto { port, server: command.spawn().unwrap(), credentials: credentials.clone(), requests });
-    assert!(process::until(JOB, || TcpStream::connect(("127.0.0.1", port)).is_ok()), "moto_server does not listen");
-    assert!(http("PUT", "/lattice").starts_with("HTTP/1.1 200"), "the bucket is made");
+    let server = spawned(port, File::create(&requests).unwrap());
+    *MOTO.lock().unwrap() = Some(Moto { port, server, credentials: credentials.clone(), requests });
+    make_bucket();
     let mut file = File::create(&credentials).unwrap();
     std::os::unix::fs::fchown(&file, Some(0), Some(0)).unwrap();
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -58,15 +54,86 @@ pub fn begin(options: &mut Options, more: &str) {
     );
 }
 
+fn spawned(port: u16, requests: File) -> Child {
+    let mut command = Command::new(machine().moto.as_ref().unwrap());
+    command.args(["-H", "127.0.0.1", "-p", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(requests);
+    command.spawn().unwrap()
+}
+
+/// Once it listens.
+fn make_bucket() {
+    let port = MOTO.lock().unwrap().as_ref().unwrap().port;
+    assert!(process::until(JOB, || TcpStream::connect(("127.0.0.1", port)).is_ok()), "moto_server does not listen");
+    assert!(http("PUT", "/lattice").starts_with("HTTP/1.1 200"), "the bucket is made");
+}
+
 /// One request without a body.
 pub fn http(method: &str, path: &str) -> String {
+    String::from_utf8(exchange(method, path, &[])).unwrap()
+}
+
+/// One request, and all of its answer.
+fn exchange(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let port = MOTO.lock().unwrap().as_ref().unwrap().port;
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(JOB)).unwrap();
-    write!(stream, "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let length = body.len();
+    // It looks at who asks, and compares no signature.
+    let who = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
+    let head = format!("Host: 127.0.0.1:{port}\r\nAuthorization: {who}\r\nContent-Length: {length}\r\nConnection: close");
+    write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n").unwrap();
+    stream.write_all(body).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
     answer
+}
+
+/// The server's process is gone, and nothing listens. What this has are its objects, which a server would have on its disks and this one
+/// has in its memory alone.
+pub struct Gone(Vec<(String, Vec<u8>)>);
+
+/// Ends the server's process, to which nobody puts anything meanwhile.
+pub fn kill_server() -> Gone {
+    let (list, mut listed) = (|| http("GET", "/lattice?list-type=2"), String::new());
+    let keys_of = |listed: &str| listed.split_once("<ListBucketResult").unwrap_or_default().1.to_owned();
+    // What it was being given when who puts was stopped is there by then.
+    let settled = process::until(JOB, || {
+        let before = std::mem::replace(&mut listed, keys_of(&list()));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        before == listed && !listed.is_empty()
+    });
+    assert!(settled, "its objects change");
+    assert!(listed.contains("<IsTruncated>false</IsTruncated>"), "{listed}");
+    let keys = listed.split("<Key>").skip(1).map(|rest| rest.split_once("</Key>").unwrap().0.to_owned());
+    let objects = keys.map(|key| {
+        let answer = exchange("GET", &format!("/lattice/{key}"), &[]);
+        let head = answer.windows(4).position(|at| at == b"\r\n\r\n").unwrap() + 4;
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{key}: {}", String::from_utf8_lossy(&answer[..head]));
+        (key, answer[head..].to_vec())
+    });
+    let gone = Gone(objects.collect());
+    let mut moto = MOTO.lock().unwrap();
+    let moto = moto.as_mut().unwrap();
+    moto.server.kill().unwrap();
+    moto.server.wait().unwrap();
+    assert!(TcpStream::connect(("127.0.0.1", moto.port)).is_err(), "somebody else listens there");
+    gone
+}
+
+impl Gone {
+    /// Starts it again, with what it had.
+    pub fn start(self) {
+        {
+            let mut moto = MOTO.lock().unwrap();
+            let moto = moto.as_mut().unwrap();
+            moto.server = spawned(moto.port, File::options().append(true).open(&moto.requests).unwrap());
+        }
+        make_bucket();
+        for (key, object) in self.0 {
+            let answer = exchange("PUT", &format!("/lattice/{key}"), &object);
+            assert!(answer.starts_with(b"HTTP/1.1 200"), "{key}: {}", String::from_utf8_lossy(&answer));
+        }
+    }
 }
 
 /// It answers nobody, and holds who is connected.
