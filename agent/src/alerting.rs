@@ -16,17 +16,14 @@ use lattice_telemetry::alert::idle::{Idle, Verdict, Word};
 use lattice_telemetry::alert::rules::{HANG, Rule, Severity};
 use lattice_telemetry::alert::{AlertSettings, Standing};
 use lattice_telemetry::catalogue::alert as family;
-use lattice_telemetry::readers::Text;
+use lattice_telemetry::readers::{Parts, Text};
 use lattice_telemetry::sample::Samples;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 /// How often launches are looked at for whether they do something.
 pub const IDLE_EVERY: Duration = Duration::from_secs(5);
-/// Launches of one allocation that are looked at, the first ones; what a script runs beyond them at once is not.
-pub const LAUNCHES_MAX: usize = 64;
 /// Changes of one allocation's alerts that are kept for those who follow them; who is further behind is told how all of them stand.
 const CHANGES_MAX: usize = 64;
 
@@ -74,22 +71,6 @@ enum Looked {
     /// Not all: there are too many.
     AtSome,
     AtAll,
-}
-
-/// The launches of an allocation that have ranks here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
-    pub all: Vec<Part>,
-    /// There are more than are looked at.
-    pub cut: bool,
-}
-
-/// One launch's ranks here at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    pub launch: u32,
-    pub used_us: u64,
-    pub processes: u64,
 }
 
 impl Alerts {
@@ -266,33 +247,6 @@ fn told(rule: &Rule, raised: bool, since_ms: u64, value: Option<f64>) -> Change 
     Change { alert: rule.name.clone(), launch: None, severity: rule.severity, raised, since_ms, text }
 }
 
-/// Reads how much each launch's ranks have used, of the directory of all work in the v2 tree. `None`: that cannot be read now.
-pub fn parts(work: &Path, text: &mut Text) -> Option<Parts> {
-    let entries = fs::read_dir(work).ok()?;
-    let mut launches: Vec<u32> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.strip_prefix("launch-")?.parse().ok()).collect();
-    launches.sort_unstable();
-    let cut = launches.len() > LAUNCHES_MAX;
-    launches.truncate(LAUNCHES_MAX);
-    let mut all = Vec::with_capacity(launches.len());
-    for launch in launches {
-        match part(&work.join(format!("launch-{launch}")), launch, text) {
-            Some(part) => all.extend((part.processes > 0).then_some(part)),
-            // One that has just ended is no launch any more; one that is there and cannot be read is not taken for none.
-            None if !work.join(format!("launch-{launch}")).exists() => {}
-            None => return None,
-        }
-    }
-    Some(Parts { all, cut })
-}
-
-fn part(group: &Path, launch: u32, text: &mut Text) -> Option<Part> {
-    let processes = text.of(&group.join("cgroup.procs")).ok()?.lines().count() as u64;
-    let stat = text.of(&group.join("cpu.stat")).ok()?;
-    let used_us = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")?.parse().ok())?;
-    Some(Part { launch, used_us, processes })
-}
-
 /// Errors of the node's network interfaces, as a share of its packets, over half a minute.
 #[derive(Debug, Default)]
 pub struct NetworkErrors(VecDeque<(u64, u64)>);
@@ -349,6 +303,7 @@ fn packets_and_errors(dev: &str) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_telemetry::readers::Part;
 
     fn settings() -> AlertSettings {
         let rule = Rule { for_ms: 1000, ..Rule::above("busy", "cpu_cores", 1.0, 0.5) };

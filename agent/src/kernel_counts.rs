@@ -24,7 +24,7 @@ use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
 use lattice_telemetry::catalogue::{allocation as family, node as of_node};
 use lattice_telemetry::histogram;
-use lattice_telemetry::readers::{Group, Reader, Text};
+use lattice_telemetry::readers::{Group, Reader, Signs, Text};
 use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use overhead::Overhead;
@@ -111,6 +111,8 @@ struct Counting {
     kept: BTreeMap<Key, Kept>,
     /// What the file has.
     written: Vec<u8>,
+    /// It may have something else than it should.
+    differs: bool,
     /// Each said once.
     cannot_write: bool,
     cannot_track: bool,
@@ -153,6 +155,7 @@ impl KernelCounts {
                     file,
                     kept,
                     written: Vec::new(),
+                    differs: true,
                     cannot_write: false,
                     cannot_track: false,
                     names: Names::default(),
@@ -183,7 +186,7 @@ impl KernelCounts {
 
     /// Who reads what is counted of it, from now on.
     pub fn reader(&self, key: Key) -> Box<dyn Reader> {
-        Box::new(KernelReader { counts: self.clone(), key })
+        Box::new(KernelReader { counts: self.clone(), key, counted: None })
     }
 
     /// What is counted now.
@@ -198,8 +201,11 @@ impl KernelCounts {
         let mut out = Vec::new();
         for key in ended {
             let mut usage = Usage::default();
-            counting.read(key, &mut usage);
+            if counting.count(key).is_some() {
+                counting.tell(key, &mut usage);
+            }
             if let Some(kept) = counting.kept.remove(&key) {
+                counting.differs = true;
                 counting.probes.forget(kept.cgroup);
                 out.push((key, usage));
             }
@@ -209,7 +215,7 @@ impl KernelCounts {
 
     /// Writes down what was read, before anybody is told. Who makes a scope does not wait for the disk.
     pub fn keep(&self) {
-        let changed = match &*self.state() {
+        let changed = match &mut *self.state() {
             State::Counting(counting) => counting.changed(),
             State::NotYet | State::Off(_) => None,
         };
@@ -222,7 +228,7 @@ impl KernelCounts {
                 if !counting.cannot_write {
                     tracing::warn!("{}: {error}: counters of allocations begin anew when the agent is restarted", file.display());
                 }
-                counting.cannot_write = true;
+                (counting.cannot_write, counting.differs) = (true, true);
             }
         }
     }
@@ -341,23 +347,42 @@ impl Counting {
         self.cannot_track = false;
         let before = self.kept.get(&key).map_or([0; WORDS], |kept| kept.total);
         self.kept.insert(key, Kept { cgroup, before, total: before, is_tracked: true });
+        self.differs = true;
     }
 
-    fn read(&mut self, key: Key, usage: &mut Usage) {
-        let Some(kept) = self.kept.get_mut(&key).filter(|kept| kept.is_tracked) else { return };
-        let Some(total) = self.probes.counts(kept.cgroup, &kept.before) else { return };
+    /// Takes what is counted now; `None`: nothing is.
+    fn count(&mut self, key: Key) -> Option<&Counts> {
+        let kept = self.kept.get_mut(&key).filter(|kept| kept.is_tracked)?;
+        let total = self.probes.counts(kept.cgroup, &kept.before)?;
+        self.differs |= kept.total != total;
         kept.total = total;
         // A device that was told by its name is told so from now on, whatever else comes.
         for place in (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS) {
             kept.before[place + DEVICE] = kept.total[place + DEVICE];
         }
+        Some(&kept.total)
+    }
+
+    /// Tells what was counted last.
+    fn tell(&mut self, key: Key, usage: &mut Usage) {
+        let Some(kept) = self.kept.get(&key) else { return };
         let names = &mut self.names;
         offer(&kept.total, |probe| self.probes.has(probe), |id| names.of(id), usage);
     }
 
-    /// What the file should have and has not.
-    fn changed(&self) -> Option<(PathBuf, Vec<u8>)> {
+    /// What moves whenever something of the work ran, began or ended; `None`: not all of that is counted.
+    fn events(&self, total: &Counts) -> Option<u64> {
+        let counted = ["sched_switch", "sched_process_fork", "sched_process_exit"].iter().all(|probe| self.probes.has(probe));
+        let words = [SWITCHES_VOLUNTARY, SWITCHES_INVOLUNTARY, PROCESSES_STARTED, PROCESSES_EXITED];
+        counted.then(|| words.iter().fold(0, |sum: u64, word| sum.wrapping_add(total[*word])))
+    }
+
+    /// What the file should have and has not. It is taken to have it from now on.
+    fn changed(&mut self) -> Option<(PathBuf, Vec<u8>)> {
         let file = self.file.as_ref()?;
+        if !std::mem::take(&mut self.differs) {
+            return None;
+        }
         let bytes = encoded(&self.kept);
         (bytes != self.written).then(|| (file.clone(), bytes))
     }
@@ -366,6 +391,23 @@ impl Counting {
 struct KernelReader {
     counts: KernelCounts,
     key: Key,
+    /// The cgroup of which there are counts to tell.
+    counted: Option<u64>,
+}
+
+impl KernelReader {
+    fn count(&mut self, group: &Group, signs: &mut Signs) {
+        self.counted = None;
+        let Some(cgroup) = group.inode() else { return };
+        if let State::Counting(counting) = &mut *self.counts.state() {
+            // What was there before the programs were.
+            counting.track(self.key, cgroup);
+            if let Some(total) = counting.count(self.key).copied() {
+                self.counted = Some(cgroup);
+                signs.events = counting.events(&total);
+            }
+        }
+    }
 }
 
 impl Reader for KernelReader {
@@ -373,12 +415,19 @@ impl Reader for KernelReader {
         Source::Ebpf
     }
 
+    fn signs(&mut self, group: &Group, _text: &mut Text, signs: &mut Signs) {
+        self.count(group, signs);
+    }
+
     fn read(&mut self, group: &Group, _text: &mut Text, usage: &mut Usage) {
-        let Some(cgroup) = group.inode() else { return };
-        if let State::Counting(counting) = &mut *self.counts.state() {
-            // What was there before the programs were.
-            counting.track(self.key, cgroup);
-            counting.read(self.key, usage);
+        if self.counted != group.inode() {
+            // It was made anew meanwhile.
+            self.count(group, &mut Signs::default());
+        }
+        if self.counted.is_some()
+            && let State::Counting(counting) = &mut *self.counts.state()
+        {
+            counting.tell(self.key, usage);
         }
     }
 }

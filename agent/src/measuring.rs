@@ -124,10 +124,10 @@ struct Number<'a> {
 struct Tracked {
     share: Arc<DesiredShare>,
     /// Of the newest look.
-    usage: Usage,
+    usage: Arc<Usage>,
     /// The two newest looks at one moment each, from which rates are: the last, and the one before it.
-    last: Option<(Instant, Usage)>,
-    before: Option<(Instant, Usage)>,
+    last: Option<(Instant, Arc<Usage>)>,
+    before: Option<(Instant, Arc<Usage>)>,
     /// When the last was, on the clock of the windows.
     at_ms: u64,
     histories: Histories,
@@ -224,7 +224,7 @@ impl Known {
     /// The last numbers of what has ended, which the kernel kept when its processes were gone.
     fn last_of_kernel(&mut self, (allocation, epoch): Key, last: &Usage) {
         let Some(of) = self.running.get_mut(&allocation).filter(|of| of.share.epoch == epoch) else { return };
-        of.usage.take_newer(last, Source::Ebpf);
+        Arc::make_mut(&mut of.usage).take_newer(last, Source::Ebpf);
     }
 
     /// Ends those that do not run, and lets go what ended long enough ago, or of too many the first.
@@ -251,13 +251,13 @@ impl Known {
 impl Tracked {
     fn new(share: Arc<DesiredShare>) -> Self {
         let (devices, alerts, histories) = (Devices::new(), Alerts::default(), Histories::new());
-        let (usage, last, before, at_ms, kept, audited) = (Usage::default(), None, None, 0, None, None);
+        let (usage, last, before, at_ms, kept, audited) = (Arc::default(), None, None, 0, None, None);
         let moving = Moving::default();
         Self { share, usage, last, before, at_ms, histories, devices, alerts, moving, kept, audited }
     }
 
     fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
-        self.usage = usage;
+        self.usage = Arc::new(usage);
         if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
             self.histories.memory.push(at_ms, bytes);
         }
@@ -266,7 +266,7 @@ impl Tracked {
         if took > since.mul_f64(BLUR_MAX) {
             return;
         }
-        self.before = self.last.replace((at, self.usage.clone()));
+        self.before = self.last.replace((at, Arc::clone(&self.usage)));
         self.at_ms = at_ms;
         let rates = [Measure::IoRead, Measure::IoWritten, Measure::NetworkReceived, Measure::NetworkSent].map(|measure| self.rate(measure));
         self.histories.take(at_ms, self.cpu_rate(), rates, &self.usage);
@@ -305,47 +305,54 @@ impl Tracked {
         self.per_second(Usage::cpu_seconds)
     }
 
-    /// What there is to say now, by the names of `lattice top` and of alert rules; nothing before there are rates. `network_errors`: the
-    /// node's.
-    fn numbers(&self, network_errors: Option<f64>) -> Vec<Number<'_>> {
+    /// What there is to say now of what is `wanted`, by the names of `lattice top` and of alert rules; nothing before there are rates.
+    /// `network_errors`: the node's.
+    fn numbers(&self, network_errors: Option<f64>, wanted: impl Fn(&str) -> bool) -> Vec<Number<'_>> {
+        type Value = Option<(f64, Source)>;
         let (mut numbers, histories) = (Vec::new(), &self.histories);
         if self.last.is_none() || self.before.is_none() {
             return numbers;
         }
-        let mut say = |name, unit, value: Option<(f64, Source)>, history| {
+        let mut say = |name, unit, value: &dyn Fn() -> Value, history| {
+            let value = if wanted(name) { value() } else { None };
             numbers.extend(value.map(|(now, source)| Number { name, unit, now, source: source.name(), history }));
         };
-        say("cpu_cores", "cores", self.cpu_rate(), Some(&histories.cpu_cores));
-        say("memory_used", "bytes", self.usage.get(Measure::Memory), Some(&histories.memory));
-        say("memory_peak", "bytes", self.usage.get(Measure::MemoryPeak), None);
-        say("io_read_bytes", "bytes/s", self.rate(Measure::IoRead), Some(&histories.io_read));
-        say("io_write_bytes", "bytes/s", self.rate(Measure::IoWritten), Some(&histories.io_written));
-        say("processes", "count", self.usage.get(Measure::Processes), None);
-        say("threads", "count", self.usage.get(Measure::Threads), None);
-        say("page_faults_minor", "1/s", self.rate(Measure::FaultsMinor), None);
-        say("page_faults_major", "1/s", self.rate(Measure::FaultsMajor), None);
+        let get = |measure| move || self.usage.get(measure);
+        let rate = |measure| move || self.rate(measure);
+        let p99 = |of| move || self.percentile_of_rate(of, 99);
+        say("cpu_cores", "cores", &|| self.cpu_rate(), Some(&histories.cpu_cores));
+        say("memory_used", "bytes", &get(Measure::Memory), Some(&histories.memory));
+        say("memory_peak", "bytes", &get(Measure::MemoryPeak), None);
+        say("io_read_bytes", "bytes/s", &rate(Measure::IoRead), Some(&histories.io_read));
+        say("io_write_bytes", "bytes/s", &rate(Measure::IoWritten), Some(&histories.io_written));
+        say("processes", "count", &get(Measure::Processes), None);
+        say("threads", "count", &get(Measure::Threads), None);
+        say("page_faults_minor", "1/s", &rate(Measure::FaultsMinor), None);
+        say("page_faults_major", "1/s", &rate(Measure::FaultsMajor), None);
         // Seconds of waiting a second.
-        say("pressure_cpu", "ratio", self.rate(Measure::PressureCpuSome), None);
-        say("pressure_memory", "ratio", self.rate(Measure::PressureMemorySome), None);
-        say("pressure_io", "ratio", self.rate(Measure::PressureIoSome), None);
-        say("oom_kills", "count", self.usage.get(Measure::OomKills), None);
-        say("network_received_bytes", "bytes/s", self.rate(Measure::NetworkReceived), Some(&histories.received));
-        say("network_sent_bytes", "bytes/s", self.rate(Measure::NetworkSent), Some(&histories.sent));
-        say("tcp_retransmits", "1/s", self.rate(Measure::TcpRetransmits), None);
-        say("switches_voluntary", "1/s", self.rate(Measure::SwitchesVoluntary), None);
-        say("switches_involuntary", "1/s", self.rate(Measure::SwitchesInvoluntary), None);
-        say("run_queue_p99", "seconds", self.percentile_of_rate(Distribution::RunQueue, 99), None);
-        let (read, write) = (self.percentile_of_rate(Distribution::BlockRead, 99), self.percentile_of_rate(Distribution::BlockWrite, 99));
-        say("block_read_p99", "seconds", read, None);
-        say("block_write_p99", "seconds", write, None);
+        say("pressure_cpu", "ratio", &rate(Measure::PressureCpuSome), None);
+        say("pressure_memory", "ratio", &rate(Measure::PressureMemorySome), None);
+        say("pressure_io", "ratio", &rate(Measure::PressureIoSome), None);
+        say("oom_kills", "count", &get(Measure::OomKills), None);
+        say("network_received_bytes", "bytes/s", &rate(Measure::NetworkReceived), Some(&histories.received));
+        say("network_sent_bytes", "bytes/s", &rate(Measure::NetworkSent), Some(&histories.sent));
+        say("tcp_retransmits", "1/s", &rate(Measure::TcpRetransmits), None);
+        say("switches_voluntary", "1/s", &rate(Measure::SwitchesVoluntary), None);
+        say("switches_involuntary", "1/s", &rate(Measure::SwitchesInvoluntary), None);
+        say("run_queue_p99", "seconds", &p99(Distribution::RunQueue), None);
+        say("block_read_p99", "seconds", &p99(Distribution::BlockRead), None);
+        say("block_write_p99", "seconds", &p99(Distribution::BlockWrite), None);
         // The slower of the two.
-        say("io_latency_p99", "seconds", read.into_iter().chain(write).max_by(|a, b| a.0.total_cmp(&b.0)), None);
-        say("cpu_power_draw", "W", self.rate(Measure::EnergyCpu), None);
-        say("cpu_energy", "J", self.usage.get(Measure::EnergyCpu), None);
-        say("gpu_energy", "J", self.usage.get(Measure::EnergyGpu), None);
-        numbers.extend(self.devices.numbers());
+        let slower = || {
+            [Distribution::BlockRead, Distribution::BlockWrite].into_iter().filter_map(|of| p99(of)()).max_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        say("io_latency_p99", "seconds", &slower, None);
+        say("cpu_power_draw", "W", &rate(Measure::EnergyCpu), None);
+        say("cpu_energy", "J", &get(Measure::EnergyCpu), None);
+        say("gpu_energy", "J", &get(Measure::EnergyGpu), None);
         let of_node = |now| Number { name: "network_error_ratio", unit: "ratio", now, source: "node", history: None };
-        numbers.extend(network_errors.map(of_node));
+        let more = self.devices.numbers().into_iter().chain(network_errors.map(of_node));
+        numbers.extend(more.filter(|number| wanted(number.name)));
         numbers
     }
 
@@ -353,7 +360,7 @@ impl Tracked {
     fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
         let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
         let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
-        let shown = self.numbers(network_errors).into_iter().map(|number| {
+        let shown = self.numbers(network_errors, |_| true).into_iter().map(|number| {
             let over = number.history.and_then(|history| history.since(since_ms));
             number.shown(over)
         });

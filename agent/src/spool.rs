@@ -1,7 +1,7 @@
 //! The spool: output that lies on this node, and its way into the log store. One task for each allocation that has some.
 //!
 //! ```text
-//!   log files ── look, every second or less often ──▶ Index ── cut by size and time ──▶ zstd ──▶ LogStore
+//!   log files ── look, every second or less often (rounds) ──▶ Index ── cut by size and time ──▶ zstd ──▶ LogStore
 //!                                                       │ spool.json, beside the files           │
 //!                                            how far ◀──┴── the shim makes room behind that ◀─────┘
 //! ```
@@ -13,6 +13,7 @@ mod files;
 mod flush;
 pub mod index;
 mod record;
+mod rounds;
 mod trim;
 
 pub use trim::KEPT_AFTER_END;
@@ -25,6 +26,7 @@ use files::list;
 use index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
 use lattice_runtime::shim::{LogStream, ShimDir};
+use rounds::Rounds;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,7 @@ struct Inner {
     store: Option<LogStore>,
     settings: Settings,
     puts: Semaphore,
+    rounds: Arc<Rounds>,
     tasks: TaskTracker,
     stop: CancellationToken,
     live: Mutex<HashMap<PathBuf, Arc<Spool>>>,
@@ -73,8 +76,8 @@ pub struct Spool {
 impl Spools {
     /// Without any yet. The tasks end with `stop`.
     pub fn new(store: Option<LogStore>, settings: Settings, tasks: TaskTracker, stop: CancellationToken) -> Self {
-        let (live, away) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS), tasks, stop, live, away }))
+        let (live, away, rounds) = (Mutex::default(), Mutex::default(), Rounds::new(flush::LOOK_IDLE));
+        Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS), rounds, tasks, stop, live, away }))
     }
 
     /// Where output goes.

@@ -4,6 +4,9 @@
 //!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage, each number with its source
 //! ```
 //!
+//! First of all each says what it has of signs that something of the work ran (`rest`): where nothing did, what its own processes alone
+//! change is as it was, and is not read again.
+//!
 //! A reader adds what nobody before it could say. Counting by eBPF needs programs in the kernel, which the agent holds: it brings
 //! that [`Reader`]. All of it comes from memory of the kernel: nothing here waits for a disk or a network. Ports of adapters (`fabric`) alone
 //! may wait, for an adapter's firmware: they are read apart.
@@ -13,23 +16,34 @@ pub mod fabric;
 mod group;
 mod host;
 mod kept;
+mod parts;
 mod procfs;
 mod rapl;
+mod reclaim;
+mod rest;
 mod v1;
 mod v2;
 
 pub use group::{Group, PROCESSES_MAX, Places};
 pub use host::Host;
 pub use kept::Text;
+pub use parts::{LAUNCHES_MAX, Part, Parts};
 pub use rapl::{Domain, Rapl};
+pub use reclaim::Reclaim;
+pub use rest::Signs;
 
 use crate::usage::{Source, Usage};
+use rest::Rest;
 use std::time::{Duration, Instant};
 
 /// One source of numbers.
 pub trait Reader: Send {
     /// What it says its numbers come from.
     fn source(&self) -> Source;
+
+    /// Reads what tells whether something of the work ran, before anything else is read; what that tells besides is told by [`Reader::read`],
+    /// which follows.
+    fn signs(&mut self, _group: &Group, _text: &mut Text, _signs: &mut Signs) {}
 
     /// Adds what it can read of the group to what those before it said.
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage);
@@ -45,9 +59,19 @@ pub struct Look {
     pub took: Duration,
 }
 
+/// What is of one pass over all work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Processes that may still be listed.
+    pub processes_left: usize,
+    /// See [`Reclaim::scanned`].
+    pub scanned: Option<u64>,
+}
+
 /// All readers of one allocation's work.
 pub struct Meter {
     group: Group,
+    rest: Rest,
     readers: Vec<Box<dyn Reader>>,
 }
 
@@ -62,27 +86,45 @@ impl Meter {
         // The cgroup's own counts began with it.
         readers.extend(counted);
         readers.push(Box::new(procfs::Procfs::default()));
-        Self { group: Group::new(places), readers }
+        Self { group: Group::new(places), rest: Rest::default(), readers }
     }
 
     /// Reads once; `None`: there is nothing there (any more).
     pub fn read(&mut self, text: &mut Text) -> Option<Usage> {
-        self.look(text, &mut PROCESSES_MAX.clone()).map(|look| look.usage)
+        self.look(text, &mut Pass { processes_left: PROCESSES_MAX, scanned: None }).map(|look| look.usage)
     }
 
-    /// The same, of at most so many processes: those that were listed are taken off. With too few left for all of the work's, what is
-    /// read of processes is absent.
-    pub fn look(&mut self, text: &mut Text, processes_left: &mut usize) -> Option<Look> {
-        if !self.group.refresh(text, *processes_left) {
+    /// The same as a part of a pass: processes that were listed are taken off what is left of it. With too few left for all of the work's,
+    /// what is read of processes is absent.
+    pub fn look(&mut self, text: &mut Text, pass: &mut Pass) -> Option<Look> {
+        if !self.group.is_there() {
             return None;
         }
-        *processes_left = processes_left.saturating_sub(self.group.listed());
         let at = Instant::now();
+        let mut signs = Signs { scanned: pass.scanned, ..Signs::default() };
+        for reader in &mut self.readers {
+            reader.signs(&self.group, text, &mut signs);
+        }
+        // What was not listed as a whole is not left as it is.
+        let signs = self.group.processes().map_or_else(Signs::default, |_| signs);
+        if self.rest.look(at, signs) {
+            self.group.stays();
+        } else {
+            if !self.group.refresh(text, pass.processes_left) {
+                return None;
+            }
+            pass.processes_left = pass.processes_left.saturating_sub(self.group.listed());
+        }
         let mut usage = Usage::default();
         for reader in &mut self.readers {
             reader.read(&self.group, text, &mut usage);
         }
         Some(Look { usage, at, took: at.elapsed() })
+    }
+
+    /// What each launch's ranks have used, as of the last look or later. `None`: that cannot be read now, or not here.
+    pub fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
+        self.group.parts(text)
     }
 
     /// Where it reads, in the order of preference.
@@ -97,6 +139,8 @@ mod tests {
     use crate::usage::Measure;
     use std::fs;
     use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     struct Tree(PathBuf);
 
@@ -179,11 +223,82 @@ mod tests {
         let tree = Tree::new("left");
         tree.put("work/cgroup.procs", &format!("{}\n", std::process::id()));
         let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
-        let (mut text, mut left) = (Text::default(), 1);
+        let (mut text, mut left) = (Text::default(), Pass { processes_left: 1, scanned: None });
         assert!(meter.look(&mut text, &mut left).unwrap().usage.get(Measure::Memory).is_some());
-        assert_eq!(left, 0);
+        assert_eq!(left.processes_left, 0);
         let none = meter.look(&mut text, &mut left).unwrap().usage;
         assert_eq!((none.get(Measure::Memory), none.get(Measure::Processes)), (None, None));
+    }
+
+    /// What programs in the kernel counted.
+    struct Counted(Arc<AtomicU64>);
+
+    impl Reader for Counted {
+        fn source(&self) -> Source {
+            Source::Ebpf
+        }
+
+        fn signs(&mut self, _group: &Group, _text: &mut Text, signs: &mut Signs) {
+            signs.events = Some(self.0.load(Ordering::Relaxed));
+        }
+
+        fn read(&mut self, _group: &Group, _text: &mut Text, _usage: &mut Usage) {}
+    }
+
+    #[test]
+    fn while_nothing_runs_what_changes_by_itself_is_read_and_what_work_alone_changes_stands() {
+        let tree = Tree::new("rests");
+        let waited = |us: u64| tree.put("work/io.pressure", &format!("some total={us}\nfull total={us}\n"));
+        // So many of everything, but for the signs.
+        let all = |n: u64| {
+            tree.put("work/cgroup.procs", &format!("{}\n", std::process::id()).repeat(n as usize));
+            tree.put("work/pids.current", &format!("{n}\n"));
+            tree.put("work/memory.stat", &format!("pgfault {n}\npgmajfault 0\n"));
+            tree.put("work/memory.current", &format!("{n}\n"));
+            tree.put("work/memory.events", &format!("oom_kill {n}\n"));
+            tree.put("work/io.stat", &format!("8:0 rbytes={n} wbytes={n}\n"));
+            tree.put("work/cpu.pressure", &format!("some total={n}000000\n"));
+        };
+        tree.put("work/cpu.stat", "usage_usec 5\nuser_usec 2\nsystem_usec 3\n");
+        all(1);
+        waited(0);
+        let events = Arc::new(AtomicU64::new(1));
+        let places = Places { v2: Some(tree.0.join("work")), v1: Vec::new() };
+        let mut meter = Meter::new(places, Some(Box::new(Counted(Arc::clone(&events)))));
+        let mut text = Text::default();
+        let mut look = |scanned| {
+            let usage = meter.look(&mut text, &mut Pass { processes_left: 100, scanned: Some(scanned) }).unwrap().usage;
+            move |measures: &[Measure]| measures.iter().map(|measure| usage.get(*measure).unwrap().0).collect::<Vec<f64>>()
+        };
+        let stands = [Measure::Processes, Measure::Threads, Measure::FaultsMinor];
+        let moves = [Measure::Memory, Measure::OomKills, Measure::IoRead, Measure::IoWritten, Measure::PressureCpuSome];
+        // The signs are known from the second look on, and have to be the same twice.
+        for _ in 0..4 {
+            look(0);
+        }
+        all(2);
+        waited(7_000_000);
+        let resting = look(0);
+        assert_eq!((resting(&stands), resting(&moves)), (vec![1.0; 3], vec![2.0; 5]));
+        assert_eq!(resting(&[Measure::PressureIoSome]), [0.0], "nobody ran into it");
+        events.store(2, Ordering::Relaxed);
+        assert_eq!(look(0)(&stands), [2.0; 3], "something ran");
+        // It waits for a disk from then on, and does not run.
+        for second in 8..20 {
+            waited(second * 1_000_000);
+            assert_eq!(look(0)(&[Measure::PressureIoSome, Measure::PressureIoFull]), [second as f64; 2]);
+        }
+        all(3);
+        assert_eq!(look(0)(&stands), [2.0; 3]);
+        assert_eq!(look(32)(&stands), [3.0; 3], "memory was looked at to be taken back");
+        for _ in 0..3 {
+            look(32);
+        }
+        all(4);
+        tree.put("work/cpu.stat", "usage_usec 6\nuser_usec 2\nsystem_usec 4\n");
+        assert_eq!(look(32)(&stands), [4.0; 3], "it computed, and was not switched");
+        fs::remove_dir_all(tree.0.join("work")).unwrap();
+        assert!(meter.look(&mut text, &mut Pass { processes_left: 100, scanned: Some(32) }).is_none());
     }
 
     #[test]

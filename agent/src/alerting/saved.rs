@@ -214,10 +214,10 @@ fn read(path: &Path) -> io::Result<Option<Contents>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alerting::{Part, Parts};
     use lattice_telemetry::alert::AlertSettings;
     use lattice_telemetry::alert::idle::{Verdict, Word};
     use lattice_telemetry::alert::rules::Rule;
+    use lattice_telemetry::readers::{Part, Parts};
     use std::fs;
 
     #[test]

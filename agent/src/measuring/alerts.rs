@@ -2,11 +2,12 @@
 
 use super::{ALLOCATIONS_MAX, Known, Measuring, Number, Tracked};
 use crate::alerting::saved::{Key, Saved};
-use crate::alerting::{self, Alerts, Change};
+use crate::alerting::{Alerts, Change};
 use crate::mesh::usage::Told;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::{Verdict, Word};
+use lattice_telemetry::readers::{LAUNCHES_MAX, Parts};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -86,7 +87,7 @@ impl Measuring {
     pub fn decide(&self, key: Key, launch: u32, verdict: Verdict) {
         let mut known = self.known();
         // The thread takes them once a second, and nobody finds out more in that time.
-        if known.verdicts.len() < ALLOCATIONS_MAX * alerting::LAUNCHES_MAX {
+        if known.verdicts.len() < ALLOCATIONS_MAX * LAUNCHES_MAX {
             known.verdicts.push((key, launch, verdict));
         }
     }
@@ -100,7 +101,7 @@ impl Known {
         settings: &AlertSettings,
         allocation: AllocationId,
         now_ms: u64,
-        parts: Option<&alerting::Parts>,
+        parts: Option<&Parts>,
         restored: Option<Saved>,
     ) {
         self.now_ms = self.now_ms.max(now_ms);
@@ -113,7 +114,9 @@ impl Known {
         let blurred = of.at_ms != now_ms;
         let is_rate = |number: &Number<'_>| !matches!(number.unit, "bytes" | "count") && number.source != "node";
         let value = |number: &Number<'_>| if blurred && is_rate(number) { f64::NAN } else { number.now };
-        let values: Vec<(&str, f64)> = of.numbers(self.network_errors).iter().map(|number| (number.name, value(number))).collect();
+        // Most of what there is to say no rule is about.
+        let wanted = |name: &str| settings.rules.iter().any(|rule| rule.measure == name);
+        let values: Vec<(&str, f64)> = of.numbers(self.network_errors, wanted).iter().map(|number| (number.name, value(number))).collect();
         let value_of = |measure: &str| values.iter().find(|(name, _)| *name == measure).map(|(_, now)| *now);
         let before = of.alerts.count();
         of.alerts.look(settings, now_ms, value_of);

@@ -65,7 +65,7 @@ impl Known {
     fn raw(&self, allocation: AllocationId, at_ms: u64) -> Option<Raw> {
         let of = self.running.get(&allocation).filter(|of| of.at_ms == at_ms)?;
         let (at, _) = of.last.as_ref()?;
-        let shown: Vec<Shown> = of.numbers(self.network_errors).into_iter().map(|number| number.shown(None)).collect();
+        let shown: Vec<Shown> = of.numbers(self.network_errors, |_| true).into_iter().map(|number| number.shown(None)).collect();
         Some(Raw { ago: at.elapsed(), shown, gpus: of.devices.each() })
     }
 }

@@ -135,6 +135,7 @@ mod tests {
     use super::super::tests::share;
     use super::*;
     use lattice_telemetry::usage::Usage;
+    use std::sync::Arc;
     use std::time::Instant;
 
     #[test]
@@ -147,7 +148,7 @@ mod tests {
         usage.offer_distribution(Distribution::BlockWrite, counts(vec![3, 0, 0, 0]), Source::Ebpf);
         usage.offer_distribution(Distribution::BlockRead, counts(vec![0, 0, 0, 0]), Source::Ebpf);
         assert_eq!(tracked.latencies(), []);
-        tracked.last = Some((Instant::now(), usage));
+        tracked.last = Some((Instant::now(), Arc::new(usage)));
         let told = tracked.latencies();
         assert!(told.len() == 1 && told[0].0 == "writes of all disks" && told[0].1.starts_with("3 so far, p50 "), "{told:?}");
     }
@@ -165,7 +166,7 @@ mod tests {
             usage.devices = devices;
             usage
         };
-        tracked.before = Some((began, usage(vec![device("sda", [1000, 500], [4, 4], [0.5, 0.5])])));
+        tracked.before = Some((began, Arc::new(usage(vec![device("sda", [1000, 500], [4, 4], [0.5, 0.5])]))));
         assert!(tracked.disks().is_empty());
         let now = vec![device("sda", [3000, 500], [8, 4], [0.58, 0.5]), device("sdb", [0, 100], [0, 1], [0.0, 0.25])];
         tracked.last = Some((began + Duration::from_secs(2), usage(now)));

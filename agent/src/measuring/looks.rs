@@ -3,13 +3,13 @@
 use super::haste::Haste;
 use super::{ALLOCATIONS_MAX, EVERY, Measuring, devices};
 use crate::alerting::saved::{Key, Saved, SavedAlerts};
-use crate::alerting::{self, IDLE_EVERY, NetworkErrors};
+use crate::alerting::{IDLE_EVERY, NetworkErrors};
 use crate::allocation::AllocationHandle;
 use crate::context::Context;
 use crate::measuring::energy::Energy;
 use crate::traces::Recorder;
 use lattice_model::{AllocationId, DesiredShare, TelemetryMode};
-use lattice_telemetry::readers::{Meter, Places, Text};
+use lattice_telemetry::readers::{Meter, Pass, Places, Reclaim, Text};
 use nix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,6 +31,7 @@ pub(super) struct Looks<'a> {
     ended_for: Duration,
     meters: BTreeMap<Key, Meter>,
     text: Text,
+    reclaim: Reclaim,
     /// One moment by both clocks: nodes' windows lie side by side, and a clock that is set moves none of this agent's.
     began: (Instant, u64),
     next_idle: Instant,
@@ -53,6 +54,7 @@ impl<'a> Looks<'a> {
             ended_for,
             meters: BTreeMap::new(),
             text: Text::default(),
+            reclaim: Reclaim::default(),
             began,
             next_idle: began.0,
             network: NetworkErrors::default(),
@@ -138,7 +140,8 @@ impl<'a> Looks<'a> {
 
     fn look(&mut self, workers: &[AllocationHandle], now: Instant, looks_at_launches: bool) {
         let Self { measuring, context, .. } = *self;
-        let mut processes_left = PROCESSES_MAX;
+        let scanned = if workers.is_empty() { None } else { self.reclaim.scanned(&mut self.text) };
+        let mut pass = Pass { processes_left: PROCESSES_MAX, scanned };
         let mut looks = Vec::new();
         self.energy.look(now, !workers.is_empty(), &mut self.text);
         let gpus = context.gpu_readings.newest();
@@ -146,20 +149,19 @@ impl<'a> Looks<'a> {
             let share = &worker.share;
             let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, context, share));
             // None: it is not made yet, or goes just now; what was measured stands until its task ends.
-            if let Some(mut look) = meter.look(&mut self.text, &mut processes_left) {
+            if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
                 let mine = gpus.as_deref().and_then(|looked| devices::mine(looked, share.allocation));
                 self.energy.add(share, mine.as_ref(), &mut look.usage);
                 let at_ms = self.began.1 + u64::try_from((look.at - self.began.0).as_millis()).unwrap_or(u64::MAX);
-                looks.push((Arc::clone(share), look, mine, at_ms));
+                let parts = if looks_at_launches { meter.parts(&mut self.text).cloned() } else { None };
+                looks.push((Arc::clone(share), look, mine, at_ms, parts));
             }
         }
         // Written down before it is told: no counter falls when the agent is killed.
         measuring.0.kernel.keep();
         self.energy.keep();
         measuring.known().node_energy.clone_from(self.energy.node());
-        for (share, look, mine, at_ms) in looks {
-            let work = looks_at_launches.then(|| places(context, share.allocation).v2).flatten();
-            let parts = work.and_then(|work| alerting::parts(&work, &mut self.text));
+        for (share, look, mine, at_ms, parts) in looks {
             let restored = self.saved.remove(&(share.allocation, share.epoch));
             let mut known = measuring.known();
             known.take(&share, look, at_ms);

@@ -106,7 +106,7 @@ fn every_number_that_is_shown_can_be_a_rules_measure() {
         let look = Look { usage: usage.clone(), at: began + Duration::from_secs(second), took: Duration::ZERO };
         tracked.take(look, second * 1000);
     }
-    let numbers = tracked.numbers(Some(0.0));
+    let numbers = tracked.numbers(Some(0.0), |_| true);
     assert!(numbers.len() > 10);
     for number in numbers {
         assert!(MEASURES.contains(&(number.name, number.unit)), "{}", number.name);
@@ -140,7 +140,7 @@ fn what_is_exported_is_smoothed_and_what_users_and_rules_see_is_not() {
         assert_eq!(smoothed, number(most * 12.0 / 35.0), "{}", family.name);
         assert_eq!((told(Smoothing::Cubic, family, "max"), told(Smoothing::None, family, "mean")), (number(0.0), number(0.0)));
     }
-    let numbers = tracked.numbers(None);
+    let numbers = tracked.numbers(None, |_| true);
     let cores = numbers.iter().find(|number| number.name == "cpu_cores").unwrap();
     assert_eq!(cores.history.unwrap().since(120_000), Some((0.0, 0.0)));
     assert_eq!(cores.history.unwrap().since(0).unwrap().1, 1.0);

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 /// Between two looks at files that grow.
 const LOOK: Duration = Duration::from_secs(1);
 /// Between two looks at files that do not.
-const LOOK_IDLE: Duration = Duration::from_secs(5);
+pub(super) const LOOK_IDLE: Duration = Duration::from_secs(5);
 /// Looking takes one part in so many of the time.
 const LOOKS_SHARE: u32 = 50;
 /// Looks without growth after which they become rarer.
@@ -31,6 +31,13 @@ enum Halt {
     Gone,
     Store(StoreError),
     Disk(io::Error),
+}
+
+/// Until the next look.
+enum Wait {
+    For(Duration),
+    /// Until all are looked at whose files do not grow.
+    Round,
 }
 
 impl Inner {
@@ -51,14 +58,21 @@ impl Inner {
     async fn work(&self, spool: &Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, mut adopted: bool) {
         let (mut flushed_at, mut idle, mut away) = (Instant::now(), 0u32, None);
         let (mut known, mut behind, mut told) = (0u64, true, Vec::new());
-        let mut wait = LOOK.min(self.settings.flush);
+        let mut wait = Wait::For(LOOK.min(self.settings.flush));
         loop {
             // Most work is short: it is looked at when it has ended.
             let mut ended = spool.ended.is_cancelled();
-            tokio::select! {
-                () = spool.ended.cancelled(), if !ended => ended = true,
-                () = tokio::time::sleep(wait), if !ended || away.is_some() => {}
-                else => {}
+            let mut looked = None;
+            match wait {
+                Wait::For(time) => tokio::select! {
+                    () = spool.ended.cancelled(), if !ended => ended = true,
+                    () = tokio::time::sleep(time), if !ended || away.is_some() => {}
+                    else => {}
+                },
+                Wait::Round => tokio::select! {
+                    () = spool.ended.cancelled() => ended = true,
+                    by_round = self.rounds.look(spool, &self.tasks, &self.stop) => looked = by_round,
+                },
             }
             let by_time = ended || flushed_at.elapsed() >= self.settings.flush;
             let (mut whole, mut look_took) = (true, Duration::ZERO);
@@ -67,9 +81,14 @@ impl Inner {
                     spool.recover(store).await?;
                     adopted = false;
                 }
-                let begun = Instant::now();
-                let seen = spool.look_around().await?;
-                look_took = begun.elapsed();
+                let (seen, took) = match looked {
+                    Some((seen, took)) => (of_look(seen)?, took),
+                    None => {
+                        let begun = Instant::now();
+                        (spool.look_around().await?, begun.elapsed())
+                    }
+                };
+                look_took = took;
                 whole = self.flush(spool, &seen, by_time, ended, &mut behind).await?;
                 Ok::<_, Halt>(seen)
             };
@@ -85,18 +104,19 @@ impl Inner {
                     let bytes = seen.iter().map(|s| s.bytes).sum();
                     if ended && !whole {
                         away = Some(LOOK);
-                        LOOK
+                        Wait::For(LOOK)
                     } else if ended {
                         match self.complete(spool).await {
                             Ok(()) | Err(Halt::Gone) => return,
-                            Err(halt) => self.halted(spool, &halt, &mut away),
+                            Err(halt) => Wait::For(self.halted(spool, &halt, &mut away)),
                         }
                     } else {
                         idle = if bytes == known { idle.saturating_add(1) } else { 0 };
                         known = bytes;
                         let often = if idle < IDLE_LOOKS { LOOK } else { LOOK_IDLE };
                         // Thousands of launches leave thousands of files.
-                        often.min(self.settings.flush).max(look_took * LOOKS_SHARE)
+                        let time = often.min(self.settings.flush).max(look_took * LOOKS_SHARE);
+                        if time == LOOK_IDLE { Wait::Round } else { Wait::For(time) }
                     }
                 }
                 Err(Halt::Gone) => {
@@ -106,7 +126,7 @@ impl Inner {
                     }
                     return;
                 }
-                Err(halt) => self.halted(spool, &halt, &mut away),
+                Err(halt) => Wait::For(self.halted(spool, &halt, &mut away)),
             };
         }
     }
@@ -241,11 +261,14 @@ impl Inner {
     }
 }
 
+fn of_look(looked: io::Result<Vec<Seen>>) -> Result<Vec<Seen>, Halt> {
+    looked.map_err(|error| if error.kind() == io::ErrorKind::NotFound { Halt::Gone } else { Halt::Disk(error) })
+}
+
 impl Spool {
     async fn look_around(self: &Arc<Self>) -> Result<Vec<Seen>, Halt> {
         let spool = Arc::clone(self);
-        let looked = blocking(move || spool.look(None)).await;
-        looked.map_err(|error| if error.kind() == io::ErrorKind::NotFound { Halt::Gone } else { Halt::Disk(error) })
+        of_look(blocking(move || spool.look(None)).await)
     }
 
     async fn write_down(self: &Arc<Self>) -> io::Result<()> {

@@ -34,7 +34,7 @@ pub fn adoption(dir: &Path, allocations: usize, rounds: usize) -> Result<Vec<f64
 }
 
 fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, rounds: usize) -> Result<Vec<f64>> {
-    let manager = fill(cluster, binaries, allocations, 0)?;
+    let manager = fill(cluster, binaries, allocations, 0, &["/bin/sleep", "3600"])?;
     manager.start(cluster, allocations)?;
     all_run(cluster, allocations)?;
     (0..rounds)
@@ -47,12 +47,12 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, rounds: u
 }
 
 /// Kills the agent and the quorum, and leaves so many allocations to be taken up; the first `gpus` of them have a GPU each, and where
-/// there are any, all have cgroups.
-pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32) -> Result<Manager> {
+/// there are any, all have cgroups. `work`: what each runs.
+pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32, work: &[&str]) -> Result<Manager> {
     let lattice = Lattice::to(cluster, NODE)?;
     let wanted = gpus.to_string();
     let share = if gpus > 0 { vec!["--cores", "1", "--gpus", &wanted] } else { Vec::new() };
-    let id = lattice.ok(&[&["submit", "-o", "name"], &share[..], &["--", "/bin/sleep", "3600"]].concat())?;
+    let id = lattice.ok(&[&["submit", "-o", "name"], &share[..], &["--"], work].concat())?;
     super::wait_running(&lattice, id.trim())?;
     let state = cluster.run_dir.join(NODE).join("state");
     let first = shim_dir(&state, id.trim())?;
@@ -68,6 +68,7 @@ pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, g
     let mut own = like.clone();
     owns(&mut own);
     fs::write(first.join("shim.json"), serde_json::to_vec(&own)?)?;
+    let mut scopes: Vec<Scope> = own.scope.into_iter().map(Scope::at).collect();
     for _ in 1..allocations {
         interrupt::check()?;
         let allocation = AllocationId(uuid::Uuid::new_v4());
@@ -75,6 +76,7 @@ pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, g
             Some(scope) if gpus > 0 => Some(beside(scope, like.allocation, allocation)?),
             Some(_) | None => None,
         };
+        scopes.extend(scope.clone().map(Scope::at));
         let mut config = ShimConfig { allocation, scope, v1_groups: Vec::new(), ..like.clone() };
         config.share.as_mut().context("the shim's share")?.allocation = config.allocation;
         owns(&mut config);
@@ -83,7 +85,7 @@ pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, g
     for file in ["journal", "agent-state.json"] {
         fs::remove_file(state.join(file))?;
     }
-    Manager::new(cluster)
+    Manager::new(cluster, scopes)
 }
 
 /// Waits until the agent says that so many run.
@@ -118,12 +120,18 @@ fn shim_dir(state: &Path, id: &str) -> Result<PathBuf> {
 pub(super) struct Manager {
     socket: UnixDatagram,
     path: String,
+    scopes: Vec<Scope>,
 }
 
 impl Manager {
-    fn new(cluster: &Cluster) -> Result<Self> {
+    fn new(cluster: &Cluster, scopes: Vec<Scope>) -> Result<Self> {
         let path = cluster.run_dir.join("notify").to_string_lossy().into_owned();
-        Ok(Self { socket: UnixDatagram::bind(&path)?, path })
+        Ok(Self { socket: UnixDatagram::bind(&path)?, path, scopes })
+    }
+
+    /// Where the allocations are that have cgroups.
+    pub(super) fn scopes(&self) -> &[Scope] {
+        &self.scopes
     }
 
     /// Starts the agent; milliseconds until it is ready with all of them.

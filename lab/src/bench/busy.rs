@@ -1,6 +1,6 @@
 //! What measuring costs an agent that has a full node: so many allocations, GPUs, and a scraper that comes by.
 
-use super::adoption::{NODE, all_run, fill};
+use super::adoption::{Manager, NODE, all_run, fill};
 use super::figures::{Figure, Samples, Target};
 use super::subject;
 use crate::binaries::Binaries;
@@ -11,6 +11,8 @@ use crate::up::{self, Options};
 use crate::{faults, interrupt, machine};
 use anyhow::{Context, Result, bail, ensure};
 use lattice_model::gpu_load::GpuLoad;
+use lattice_telemetry::procfs::field;
+use nix::sys::signal::Signal;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -24,21 +26,27 @@ const SCRAPED_EVERY: Duration = Duration::from_secs(15);
 const TOLD_MAX: Duration = Duration::from_secs(60);
 /// Until what only the start needed is given back.
 const SETTLED: Duration = Duration::from_secs(5);
+/// It sleeps until it is signalled, and runs a little every second from then on. It never forks.
+const WORK: [&str; 3] = ["/usr/bin/perl", "-e", "$SIG{USR1} = sub {}; sleep; sleep 1 while 1"];
 const TOKEN: &str = "00112233445566778899aabbccddeeff";
 
 /// What it took.
 pub struct Busy {
-    /// Of one core, in percent.
-    pub percent: f64,
+    /// Of one core, in percent, while the work of all of them sleeps.
+    pub asleep: f64,
+    /// The same while each one's runs a little every second.
+    pub awake: f64,
     /// Resident, in megabytes.
     pub memory: Figure,
 }
 
-/// Processor time and memory of an agent with so many allocations and simulated GPUs, over so long. The allocations are shims that it
+/// Processor time and memory of an agent with so many allocations and simulated GPUs, over so long twice: work that sleeps costs less than
+/// work that runs, however little. The allocations are shims that it
 /// takes up after a kill, each with a cgroup of its own; the first few have a GPU each. The quorum is away, so that it keeps them: what
 /// the agent spends on looking for it is in the figure.
 pub fn busy(dir: &Path, allocations: usize, gpus: u32, over: Duration, target: Option<Target>) -> Result<Busy> {
     let binaries = Binaries::beside_lab()?;
+    ensure!(Path::new(WORK[0]).exists(), "{} is not there (Debian's package perl-base): it is the work that is measured", WORK[0]);
     let guard = Guard::new(dir);
     fs::create_dir_all(dir)?;
     let token = std::env::temp_dir().join(format!("lattice-bench-token-{}", std::process::id()));
@@ -71,7 +79,8 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
         };
         faults::gpu(&cluster.dir, NODE, index, &Fault::Load(Box::new(load)))?;
     }
-    fill(cluster, binaries, allocations, gpus)?.start(cluster, allocations)?;
+    let manager = fill(cluster, binaries, allocations, gpus, &WORK)?;
+    manager.start(cluster, allocations)?;
     all_run(cluster, allocations)?;
     let cluster = Cluster::load(&cluster.dir)?;
     let node = cluster.node(NODE)?;
@@ -89,23 +98,47 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
         std::thread::sleep(Duration::from_millis(200));
     }
     std::thread::sleep(SETTLED);
+    let asleep = percent(pid, &node.metrics, over)?;
+    for scope in manager.scopes() {
+        scope.work().signal(Signal::SIGUSR1 as i32);
+    }
+    std::thread::sleep(SETTLED);
+    let woken = switches(&manager);
+    let awake = percent(pid, &node.metrics, over)?;
+    let woken = switches(&manager).saturating_sub(woken);
+    ensure!(woken as f64 >= allocations as f64 * over.as_secs_f64() / 2.0, "the work that should run every second ran {woken} times");
+    let name = format!("agent that measures {allocations} allocations and {gpus} GPUs, resident memory");
+    let memory = subject::memory_figure(&name, &[pid], target).context("the agent's memory")?;
+    Ok(Busy { asleep, awake, memory })
+}
+
+/// What a process takes of one core over so long, while it is scraped.
+fn percent(pid: i32, metrics: &str, over: Duration) -> Result<f64> {
     let (began, used) = (Instant::now(), machine::processor_time(pid)?);
     while began.elapsed() < over {
-        scrape(&node.metrics)?;
+        scrape(metrics)?;
         interrupt::check()?;
         std::thread::sleep(SCRAPED_EVERY.min(over.saturating_sub(began.elapsed())));
     }
-    let percent = (machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
-    let name = format!("agent that measures {allocations} allocations and {gpus} GPUs, resident memory");
-    let memory = subject::memory_figure(&name, &[pid], target).context("the agent's memory")?;
-    Ok(Busy { percent, memory })
+    Ok((machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
 }
 
-/// The figure of its processor time.
-pub fn processor(allocations: usize, gpus: u32, percent: f64, target: Option<Target>) -> Result<Figure> {
-    let samples = Samples::of(vec![percent], 0).context("one value")?;
-    let name = format!("agent that measures {allocations} allocations and {gpus} GPUs once a second, and is scraped, processor time");
-    Ok(Figure::new(&name, "%", samples, vec![], target))
+/// How often the work of all gave its processor up by itself.
+fn switches(manager: &Manager) -> u64 {
+    let pids = manager.scopes().iter().flat_map(|scope| scope.work().processes());
+    let of = |pid| field(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "voluntary_ctxt_switches");
+    pids.filter_map(of).sum()
+}
+
+/// The figures of its processor time.
+pub fn processor(allocations: usize, gpus: u32, busy: &Busy, target: impl Fn() -> Option<Target>) -> Result<[Figure; 2]> {
+    let figure = |percent, work: &str| -> Result<Figure> {
+        let samples = Samples::of(vec![percent], 0).context("one value")?;
+        let name =
+            format!("agent that measures {allocations} allocations and {gpus} GPUs once a second, and is scraped, {work}, processor time");
+        Ok(Figure::new(&name, "%", samples, vec![], target()))
+    };
+    Ok([figure(busy.asleep, "their work asleep")?, figure(busy.awake, "their work running a little every second")?])
 }
 
 fn scrape(address: &str) -> Result<String> {

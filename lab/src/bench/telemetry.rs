@@ -4,9 +4,9 @@ mod attribution;
 
 pub use attribution::Load;
 
+use super::Options;
 use super::figures::{Figure, Report, Samples, Target};
 use super::subject::{self, Subject};
-use super::{Busy, Options};
 use crate::binaries::Binaries;
 use crate::interrupt;
 use crate::machine::{self, Machine};
@@ -311,13 +311,13 @@ pub fn run(options: &Options) -> Result<Report> {
     ];
     let mut figures = figures;
     figures.extend(attributed);
-    eprintln!("bench: an agent that measures {FULL} allocations and {GPUS} GPUs, {} s", OVER.as_secs());
+    eprintln!("bench: an agent that measures {FULL} allocations and {GPUS} GPUs, twice {} s", OVER.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-busy-{}", std::process::id()));
-    let Busy { percent, memory } = super::busy(&dir, FULL, GPUS, OVER, at_most(AGENT_MB, "resident"))?;
-    figures.push(super::busy::processor(FULL, GPUS, percent, at_most(AGENT_PERCENT, "of one core"))?);
-    figures.push(memory);
+    let busy = super::busy(&dir, FULL, GPUS, OVER, at_most(AGENT_MB, "resident"))?;
+    figures.extend(super::busy::processor(FULL, GPUS, &busy, || at_most(AGENT_PERCENT, "of one core"))?);
+    figures.push(busy.memory);
     notes.push(format!(
-        "{FULL} allocations are shims that a killed agent takes up, each with a cgroup and a program that sleeps; the quorum is away meanwhile"
+        "{FULL} allocations are shims that a killed agent takes up, each with a cgroup and a program that sleeps, and at last wakes up once a second; the quorum is away meanwhile"
     ));
     let cpu_pressure = [before, machine::cpu_pressure()];
     Ok(Report { bench: "telemetry", profile: binaries.profile(), cpu_pressure, machine, figures, notes })

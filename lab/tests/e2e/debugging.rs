@@ -241,6 +241,8 @@ fn full() {
     close();
     binaries();
     let busy = lattice_lab::bench::busy(&fresh_dir("busy"), 6, 2, Duration::from_secs(3), None).unwrap_or_else(|e| panic!("{e:#}"));
-    eprintln!("an agent with 6 allocations and 2 GPUs takes {:.2} % of a core", busy.percent);
-    assert!(busy.percent > 0.0 && busy.percent < 100.0, "{}", busy.percent);
+    for (percent, work) in [(busy.asleep, "sleeps"), (busy.awake, "runs every second")] {
+        eprintln!("an agent with 6 allocations whose work {work}, and 2 GPUs, takes {percent:.2} % of a core");
+        assert!(percent > 0.0 && percent < 100.0, "{percent}");
+    }
 }

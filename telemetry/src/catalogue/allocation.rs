@@ -16,7 +16,7 @@ families! {
     CPU_SECONDS = Counter "lattice_allocation_cpu_seconds_total", Seconds, ["allocation", "mode"], Agent, BY_GROUP,
         "Processor time of the allocation's work here, in user and system mode.";
     MEMORY = Gauge "lattice_allocation_memory_bytes", Bytes, ["allocation"], Agent, BY_GROUP,
-        "Main memory that is charged to the work; by procfs the sum of what its processes have resident, where shared pages count in each.";
+        "Main memory that is charged to the work; by procfs the sum of what its processes have resident, where shared pages count in each, up to 10 s old while none of them runs.";
     MEMORY_PEAK = Gauge "lattice_allocation_memory_peak_bytes", Bytes, ["allocation"], Agent, "cgroup v2, else cgroup v1",
         "The most memory that was ever charged to the work.";
     PAGE_FAULTS = Counter "lattice_allocation_page_faults_total", Count, ["allocation", "kind"], Agent, BY_GROUP,

@@ -1,11 +1,13 @@
 //! An allocation's work at one moment: where it is, and which processes it has.
 
 use super::kept::{FILE_BYTES_MAX, Held, Kept, Text, is_passing};
+use super::parts::Parts;
+use crate::procfs::field;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Processes of one allocation that are listed; what has more is not read one by one.
 pub const PROCESSES_MAX: usize = 4096;
@@ -33,13 +35,19 @@ pub struct Group {
     processes: Vec<i32>,
     /// Whether all of them are listed.
     whole: bool,
+    /// Nothing of it ran since they were.
+    rests: bool,
+    /// The links of its directory at this look.
+    links: Option<u64>,
+    /// Since everything was looked at last.
+    pub(super) parts: Option<Parts>,
 }
 
 impl Group {
     pub(super) fn new(places: Places) -> Self {
         let is_v1 = places.v2.is_none();
         let top = places.v2.clone().or_else(|| places.v1.first().cloned()).map(|path| Directory::new(path, is_v1));
-        Self { places, top, processes: Vec::new(), whole: false }
+        Self { places, top, processes: Vec::new(), whole: false, rests: false, links: None, parts: None }
     }
 
     /// Where it is.
@@ -57,20 +65,55 @@ impl Group {
         self.whole.then_some(self.processes.as_slice())
     }
 
-    /// How many of its processes were listed.
-    pub(super) fn listed(&self) -> usize {
-        self.processes.len()
+    /// Whether nothing of it ran since it was looked at: its processes, and what they alone change, are as they were.
+    pub fn rests(&self) -> bool {
+        self.rests
+    }
+
+    /// Looks whether its directory is there, before each of the two below.
+    pub(super) fn is_there(&mut self) -> bool {
+        let Some(top) = &mut self.top else { return true };
+        let was = top.inode;
+        self.links = top.links();
+        if top.inode != was {
+            // What was listed was another's.
+            self.whole = false;
+        }
+        self.links.is_some()
+    }
+
+    /// Leaves its processes as they were listed.
+    pub(super) fn stays(&mut self) {
+        self.rests = true;
     }
 
     /// Lists its processes anew, at most so many. `false`: its directory is gone.
     pub(super) fn refresh(&mut self, text: &mut Text, processes_max: usize) -> bool {
         self.processes.clear();
-        self.whole = false;
+        (self.whole, self.rests, self.parts) = (false, false, None);
         let Some(top) = &mut self.top else { return true };
+        let Some(links) = self.links.take().or_else(|| top.links()) else { return false };
         let mut listing = Listing { processes: &mut self.processes, whole: true, below: 0, most: processes_max.min(PROCESSES_MAX) };
-        let is_there = top.list(DEPTH_MAX, &mut listing, text);
+        let is_there = top.list(links, DEPTH_MAX, &mut listing, text);
         self.whole = listing.whole && is_there;
         is_there
+    }
+
+    /// How many of its processes were listed.
+    pub(super) fn listed(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// The directories in that of all its work in the v2 tree; `None`: there is none there, or they cannot be listed now. `anew`: also where
+    /// they are as many as are known.
+    pub(super) fn directly_below(&mut self, anew: bool) -> Option<&mut [Directory]> {
+        self.places.v2.as_ref()?;
+        let top = self.top.as_mut()?;
+        let links = top.links()?;
+        if anew || top.has_others(links) {
+            top.look_within().ok()?;
+        }
+        Some(&mut top.within)
     }
 }
 
@@ -88,20 +131,33 @@ struct Unlisted;
 /// A directory, and those in it. Which there are is listed when its links are not those of the known ones, or one that was in it is gone: one
 /// that came for one that went leaves the count as it was.
 #[derive(Debug)]
-struct Directory {
+pub(super) struct Directory {
     path: PathBuf,
     is_v1: bool,
     /// Held open in a v2 tree: the way to it is not walked with each look. One that is gone is known by its list, which cannot be read.
     open: Option<Held>,
     inode: u64,
     processes: Kept,
+    /// Its processor time, where somebody asked for that.
+    cpu: Option<Kept>,
     within: Vec<Directory>,
 }
 
 impl Directory {
     fn new(path: PathBuf, is_v1: bool) -> Self {
         let processes = Kept::new(path.join("cgroup.procs"));
-        Self { path, is_v1, open: None, inode: 0, processes, within: Vec::new() }
+        Self { path, is_v1, open: None, inode: 0, processes, cpu: None, within: Vec::new() }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Microseconds of processors that were used in it and below, and how many processes it has itself.
+    pub(super) fn part(&mut self, text: &mut Text) -> Option<(u64, u64)> {
+        let processes = self.processes.read(text)?.lines().count() as u64;
+        let stat = self.cpu.get_or_insert_with(|| Kept::new(self.path.join("cpu.stat"))).read(text)?;
+        Some((field(stat, "usage_usec")?, processes))
     }
 
     /// Its links; `None`: it is gone.
@@ -118,16 +174,20 @@ impl Directory {
         Some(about.nlink())
     }
 
-    /// `false`: it is gone.
-    fn list(&mut self, depth: usize, listing: &mut Listing<'_>, text: &mut Text) -> bool {
-        let Some(mut links) = self.links() else { return false };
+    /// Whether there are others in it than the known ones, by its links.
+    fn has_others(&self, links: u64) -> bool {
+        links < OWN_LINKS || links != OWN_LINKS + self.within.len() as u64
+    }
+
+    /// With these links; `false`: it is gone.
+    fn list(&mut self, mut links: u64, depth: usize, listing: &mut Listing<'_>, text: &mut Text) -> bool {
         if !self.list_own(listing, text) && self.open.take().is_some() {
             let Some(again) = self.links() else { return false };
             links = again;
             self.list_own(listing, text);
         }
         // With what is known, not with the count before: what was overlooked once, because it came while others were listed, is found.
-        if links < OWN_LINKS || links != OWN_LINKS + self.within.len() as u64 {
+        if self.has_others(links) {
             listing.whole &= self.look_within().is_ok();
         }
         let (mut at, mut looked_again) = (0, false);
@@ -139,7 +199,8 @@ impl Directory {
                     listing.whole = false;
                     return true;
                 }
-                if self.within[at].list(depth - 1, listing, text) {
+                let below = &mut self.within[at];
+                if below.links().is_some_and(|links| below.list(links, depth - 1, listing, text)) {
                     at += 1;
                 } else {
                     self.within.remove(at);
@@ -225,10 +286,10 @@ mod tests {
         };
         let mut group = Group::new(Places { v2: Some(top.clone()), v1: Vec::new() });
         let mut text = Text::default();
-        assert!(!group.refresh(&mut text, 100), "it is not there yet");
+        assert!(!group.is_there() || !group.refresh(&mut text, 100), "it is not there yet");
         put("", 1);
         let mut listed = |group: &mut Group| {
-            assert!(group.refresh(&mut text, 100));
+            assert!(group.is_there() && group.refresh(&mut text, 100));
             let mut pids = group.processes().unwrap().to_vec();
             pids.sort_unstable();
             pids
@@ -243,7 +304,7 @@ mod tests {
         fs::remove_dir_all(top.join("launch-2")).unwrap();
         assert_eq!(listed(&mut group), [1]);
         fs::remove_dir_all(&top).unwrap();
-        assert!(!group.refresh(&mut text, 100));
+        assert!(!group.is_there() || !group.refresh(&mut text, 100));
     }
 
     /// Of the kernel's own, in its v2 tree; skipped where there is none, or none may be made.
@@ -265,14 +326,14 @@ mod tests {
             }
             if life == 2 {
                 fs::remove_dir(&top).unwrap();
-                assert!(!group.refresh(&mut text, 100), "it is gone");
+                assert!(!group.is_there() || !group.refresh(&mut text, 100), "it is gone");
                 fs::create_dir(&top).unwrap();
             }
             fs::create_dir(&within).unwrap();
             let mut sleeps = Command::new("sleep").arg("60").spawn().unwrap();
             fs::write(within.join("cgroup.procs"), sleeps.id().to_string()).unwrap();
             for _ in 0..2 {
-                assert!(group.refresh(&mut text, 100));
+                assert!(group.is_there() && group.refresh(&mut text, 100));
                 assert_eq!(group.processes(), Some(&[i32::try_from(sleeps.id()).unwrap()][..]));
             }
             lives.push(group.inode());
@@ -282,7 +343,7 @@ mod tests {
         assert!(lives[0] == lives[1] && lives[1] != lives[2], "{lives:?}");
         fs::remove_dir(&within).unwrap();
         fs::remove_dir(&top).unwrap();
-        assert!(!group.refresh(&mut text, 100));
+        assert!(!group.is_there() || !group.refresh(&mut text, 100));
     }
 
     /// Of the kernel's own, below the hierarchy that counts processes; skipped where there is none, or none may be made.
@@ -301,7 +362,7 @@ mod tests {
             let sleeps = Command::new("sleep").arg("60").spawn().unwrap();
             fs::write(top.join("cgroup.procs"), sleeps.id().to_string()).unwrap();
             born.push(sleeps);
-            assert!(group.refresh(&mut text, 100));
+            assert!(group.is_there() && group.refresh(&mut text, 100));
             let mut listed = group.processes().unwrap().to_vec();
             listed.sort_unstable();
             let mut want: Vec<i32> = born.iter().map(|one| i32::try_from(one.id()).unwrap()).collect();
@@ -313,6 +374,6 @@ mod tests {
             sleeps.wait().unwrap();
         }
         fs::remove_dir(&top).unwrap();
-        assert!(!group.refresh(&mut text, 100));
+        assert!(!group.is_there() || !group.refresh(&mut text, 100));
     }
 }

@@ -67,6 +67,8 @@ impl Text {
 pub(crate) struct Kept {
     path: PathBuf,
     state: State,
+    /// How often it was opened.
+    openings: u64,
 }
 
 #[derive(Debug)]
@@ -119,7 +121,7 @@ pub(super) fn is_passing(error: &io::Error) -> bool {
 
 impl Kept {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, state: State::Absent { found_none: 0, rests: 0 } }
+        Self { path, state: State::Absent { found_none: 0, rests: 0 }, openings: 0 }
     }
 
     /// What it says now; what is no UTF-8 is empty. `None`: it is not there.
@@ -136,6 +138,16 @@ impl Kept {
     /// Whether it could not be read the last time although it may be there.
     pub(super) fn is_missed(&self) -> bool {
         matches!(self.state, State::Missed)
+    }
+
+    /// Moves where it was opened anew: it may be another of its name that tells now.
+    pub(super) fn openings(&self) -> u64 {
+        self.openings
+    }
+
+    /// Whether it is held open, and could be read the last time.
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Open(_))
     }
 
     fn length(&mut self, text: &mut Text) -> Option<usize> {
@@ -167,7 +179,34 @@ impl Kept {
             }
         };
         self.state = state;
+        self.openings += u64::from(length.is_some());
         length
+    }
+}
+
+/// A file whose numbers stand at times: then what it said last is told again.
+#[derive(Debug)]
+pub(super) struct Standing<T> {
+    file: Kept,
+    last: Option<T>,
+}
+
+impl<T: Copy> Standing<T> {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { file: Kept::new(path), last: None }
+    }
+
+    /// What it said last.
+    pub(super) fn last(&self) -> Option<T> {
+        self.last
+    }
+
+    /// What it says, by `of`. `stands`: that is what it said last. One that is not held open is looked for all the same.
+    pub(super) fn read(&mut self, stands: bool, text: &mut Text, of: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        if !(stands && self.file.is_open()) {
+            self.last = self.file.read(text).and_then(of);
+        }
+        self.last
     }
 }
 
@@ -209,6 +248,21 @@ mod tests {
         fs::write(&path, "short").unwrap();
         assert_eq!(kept.read(&mut text), Some("short"));
         assert_eq!(text.up_to(&path, 2).unwrap(), "sh");
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_stands_is_told_without_a_look_and_what_is_not_there_is_looked_for() {
+        let path = std::env::temp_dir().join(format!("lattice-standing-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let (mut standing, mut text) = (Standing::new(path.clone()), Text::default());
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        assert_eq!(standing.read(true, &mut text, number), None);
+        fs::write(&path, "7\n").unwrap();
+        assert_eq!(standing.read(true, &mut text, number), Some(7), "it was not there");
+        fs::write(&path, "8\n").unwrap();
+        assert_eq!(standing.read(true, &mut text, number), Some(7));
+        assert_eq!((standing.read(false, &mut text, number), standing.read(true, &mut text, number)), (Some(8), Some(8)));
         fs::remove_file(&path).unwrap();
     }
 

@@ -33,6 +33,17 @@ pub struct Procfs {
     told: Counted,
     held: HashMap<i32, Files>,
     path: String,
+    /// What was read last.
+    last: Option<Sums>,
+}
+
+/// What all processes have together.
+#[derive(Clone, Copy)]
+struct Sums {
+    resident_pages: u64,
+    threads: u64,
+    /// Whether what they read and wrote was asked for, and could be read of each.
+    io: Option<bool>,
 }
 
 /// A process's files.
@@ -61,9 +72,32 @@ impl Reader for Procfs {
         let wants_io = wants(usage, &[Measure::IoRead, Measure::IoWritten]);
         let of_stat = [Measure::CpuUser, Measure::CpuSystem, Measure::Memory, Measure::FaultsMinor, Measure::FaultsMajor, Measure::Threads];
         if !wants_io && !wants(usage, &of_stat) {
+            self.last = None;
             return;
         }
-        let Some(pids) = group.processes() else { return };
+        let Some(pids) = group.processes() else {
+            self.last = None;
+            return;
+        };
+        let sums = match self.last.filter(|last| group.rests() && last.io.is_some() == wants_io) {
+            Some(last) => last,
+            None => self.processes(pids, wants_io, text),
+        };
+        self.last = Some(sums);
+        usage.offer(Measure::Memory, Some((sums.resident_pages * page_bytes()) as f64), Source::Procfs);
+        usage.offer(Measure::Threads, Some(sums.threads as f64), Source::Procfs);
+        for (measure, value) in COUNTERS.into_iter().zip(self.told) {
+            let is_io = matches!(measure, Measure::IoRead | Measure::IoWritten);
+            if !is_io || sums.io.is_some_and(|readable| readable || value > 0.0) {
+                usage.offer(measure, Some(value), Source::Procfs);
+            }
+        }
+    }
+}
+
+impl Procfs {
+    /// Reads each, and adds up.
+    fn processes(&mut self, pids: &[i32], wants_io: bool, text: &mut Text) -> Sums {
         let (mut resident_pages, mut threads, mut io_readable) = (0, 0, true);
         for pid in pids {
             let Some(stat) = self.stat(*pid, text) else { continue };
@@ -83,18 +117,9 @@ impl Reader for Procfs {
         let mut path = std::mem::take(&mut self.path);
         self.settle(|pid, started_ticks| lives(text, &mut path, pid, started_ticks));
         self.path = path;
-        usage.offer(Measure::Memory, Some((resident_pages * page_bytes()) as f64), Source::Procfs);
-        usage.offer(Measure::Threads, Some(threads as f64), Source::Procfs);
-        for (measure, value) in COUNTERS.into_iter().zip(self.told) {
-            let is_io = matches!(measure, Measure::IoRead | Measure::IoWritten);
-            if !is_io || (wants_io && (io_readable || value > 0.0)) {
-                usage.offer(measure, Some(value), Source::Procfs);
-            }
-        }
+        Sums { resident_pages, threads, io: wants_io.then_some(io_readable) }
     }
-}
 
-impl Procfs {
     /// A file of a process that was there before is of that one alone: it cannot be read any more once its number is another's.
     fn stat(&mut self, pid: i32, text: &mut Text) -> Option<Stat> {
         if !self.held.contains_key(&pid) {

@@ -1,7 +1,7 @@
 //! Cgroup version 1: each hierarchy says what its controllers count.
 
 use super::devices::Devices;
-use super::kept::Kept;
+use super::kept::{Kept, Standing};
 use super::{Group, Reader, Text};
 use crate::procfs::{TICKS_PER_SECOND, field};
 use crate::usage::{Measure, Source, Usage};
@@ -17,10 +17,11 @@ struct Files {
     cpu: Kept,
     memory: Kept,
     memory_peak: Kept,
-    memory_stat: Kept,
+    /// Page faults, all and major ones.
+    memory_stat: Standing<[Option<u64>; 2]>,
     memory_kills: Kept,
     io: Kept,
-    threads: Kept,
+    threads: Standing<f64>,
 }
 
 impl V1 {
@@ -32,10 +33,10 @@ impl V1 {
                 cpu: file("cpuacct.stat"),
                 memory: file("memory.usage_in_bytes"),
                 memory_peak: file("memory.max_usage_in_bytes"),
-                memory_stat: file("memory.stat"),
+                memory_stat: Standing::new(group.join("memory.stat")),
                 memory_kills: file("memory.oom_control"),
                 io: file("blkio.throttle.io_service_bytes_recursive"),
-                threads: file("pids.current"),
+                threads: Standing::new(group.join("pids.current")),
             }
         });
         Self { groups: files.collect(), devices: Devices::default() }
@@ -49,7 +50,7 @@ impl Reader for V1 {
 
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage) {
         for files in &mut self.groups {
-            files.read(text, usage, &mut self.devices);
+            files.read(group.rests(), text, usage, &mut self.devices);
         }
         // Every process joins every hierarchy, so that the first one lists all.
         usage.offer(Measure::Processes, group.processes().map(|pids| pids.len() as f64), Source::CgroupV1);
@@ -57,7 +58,9 @@ impl Reader for V1 {
 }
 
 impl Files {
-    fn read(&mut self, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
+    /// `rests`: nothing of the work ran since the last look.
+    fn read(&mut self, rests: bool, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
+        let number = |text: &str| text.trim().parse::<u64>().ok().map(|number| number as f64);
         // A file is looked for only where its numbers are wanted: most directories have few of them.
         if usage.lacks(Measure::CpuUser)
             && let Some(stat) = self.cpu.read(text)
@@ -66,18 +69,18 @@ impl Files {
             usage.offer(Measure::CpuUser, seconds("user"), Source::CgroupV1);
             usage.offer(Measure::CpuSystem, seconds("system"), Source::CgroupV1);
         }
-        let numbers =
-            [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak), (&mut self.threads, Measure::Threads)];
-        for (kept, measure) in numbers {
+        for (kept, measure) in [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak)] {
             if usage.lacks(measure) {
-                let value = kept.read(text).and_then(|text| text.trim().parse::<u64>().ok());
-                usage.offer(measure, value.map(|value| value as f64), Source::CgroupV1);
+                usage.offer(measure, kept.read(text).and_then(number), Source::CgroupV1);
             }
         }
+        if usage.lacks(Measure::Threads) {
+            usage.offer(Measure::Threads, self.threads.read(rests, text, number), Source::CgroupV1);
+        }
+        let of_stat = |stat: &str| Some([field(stat, "total_pgfault"), field(stat, "total_pgmajfault")]);
         if usage.lacks(Measure::FaultsMinor)
-            && let Some(stat) = self.memory_stat.read(text)
+            && let Some([all, major]) = self.memory_stat.read(rests, text, of_stat)
         {
-            let (all, major) = (field(stat, "total_pgfault"), field(stat, "total_pgmajfault"));
             usage.offer(Measure::FaultsMinor, all.map(|all| all.saturating_sub(major.unwrap_or(0)) as f64), Source::CgroupV1);
             usage.offer(Measure::FaultsMajor, major.map(|major| major as f64), Source::CgroupV1);
         }

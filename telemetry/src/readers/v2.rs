@@ -1,22 +1,52 @@
 //! Cgroup version 2. Processor time and pressure are there for every group; the rest where the tree has the controller.
 
 use super::devices::Devices;
-use super::kept::Kept;
-use super::{Group, Reader, Text};
+use super::kept::{Kept, Standing};
+use super::{Group, Reader, Signs, Text};
 use crate::procfs::{field, pressure_totals};
 use crate::usage::{Measure, Source, Usage};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub struct V2 {
     cpu: Kept,
+    /// In microseconds, in user mode and in the kernel, as they were read with the signs.
+    used: Option<[Option<u64>; 2]>,
     memory: Kept,
     memory_peak: Kept,
-    memory_stat: Kept,
+    /// Page faults, all and major ones.
+    memory_stat: Standing<[Option<u64>; 2]>,
     memory_events: Kept,
     io: Kept,
     devices: Devices,
-    threads: Kept,
-    pressure: [(Kept, Measure, Option<Measure>); 3],
+    threads: Standing<f64>,
+    pressure: [Pressure; 3],
+}
+
+/// How long some, or all, of the work waited for one thing.
+struct Pressure {
+    file: Standing<[Option<u64>; 2]>,
+    some: Measure,
+    full: Option<Measure>,
+    /// As it was before the last time that it was read.
+    before: Option<[Option<u64>; 2]>,
+    /// Who waits for a processor does not run, and what is waited for may go on without a switch for long.
+    is_of_cpu: bool,
+}
+
+impl Pressure {
+    fn new(path: PathBuf, some: Measure, full: Option<Measure>) -> Self {
+        Self { file: Standing::new(path), some, full, before: None, is_of_cpu: some == Measure::PressureCpuSome }
+    }
+
+    /// Waiting for memory or a disk begins with a process that runs into it. Where none runs and the time did not rise while none ran
+    /// before, nobody waits.
+    fn read(&mut self, rests: bool, text: &mut Text) -> Option<[Option<u64>; 2]> {
+        let nobody_waits = rests && !self.is_of_cpu && self.before.is_some() && self.before == self.file.last();
+        if !nobody_waits {
+            self.before = self.file.last();
+        }
+        self.file.read(nobody_waits, text, |psi| Some(pressure_totals(psi).into()))
+    }
 }
 
 impl V2 {
@@ -25,18 +55,19 @@ impl V2 {
         let file = |name: &str| Kept::new(work.join(name));
         Self {
             cpu: file("cpu.stat"),
+            used: None,
             memory: file("memory.current"),
             memory_peak: file("memory.peak"),
-            memory_stat: file("memory.stat"),
+            memory_stat: Standing::new(work.join("memory.stat")),
             memory_events: file("memory.events"),
             io: file("io.stat"),
             devices: Devices::default(),
-            threads: file("pids.current"),
+            threads: Standing::new(work.join("pids.current")),
             pressure: [
                 // That all of a group waits for processors is 0 by definition where nothing else of it could run.
-                (file("cpu.pressure"), Measure::PressureCpuSome, None),
-                (file("memory.pressure"), Measure::PressureMemorySome, Some(Measure::PressureMemoryFull)),
-                (file("io.pressure"), Measure::PressureIoSome, Some(Measure::PressureIoFull)),
+                Pressure::new(work.join("cpu.pressure"), Measure::PressureCpuSome, None),
+                Pressure::new(work.join("memory.pressure"), Measure::PressureMemorySome, Some(Measure::PressureMemoryFull)),
+                Pressure::new(work.join("io.pressure"), Measure::PressureIoSome, Some(Measure::PressureIoFull)),
             ],
         }
     }
@@ -47,20 +78,29 @@ impl Reader for V2 {
         Source::CgroupV2
     }
 
+    fn signs(&mut self, _group: &Group, text: &mut Text, signs: &mut Signs) {
+        let openings = self.cpu.openings();
+        let stat = self.cpu.read(text);
+        self.used = stat.map(|stat| [field(stat, "user_usec"), field(stat, "system_usec")]);
+        let cpu_us = stat.and_then(|stat| field(stat, "usage_usec"));
+        // What another group of the same name used is not what this one had.
+        signs.cpu_us = cpu_us.filter(|_| self.cpu.openings() == openings);
+    }
+
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage) {
+        let rests = group.rests();
         let mut offer = |measure, value| usage.offer(measure, value, Source::CgroupV2);
         let seconds = |micros: Option<u64>| micros.map(|micros| micros as f64 / 1e6);
-        if let Some(stat) = self.cpu.read(text) {
-            offer(Measure::CpuUser, seconds(field(stat, "user_usec")));
-            offer(Measure::CpuSystem, seconds(field(stat, "system_usec")));
+        if let Some([user, system]) = self.used.take() {
+            offer(Measure::CpuUser, seconds(user));
+            offer(Measure::CpuSystem, seconds(system));
         }
-        for (kept, measure) in
-            [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak), (&mut self.threads, Measure::Threads)]
-        {
+        for (kept, measure) in [(&mut self.memory, Measure::Memory), (&mut self.memory_peak, Measure::MemoryPeak)] {
             offer(measure, kept.read(text).and_then(number));
         }
-        if let Some(stat) = self.memory_stat.read(text) {
-            let (all, major) = (field(stat, "pgfault"), field(stat, "pgmajfault"));
+        offer(Measure::Threads, self.threads.read(rests, text, number));
+        let faults = self.memory_stat.read(rests, text, |stat| Some([field(stat, "pgfault"), field(stat, "pgmajfault")]));
+        if let Some([all, major]) = faults {
             // The kernel counts major ones in both.
             offer(Measure::FaultsMinor, all.map(|all| all.saturating_sub(major.unwrap_or(0)) as f64));
             offer(Measure::FaultsMajor, major.map(|major| major as f64));
@@ -72,12 +112,11 @@ impl Reader for V2 {
             offer(Measure::IoRead, Some(of_whole_devices(stat, "rbytes=", &mut self.devices)));
             offer(Measure::IoWritten, Some(of_whole_devices(stat, "wbytes=", &mut self.devices)));
         }
-        for (kept, some, full) in &mut self.pressure {
-            if let Some(psi) = kept.read(text) {
-                let (some_us, full_us) = pressure_totals(psi);
-                offer(*some, seconds(some_us));
-                if let Some(full) = full {
-                    offer(*full, seconds(full_us));
+        for pressure in &mut self.pressure {
+            if let Some([some_us, full_us]) = pressure.read(rests, text) {
+                offer(pressure.some, seconds(some_us));
+                if let Some(full) = pressure.full {
+                    offer(full, seconds(full_us));
                 }
             }
         }

@@ -1,0 +1,120 @@
+//! Looks at output that does not grow, at that of all allocations in one go: a task and a thread are woken once for all of them, and
+//! not once for each.
+//!
+//! ```text
+//!   look ──▶ waiting ─ from the first one on, so long ─▶ all that wait by then, one after the other ──▶ each is told its own
+//! ```
+//!
+//! Who comes while others wait is looked at with them, and so sooner: after one round all have one rhythm.
+
+use super::Spool;
+use super::index::Seen;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What a look saw, and how long it took.
+pub(super) type Looked = (io::Result<Vec<Seen>>, Duration);
+
+/// Who is to be told what a look at its output saw.
+type Waiting = Vec<(Arc<Spool>, oneshot::Sender<Looked>)>;
+
+/// Who waits for the next round.
+pub(super) struct Rounds {
+    every: Duration,
+    waiting: Mutex<Waiting>,
+}
+
+impl Rounds {
+    /// With so much between two.
+    pub(super) fn new(every: Duration) -> Arc<Self> {
+        Arc::new(Self { every, waiting: Mutex::default() })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at this one with the others, after the time between two rounds at most. `None`: the agent stops.
+    pub(super) async fn look(self: &Arc<Self>, spool: &Arc<Spool>, tasks: &TaskTracker, stop: &CancellationToken) -> Option<Looked> {
+        let (tell, told) = oneshot::channel();
+        let is_first = {
+            let mut waiting = self.waiting();
+            waiting.push((Arc::clone(spool), tell));
+            waiting.len() == 1
+        };
+        if is_first {
+            let (rounds, stop) = (Arc::clone(self), stop.clone());
+            tasks.spawn(async move {
+                let waited = stop.run_until_cancelled(tokio::time::sleep(rounds.every)).await;
+                let waiting = std::mem::take(&mut *rounds.waiting());
+                // Who stops waits for no disk.
+                if waited.is_some() {
+                    let _ = tokio::task::spawn_blocking(move || all(waiting)).await;
+                }
+            });
+        }
+        told.await.ok()
+    }
+}
+
+/// Looks at each for which somebody still waits. Blocking.
+fn all(waiting: Waiting) {
+    for (spool, tell) in waiting {
+        if !tell.is_closed() {
+            let begun = Instant::now();
+            let seen = spool.look(None);
+            // Who went meanwhile does not need it.
+            let _ = tell.send((seen, begun.elapsed()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spool::index::{Index, VERSION};
+    use lattice_model::Epoch;
+    use lattice_runtime::shim::ShimDir;
+    use std::path::Path;
+
+    fn spool(dir: &Path) -> Arc<Spool> {
+        let index = Index {
+            version: VERSION,
+            allocation: "00000000-0000-4000-8000-000000000001".parse().unwrap(),
+            epoch: Epoch(1),
+            node: "n1".parse().unwrap(),
+            nodes: Vec::new(),
+            tenant: String::new(),
+            project: String::new(),
+            owner_uid: 0,
+            owner: String::new(),
+            complete: false,
+            streams: Vec::new(),
+        };
+        Spool::new(ShimDir(dir.to_owned()), index)
+    }
+
+    #[tokio::test]
+    async fn each_is_told_what_there_is_of_its_own_with_the_others_and_who_went_is_not_looked_at() {
+        let top = std::env::temp_dir().join(format!("lattice-rounds-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&top);
+        let [there, not_there, gone] = ["there", "not-there", "gone"].map(|name| spool(&top.join(name)));
+        std::fs::create_dir_all(there.dir.logs()).unwrap();
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let rounds = Rounds::new(Duration::from_millis(100));
+        let began = Instant::now();
+        let leaves = async { tokio::time::timeout(Duration::ZERO, rounds.look(&gone, &tasks, &stop)).await };
+        let (left, seen, none) = tokio::join!(leaves, rounds.look(&there, &tasks, &stop), rounds.look(&not_there, &tasks, &stop));
+        assert!(left.is_err() && began.elapsed() >= rounds.every);
+        assert_eq!(seen.unwrap().0.unwrap().len(), 0);
+        assert_eq!(none.unwrap().0.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(rounds.waiting().is_empty());
+        stop.cancel();
+        assert!(rounds.look(&there, &tasks, &stop).await.is_none(), "the agent stops");
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! Launches of an allocation that have ranks here, and what these have used.
+
+use super::group::Directory;
+use super::{Group, Text};
+
+/// Launches of one allocation that are looked at, the first ones; what a script runs beyond them at once is not.
+pub const LAUNCHES_MAX: usize = 64;
+
+/// The launches of an allocation that have ranks here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub all: Vec<Part>,
+    /// There are more than are looked at.
+    pub cut: bool,
+}
+
+/// One launch's ranks here at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub launch: u32,
+    pub used_us: u64,
+    pub processes: u64,
+}
+
+impl Group {
+    /// How much each launch's ranks have used, where there is a v2 tree. `None`: that cannot be read now.
+    pub(super) fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
+        // Nothing of the work ran since they were read.
+        if self.parts.is_none() {
+            let (parts, is_lost) = self.read_parts(false, text)?;
+            // What came for one that went is not known yet.
+            self.parts = if is_lost { self.read_parts(true, text).map(|(parts, _)| parts) } else { Some(parts) };
+        }
+        self.parts.as_ref()
+    }
+
+    /// With whether one was gone.
+    fn read_parts(&mut self, anew: bool, text: &mut Text) -> Option<(Parts, bool)> {
+        let mut launches: Vec<(u32, &mut Directory)> =
+            self.directly_below(anew)?.iter_mut().filter_map(|below| Some((number(below)?, below))).collect();
+        launches.sort_unstable_by_key(|(launch, _)| *launch);
+        let cut = launches.len() > LAUNCHES_MAX;
+        launches.truncate(LAUNCHES_MAX);
+        let (mut all, mut is_lost) = (Vec::with_capacity(launches.len()), false);
+        for (launch, directory) in launches {
+            match directory.part(text) {
+                Some((used_us, processes)) => all.extend((processes > 0).then_some(Part { launch, used_us, processes })),
+                // One that has just ended is no launch any more; one that is there and cannot be read is not taken for none.
+                None if !directory.path().exists() => is_lost = true,
+                None => return None,
+            }
+        }
+        Some((Parts { all, cut }, is_lost))
+    }
+}
+
+fn number(directory: &Directory) -> Option<u32> {
+    directory.path().file_name()?.to_str()?.strip_prefix("launch-")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::readers::Places;
+    use std::fs;
+    use std::path::Path;
+
+    fn put(top: &Path, launch: &str, processes: usize, used_us: u64) {
+        let directory = top.join(launch);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("cgroup.procs"), "7\n".repeat(processes)).unwrap();
+        fs::write(directory.join("cpu.stat"), format!("usage_usec {used_us}\nuser_usec 0\nsystem_usec 0\n")).unwrap();
+    }
+
+    #[test]
+    fn launches_are_told_by_their_number_where_they_have_ranks_and_anew_after_each_look_at_everything() {
+        let top = std::env::temp_dir().join(format!("lattice-parts-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&top);
+        let (mut group, mut text) = (Group::new(Places { v2: Some(top.clone()), v1: Vec::new() }), Text::default());
+        assert_eq!(group.parts(&mut text), None, "nothing was looked at");
+        fs::create_dir_all(&top).unwrap();
+        fs::write(top.join("cgroup.procs"), "").unwrap();
+        for (launch, processes, used_us) in [("launch-10", 1, 70), ("launch-2", 2, 60), ("launch-3", 0, 50), ("attach-1", 1, 40)] {
+            put(&top, launch, processes, used_us);
+        }
+        let part = |launch, used_us, processes| Part { launch, used_us, processes };
+        let refreshed = |group: &mut Group, text: &mut Text| assert!(group.is_there() && group.refresh(text, 100));
+        refreshed(&mut group, &mut text);
+        let told = Parts { all: vec![part(2, 60, 2), part(10, 70, 1)], cut: false };
+        assert_eq!(group.parts(&mut text), Some(&told));
+        put(&top, "launch-2", 2, 61);
+        assert_eq!(group.parts(&mut text), Some(&told), "until everything is looked at again");
+        fs::remove_dir_all(top.join("launch-10")).unwrap();
+        refreshed(&mut group, &mut text);
+        assert_eq!(group.parts(&mut text), Some(&Parts { all: vec![part(2, 61, 2)], cut: false }));
+        // As many as before, and another one; not listed as a whole before.
+        put(&top, "launch-4", 3, 90);
+        assert!(group.is_there() && group.refresh(&mut text, 0));
+        fs::remove_dir_all(top.join("launch-4")).unwrap();
+        put(&top, "launch-5", 1, 80);
+        assert!(group.is_there() && group.refresh(&mut text, 0));
+        assert_eq!(group.parts(&mut text), Some(&Parts { all: vec![part(2, 61, 2), part(5, 80, 1)], cut: false }));
+        fs::remove_dir_all(top.join("launch-5")).unwrap();
+        // One that is there and says nothing.
+        fs::remove_file(top.join("launch-2/cpu.stat")).unwrap();
+        fs::create_dir(top.join("launch-2/cpu.stat")).unwrap();
+        refreshed(&mut group, &mut text);
+        assert_eq!(group.parts(&mut text), None);
+        for launch in 0..=LAUNCHES_MAX {
+            put(&top, &format!("launch-{}", 100 + launch), 1, 1);
+        }
+        fs::remove_dir_all(top.join("launch-2")).unwrap();
+        refreshed(&mut group, &mut text);
+        let parts = group.parts(&mut text).unwrap();
+        assert_eq!((parts.all.len(), parts.cut, parts.all[0].launch), (LAUNCHES_MAX, true, 100));
+        fs::remove_dir_all(&top).unwrap();
+    }
+}

@@ -1,0 +1,38 @@
+//! How much the kernel looked for memory to take back.
+
+use super::Text;
+use super::kept::Kept;
+
+/// `/proc/vmstat`.
+pub struct Reclaim(Kept);
+
+impl Default for Reclaim {
+    fn default() -> Self {
+        Self(Kept::new("/proc/vmstat".into()))
+    }
+}
+
+impl Reclaim {
+    /// Pages that were looked at for it since the machine was booted, some of them counted more than once: the sum moves when any is.
+    /// `None`: this kernel does not tell.
+    pub fn scanned(&mut self, text: &mut Text) -> Option<u64> {
+        scanned(self.0.read(text)?)
+    }
+}
+
+fn scanned(vmstat: &str) -> Option<u64> {
+    let counts = vmstat.lines().filter_map(|line| line.strip_prefix("pgscan_")?.split_once(' ')?.1.trim().parse::<u64>().ok());
+    counts.reduce(u64::wrapping_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_scans_is_in_the_sum_and_without_any_nothing_is_known() {
+        let text = "nr_free_pages 7\npgscan_kswapd 10\npgscan_direct 3\npgscan_anon 4\npgscan_file 9\npgsteal_kswapd 99\n";
+        assert_eq!((scanned(text), scanned("nr_free_pages 7\n")), (Some(26), None));
+        assert!(Reclaim::default().scanned(&mut Text::default()).is_some(), "this kernel's");
+    }
+}
