@@ -274,7 +274,7 @@ mod tests {
         let moves = [Measure::Memory, Measure::OomKills, Measure::IoRead, Measure::IoWritten, Measure::PressureCpuSome];
         // The signs are known from the second look on, and have to be the same twice.
         for _ in 0..4 {
-            look(0);
+            let _ = look(0);
         }
         all(2);
         waited(7_000_000);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(look(0)(&stands), [2.0; 3]);
         assert_eq!(look(32)(&stands), [3.0; 3], "memory was looked at to be taken back");
         for _ in 0..3 {
-            look(32);
+            let _ = look(32);
         }
         all(4);
         tree.put("work/cpu.stat", "usage_usec 6\nuser_usec 2\nsystem_usec 4\n");

@@ -169,7 +169,7 @@ mod tests {
         tracked.before = Some((began, Arc::new(usage(vec![device("sda", [1000, 500], [4, 4], [0.5, 0.5])]))));
         assert!(tracked.disks().is_empty());
         let now = vec![device("sda", [3000, 500], [8, 4], [0.58, 0.5]), device("sdb", [0, 100], [0, 1], [0.0, 0.25])];
-        tracked.last = Some((began + Duration::from_secs(2), usage(now)));
+        tracked.last = Some((began + Duration::from_secs(2), usage(now).into()));
         let shown: Vec<(String, f64)> = tracked.disks().into_iter().map(|one| (one.name, (one.now * 1e6).round() / 1e6)).collect();
         let want = [
             ("device_read_bytes:sda", 1000.0),
