@@ -186,6 +186,8 @@ fn apart(w: &World) {
 }
 
 fn diagnosed(w: &World) {
+    // Where another test has looked at n1 alone.
+    w.run(&["node", "uncordon", "n2"]);
     let of_all = |node: &str, load: &GpuLoad| {
         for index in 0..3 {
             fault(&w.dir.join(node), index, &Fault::Load(Box::new(load.clone()))).unwrap();

@@ -102,8 +102,7 @@ mod tests {
         assert_eq!(group.parts(&mut text), Some(&Parts { all: vec![part(2, 61, 2), part(5, 80, 1)], cut: false }));
         fs::remove_dir_all(top.join("launch-5")).unwrap();
         // One that is there and says nothing.
-        fs::remove_file(top.join("launch-2/cpu.stat")).unwrap();
-        fs::create_dir(top.join("launch-2/cpu.stat")).unwrap();
+        fs::write(top.join("launch-2/cpu.stat"), "").unwrap();
         refreshed(&mut group, &mut text);
         assert_eq!(group.parts(&mut text), None);
         for launch in 0..=LAUNCHES_MAX {
