@@ -28,6 +28,7 @@ nightly:
     PROPTEST_CASES=20000 cargo test --release -p lattice-model -p lattice-node -p lattice-scheduler -p lattice-pmi -p lattice-gossip -p lattice-quorum
     LATTICE_TEST_SECONDS=600 cargo test -p lattice-lab --test e2e -- histories
     LATTICE_TEST_SECONDS=300 cargo test -p lattice-lab --test e2e -- cuts::an_agent_that_dies_at_each_start
+    LATTICE_TEST_SECONDS=180 cargo test -p lattice-lab --test e2e -- telemetry::a_store_that_was_away
     LATTICE_TEST_ALLOCATIONS=100000 cargo test --release -p lattice-lab --test e2e -- lists::
     cargo run --release -p lattice-lab -- bench launch
     cargo run --release -p lattice-lab -- bench mpi

@@ -535,8 +535,9 @@ fn stored(w: &World) {
     }
     w.ok(&["admin", "tenant", "delete", "measured"]);
     store.stop();
-    // Nobody takes them now; and the agent that keeps them is killed.
-    w.wait("batches to wait", || buffered(w).len() >= 5);
+    // Nobody takes them now, one each second, for as long as LATTICE_TEST_SECONDS says; and the agent that keeps them is killed.
+    let away = std::env::var("LATTICE_TEST_SECONDS").map_or(5, |seconds| seconds.parse::<usize>().unwrap().max(5));
+    assert!(until(JOB + Duration::from_secs(2 * away as u64), || buffered(w).len() >= away), "{:?} wait", buffered(w));
     faults::kill_node(&w.dir, "n1").unwrap();
     let waiting = buffered(w);
     let last = *waiting.last().unwrap();
