@@ -36,8 +36,11 @@ mod doubt;
 mod heard;
 mod join;
 
-/// From so many changes on that wait to be told, each is told less often.
+/// From so many changes on that wait to be told, each is told less often, and of newcomers of whom others told us, and of what
+/// they say first, no others are told at all: whole clusters that start at once find each other by comparing views. Foca goes
+/// through all that waits for each datagram.
 const MUCH_NEW: usize = 256;
+
 /// What the core is told. The first event of any kind starts it.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -505,6 +508,7 @@ impl Core {
         let much_new = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > MUCH_NEW;
         if (nodes, much_new) != (self.sized_for, self.much_new) {
             (self.sized_for, self.much_new) = (nodes, much_new);
+            self.facts.book().set_much_new(much_new);
             // Only values that foca lets change depend on these.
             let _ = self.foca.set_config(self.config.foca(nodes, self.body_bytes_max, much_new));
         }

@@ -163,11 +163,13 @@ pub(crate) struct FactBook {
     all: Known,
     /// Which facts changed since the core last looked.
     changed: Vec<Arc<KnownFact>>,
+    /// Whether so much waits to be told that nobody's first fact is told on.
+    much_new: bool,
 }
 
 impl Facts {
     pub fn new(me: NodeId, known_max: usize, all: Known) -> Self {
-        Self(Arc::new(Mutex::new(FactBook { me, known: Rows::default(), known_max, all, changed: Vec::new() })))
+        Self(Arc::new(Mutex::new(FactBook { me, known: Rows::default(), known_max, all, changed: Vec::new(), much_new: false })))
     }
 
     pub fn book(&self) -> MutexGuard<'_, FactBook> {
@@ -189,16 +191,21 @@ impl FactBook {
         std::mem::take(&mut self.changed)
     }
 
-    /// Takes an item. `None`: nothing new. `Some`: it was, and should be told to others.
+    pub fn set_much_new(&mut self, much_new: bool) {
+        self.much_new = much_new;
+    }
+
+    /// Takes an item. `Some`: it was new, and should be told to others.
     pub fn learn(&mut self, item: &[u8], ours: bool) -> Result<Option<FactKey>, Malformed> {
         let fact = decode_item(item, &self.all)?;
         if !self.is_new(&fact, ours) {
             return Ok(None);
         }
+        let is_told = ours || !self.much_new || self.known.get(fact.key).is_some();
         let key = FactKey { node: fact.key, version: fact.version };
         self.changed.push(Arc::clone(&fact));
         self.known.insert(fact);
-        Ok(Some(key))
+        Ok(is_told.then_some(key))
     }
 
     /// Whether foca would learn nothing from what stands behind the updates of a message: `length 2, item`, again and again.

@@ -190,16 +190,16 @@ pub(crate) struct Heard<'a> {
     pub items: Option<&'a [u8]>,
 }
 
-/// Reads a foca message's body and judges each of its member updates, the sender being one of them.
+/// Reads a foca message's body and judges each of its member updates, the sender being the first of them.
 pub(crate) fn only_new<'a>(
     body: &'a [u8],
     me: &Peer,
     known: &Known,
-    mut new: impl FnMut(&foca::Member<Peer>) -> bool,
+    mut new: impl FnMut(&Header<Peer>, &foca::Member<Peer>) -> bool,
 ) -> Result<Heard<'a>, Malformed> {
     let mut rest = body;
     let header = header_of(&mut rest, me, known)?;
-    let mut is_new = new(&foca::Member::new(header.src.clone(), header.src_incarnation, State::Alive));
+    let mut is_new = new(&header, &foca::Member::new(header.src.clone(), header.src_incarnation, State::Alive));
     if matches!(header.message, Message::Announce | Message::Broadcast) || rest.len() < 2 {
         return Ok(Heard { header, body: Cow::Borrowed(body), is_new, items: None });
     }
@@ -208,7 +208,7 @@ pub(crate) fn only_new<'a>(
     let (mut kept, mut kept_count) = (Vec::new(), 0u16);
     for _ in 0..count {
         let update = rest;
-        if new(&member_of(&mut rest, known)?) {
+        if new(&header, &member_of(&mut rest, known)?) {
             kept.extend_from_slice(&update[..update.len() - rest.len()]);
             kept_count += 1;
         }
@@ -378,7 +378,7 @@ pub(crate) mod tests {
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = wire().decode_header(bytes.as_slice());
             let _ = wire().decode_member(bytes.as_slice());
-            let _ = only_new(&bytes, &wire().me, &Known::default(), |_| false);
+            let _ = only_new(&bytes, &wire().me, &Known::default(), |_, _| false);
         }
     }
 
@@ -404,7 +404,7 @@ pub(crate) mod tests {
         let b = body[from..].to_vec();
         body.put_slice(b"the rest");
         let mut seen = Vec::new();
-        let less = only_new(&body, &me, &known, |member| {
+        let less = only_new(&body, &me, &known, |_, member| {
             seen.push((member.id().node.to_string(), member.incarnation()));
             member.state() == State::Down
         });
@@ -412,9 +412,9 @@ pub(crate) mod tests {
         assert_eq!(&*less.body, [head.as_slice(), &[0, 1], &b, b"the rest"].concat());
         assert_eq!((less.header, less.is_new, less.items), (header, true, Some(&b"the rest"[..])));
         assert_eq!(seen, [("s".to_owned(), 2), ("a".to_owned(), 0), ("b".to_owned(), 0)]);
-        assert!(matches!(only_new(&body, &me, &known, |_| true).unwrap().body, Cow::Borrowed(_)));
-        assert!(!only_new(&body, &me, &known, |_| false).unwrap().is_new);
-        assert!(only_new(&body[..from], &me, &known, |_| true).is_err(), "cut within the updates");
+        assert!(matches!(only_new(&body, &me, &known, |_, _| true).unwrap().body, Cow::Borrowed(_)));
+        assert!(!only_new(&body, &me, &known, |_, _| false).unwrap().is_new);
+        assert!(only_new(&body[..from], &me, &known, |_, _| true).is_err(), "cut within the updates");
     }
 
     #[test]

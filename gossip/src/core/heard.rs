@@ -3,24 +3,31 @@
 use super::{Core, Stage};
 use crate::counters::Refusal;
 use crate::wire::{Heard, KIND_FOCA, ack, only_new};
-use foca::Message;
+use foca::{Message, State};
 use std::sync::atomic::Ordering;
 
 impl Core {
     pub(super) fn foca_data(&mut self, body: &[u8]) -> Result<(), Refusal> {
         let (view, touched) = (&self.view, &mut self.wishes.touched);
-        let heard = only_new(body, &self.me, &self.known, |word| {
-            let news = view.is_news(word);
-            if news {
-                touched.insert(word.id().key);
+        // Newcomers that are taken in and not told of: see [`MUCH_NEW`](super::MUCH_NEW).
+        let (much_new, mut newcomers) = (self.much_new, Vec::new());
+        let heard = only_new(body, &self.me, &self.known, |header, word| {
+            if !view.is_news(word) {
+                return false;
             }
-            news
+            touched.insert(word.id().key);
+            let is_newcomer = word.state() == State::Alive && view.of(word.id().key).is_none();
+            let is_kept_quiet = much_new && is_newcomer && header.dst == self.me && view.is_active(&header.src);
+            if is_kept_quiet {
+                newcomers.push(word.clone());
+            }
+            !is_kept_quiet
         });
         let heard = heard.map_err(|_| Refusal::Undecodable)?;
-        if self.is_done_without_foca(&heard) {
-            return Ok(());
-        }
-        self.foca.handle_data(&heard.body, &mut self.wishes).map_err(|error| match error {
+        let done = if self.is_done_without_foca(&heard) { Ok(()) } else { self.foca.handle_data(&heard.body, &mut self.wishes) };
+        // Only encoding could fail, and what is not passed on is not encoded.
+        let _ = self.foca.apply_many(newcomers.into_iter(), false, &mut self.wishes);
+        done.map_err(|error| match error {
             foca::Error::DataFromOurselves => Refusal::FromOurselves,
             foca::Error::DataTooBig => Refusal::TooLong,
             _ => Refusal::Undecodable,
@@ -117,7 +124,7 @@ mod tests {
         let header = Header { src: b.me.clone(), src_incarnation: 0, dst: a.me.clone(), message: Message::Ping(7) };
         crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
         ping.put_u16(0);
-        let heard = only_new(&ping, &a.me, &a.known, |word| a.view.is_news(word)).unwrap();
+        let heard = only_new(&ping, &a.me, &a.known, |_, word| a.view.is_news(word)).unwrap();
         assert!(a.is_done_without_foca(&heard));
         let ours = std::mem::take(&mut a.wishes.sends);
         a.foca.handle_data(&ping, &mut a.wishes).unwrap();
@@ -130,7 +137,7 @@ mod tests {
             let mut ping = Vec::new();
             crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
             ping.put_u16(0);
-            let heard = only_new(&ping, &a.me, &a.known, |word| a.view.is_news(word)).unwrap();
+            let heard = only_new(&ping, &a.me, &a.known, |_, word| a.view.is_news(word)).unwrap();
             assert!(!a.is_done_without_foca(&heard));
         }
     }
