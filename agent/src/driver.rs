@@ -119,7 +119,8 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         | ReportItem::PrepareFailed { .. }
         | ReportItem::Released { .. }
         | ReportItem::NotPreempted { .. }
-        | ReportItem::Checkpointed { .. } => None,
+        | ReportItem::Checkpointed { .. }
+        | ReportItem::Unheard { .. } => None,
     });
     let view = NodeView {
         incarnation: brain.incarnation().0,

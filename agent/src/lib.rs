@@ -86,6 +86,7 @@ mod sweep;
 mod terminal;
 mod traces;
 mod troubles;
+mod unheard;
 mod unsupported;
 mod wipe;
 mod words;
@@ -132,6 +133,7 @@ use lattice_model::fact::NodeFact;
 use lattice_model::{NodeAddresses, NodeState};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
+use lattice_quorum::wire::NodeHealth;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::identity;
@@ -372,13 +374,15 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         spools.trim();
     });
     let session_stop = stop.child_token();
+    let (heard, heard_view) = watch::channel(NodeHealth::Well);
+    tasks.spawn(unheard::run(Arc::clone(&context), session_view.clone(), heard_view, stop.child_token()));
     tasks.spawn(session::run(
         Arc::clone(&context),
         quorum.clone(),
         registration,
         (keys, membership.clone(), wipes),
         (reports_view, node_view.clone()),
-        (session_state, beats),
+        (session_state, beats, heard),
         session_stop,
     ));
     if !config.gpu_job_mapping_dir.as_os_str().is_empty() {

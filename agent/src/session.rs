@@ -96,7 +96,7 @@ pub async fn run(
     registration: Registration,
     (keys, membership, wipes): (GossipKeys, Membership, Wipes),
     (reports, view): (watch::Receiver<Arc<Vec<NodeReport>>>, watch::Receiver<Arc<NodeView>>),
-    (state, acknowledged): (watch::Sender<SessionState>, watch::Sender<Option<u64>>),
+    (state, acknowledged, heard): (watch::Sender<SessionState>, watch::Sender<Option<u64>>, watch::Sender<NodeHealth>),
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.state_dir);
@@ -114,6 +114,7 @@ pub async fn run(
         state,
         beats: Heartbeats::default(),
         acknowledged,
+        heard,
         registered: None,
     };
     // A node is looked after before it is offered, and who sees it Ready knows what it is made of.
@@ -169,6 +170,8 @@ struct Session {
     beats: Heartbeats,
     /// Told of the newest of them.
     acknowledged: watch::Sender<Option<u64>>,
+    /// How the quorum last heard that the node is.
+    heard: watch::Sender<NodeHealth>,
     /// The incarnation that this life was given.
     registered: Option<Incarnation>,
 }
@@ -191,6 +194,7 @@ impl Session {
     /// One session, from registration to its end.
     async fn once(&mut self) -> Ended {
         let offer = self.registration.offer.borrow_and_update().clone();
+        let health = self.context.checks.word();
         let register = Up::Register {
             node: self.context.me.clone(),
             boot: self.registration.boot,
@@ -206,7 +210,7 @@ impl Session {
             hears: true,
             through: None,
             wipes: self.registration.wipes,
-            health: Some(self.context.checks.word()),
+            health: Some(health.clone()),
             conformance: self.context.conformance.word().components,
         };
         let (through, up, mut down) = match self.open(register).await {
@@ -248,6 +252,9 @@ impl Session {
                     }
                     Ok(Down::HeartbeatAck { seq }) => {
                         beats.unanswered = None;
+                        if let Some(health) = beats.health.as_ref().filter(|_| seq == beats.seq) {
+                            self.heard.send_if_modified(|heard| *heard != *health && { heard.clone_from(health); true });
+                        }
                         if let Err(Lapsed) = self.acknowledged(seq, shortest) {
                             return Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned());
                         }
@@ -272,6 +279,7 @@ impl Session {
                         self.members.learn(&members);
                         incarnation = Some(issued);
                         self.registered = Some(issued);
+                        self.heard.send_replace(health.clone());
                         // Before any report: it may be of what the quorum does not know yet.
                         if let Some(holds) = self.unknown_to(generation, issued)
                             && up.send(holds).await.is_err()
@@ -429,7 +437,8 @@ impl Session {
                 Phase::Stopping | Phase::Undoing => None,
             },
         });
-        let unreported = self.reports.borrow().iter().map(|r| r.item.clone()).collect();
+        // Of work alone: a member may be of a level at which it does not know the rest.
+        let unreported = self.reports.borrow().iter().filter(|r| r.item.subject().is_some()).map(|r| r.item.clone()).collect();
         Some(Up::Holds { incarnation, held: held.collect(), unreported })
     }
 
@@ -456,17 +465,18 @@ impl Session {
     }
 
     fn may_linger(&self, item: &ReportItem) -> bool {
-        let (allocation, epoch) = item.subject();
-        let alone = || self.context.workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
+        let workers = &self.context.workers;
+        let alone = |(allocation, epoch)| workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
         let told_otherwise = match item {
             ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
             ReportItem::Ended { .. }
             | ReportItem::PrepareFailed { .. }
             | ReportItem::Released { .. }
             | ReportItem::NotPreempted { .. }
-            | ReportItem::Checkpointed { .. } => false,
+            | ReportItem::Checkpointed { .. }
+            | ReportItem::Unheard { .. } => false,
         };
-        told_otherwise && alone()
+        told_otherwise && item.subject().is_some_and(alone)
     }
 }
 
@@ -530,5 +540,6 @@ fn points_of(item: &ReportItem) -> [Point; 2] {
         ReportItem::Released { .. } => [Point::ReleasedReportUnsent, Point::ReleasedReportSent],
         ReportItem::Checkpointed { .. } => [Point::SaveReportUnsent, Point::SaveReportSent],
         ReportItem::NotPreempted { .. } => [Point::PreemptFailedUnsent, Point::PreemptFailedSent],
+        ReportItem::Unheard { .. } => [Point::UnheardReportUnsent, Point::UnheardReportSent],
     }
 }

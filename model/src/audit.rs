@@ -146,11 +146,13 @@ actions! {
     TelemetryModeEnded,
     /// What is measured of somebody else's work is about to be looked at.
     MeasurementsRead,
+    /// How a node found itself while no heartbeat of it was acknowledged: told afterwards, with the time of its own clock.
+    NodeUnheard,
 }
 
 impl AuditAction {
     /// What befalls a node itself: its history, and what others are notified of. What its work did is the allocations'.
-    pub const OF_NODES: [Self; 9] = [
+    pub const OF_NODES: [Self; 10] = [
         Self::NodeRegistered,
         Self::NodeStateChanged,
         Self::HoldSet,
@@ -160,6 +162,7 @@ impl AuditAction {
         Self::ConformanceAccepted,
         Self::NodeWiped,
         Self::WipeFailed,
+        Self::NodeUnheard,
     ];
 }
 

@@ -111,4 +111,7 @@ pub struct DesiredList {
     /// ended while it was away, or forgotten with a disk that was put back to what it was before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<(AllocationId, Epoch)>,
+    /// Whether the quorum takes what the node saw of itself while nobody heard it ([`crate::ReportItem::Unheard`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_unheard: bool,
 }

@@ -3,6 +3,7 @@
 use crate::allocation::EndReason;
 use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, CheckpointId, Epoch, Incarnation, NodeId};
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// One report. The quorum takes those of one incarnation in sequence and ignores what it already has.
@@ -18,8 +19,8 @@ pub struct NodeReport {
     pub item: ReportItem,
 }
 
-/// What can be reported about one allocation's share on the reporting node. A stale epoch is
-/// acknowledged, refused by name, and changes nothing.
+/// What can be reported: about one allocation's share on the reporting node, of which a stale epoch is
+/// acknowledged, refused by name, and changes nothing; or about the node itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReportItem {
     /// Everything it needs is there.
@@ -35,18 +36,22 @@ pub enum ReportItem {
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
     /// The head's report that the work could not save itself when it was to be preempted under this id, and goes on.
     NotPreempted { allocation: AllocationId, epoch: Epoch, id: CheckpointId, why: String },
+    /// How the node found itself from this time on, by its own clock, while no heartbeat of it was acknowledged: for its history,
+    /// nothing is decided by it. Only where the node's list says that the quorum takes it ([`crate::DesiredList::takes_unheard`]).
+    Unheard { at: Timestamp, word: String },
 }
 
 impl ReportItem {
-    /// The allocation and epoch that it speaks of.
-    pub fn subject(&self) -> (AllocationId, Epoch) {
+    /// The allocation and epoch that it speaks of, if any.
+    pub fn subject(&self) -> Option<(AllocationId, Epoch)> {
         match self {
             Self::Prepared { allocation, epoch }
             | Self::PrepareFailed { allocation, epoch, .. }
             | Self::Ended { allocation, epoch, .. }
             | Self::Checkpointed { allocation, epoch, .. }
             | Self::NotPreempted { allocation, epoch, .. }
-            | Self::Released { allocation, epoch } => (*allocation, *epoch),
+            | Self::Released { allocation, epoch } => Some((*allocation, *epoch)),
+            Self::Unheard { .. } => None,
         }
     }
 }

@@ -15,10 +15,13 @@ use crate::assign::assign;
 use crate::record::Record;
 use lattice_model::{
     AllocationId, AllocationState, Assignment, CheckpointId, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation,
-    NodeId, NodeReport, NodeTopology, ReportItem,
+    NodeId, NodeReport, NodeTopology, ReportItem, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// So many changes of how a node finds itself are kept for a quorum that does not hear it.
+const UNHEARD_MAX: usize = 64;
 
 /// How far this node is with one allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -74,6 +77,8 @@ pub enum Event {
     Gpus(Box<GpusNow>),
     /// An error of a GPU, which is well, hit what runs on it: this work is to be started again.
     Hit { allocation: AllocationId, epoch: Epoch, why: String },
+    /// How the node finds itself from this time on, while no heartbeat of it is acknowledged.
+    Unheard { at: Timestamp, word: String },
 }
 
 /// The node's GPUs at one moment.
@@ -401,12 +406,24 @@ impl Turn<'_> {
                 }
             }
             Event::Saved { allocation, epoch, request, saved } => self.saved(allocation, epoch, request, saved),
+            Event::Unheard { at, word } => self.unheard(at, word),
             Event::Undone { allocation, epoch } => {
                 if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
                     self.gone(allocation, epoch);
                 }
             }
         }
+    }
+
+    /// For the node's history, once it is heard again. As it is then, its heartbeats say: what is too much is left out at the end.
+    fn unheard(&mut self, at: Timestamp, word: String) {
+        let kept = self.brain.outbox.iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
+        if !self.brain.list.takes_unheard || kept >= UNHEARD_MAX {
+            return;
+        }
+        let left_out = || format!("more than {UNHEARD_MAX} changes: the later ones are in its agent's log alone");
+        let word = if kept + 1 == UNHEARD_MAX { left_out() } else { word };
+        self.report(ReportItem::Unheard { at, word });
     }
 
     /// Work that is to give its nodes back ends once it has saved itself; where it could not, it depends on what for.

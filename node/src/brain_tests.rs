@@ -1,5 +1,5 @@
 use super::*;
-use lattice_model::{AllocationSpec, Entrypoint, Generation, PreemptCause, Preemption, Principal, Resources, Revision};
+use lattice_model::{AllocationSpec, Entrypoint, Generation, PreemptCause, Preemption, Principal, Resources, Revision, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -33,7 +33,7 @@ fn list(revision: u64, shares: Vec<DesiredShare>) -> Event {
 
 /// A list that also names claims which are over.
 fn list_of(revision: u64, shares: Vec<DesiredShare>, leaving: Vec<(AllocationId, Epoch)>) -> Event {
-    Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares, leaving, wipe: None })
+    Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares, leaving, wipe: None, takes_unheard: true })
 }
 
 fn step(brain: &mut Brain, event: Event) -> Vec<Action> {
@@ -530,4 +530,26 @@ fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
     other.knows(crate::assign::tests::machine(2, 4, 1, &[0, 0, 1, 1]));
     running(&mut other, 2);
     assert_eq!(names(&step(&mut other, list(2, vec![preempted(7, PreemptCause::Request, 2)]))), [""; 0]);
+}
+
+#[test]
+fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded_and_only_for_a_quorum_that_takes_it() {
+    let unheard = |at: u64| Event::Unheard { at: Timestamp(at), word: format!("not well: {at}") };
+    let mut b = brain();
+    assert_eq!(names(&step(&mut b, unheard(1))), [""; 0], "no list says that it is taken");
+    step(&mut b, list_of(1, vec![], vec![]));
+    for at in 2..200 {
+        step(&mut b, unheard(at));
+    }
+    let kept = b.reports().map(|report| match report.item {
+        ReportItem::Unheard { at, word } => (at.0, word),
+        other => panic!("{other:?}"),
+    });
+    let kept: Vec<(u64, String)> = kept.collect();
+    assert_eq!(kept.len(), 64);
+    assert_eq!(kept[..63], (2..65).map(|at| (at, format!("not well: {at}"))).collect::<Vec<_>>()[..]);
+    assert!(kept[63].1.contains("more than 64 changes"), "{kept:?}");
+    // Once they are acknowledged there is room again.
+    step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 64 });
+    assert_eq!(names(&step(&mut b, unheard(200))), ["report"]);
 }

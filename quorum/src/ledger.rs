@@ -95,7 +95,7 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL, SUSPENDS_LEVEL,
-    TELEMETRY_LEVEL, level_of, level_of_hold,
+    TELEMETRY_LEVEL, UNHEARD_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};

@@ -40,6 +40,8 @@ pub enum Part {
     Preempt,
     /// When its checkpoints go.
     Removal,
+    /// While the quorum is told what the node saw of itself when nobody heard it: of no work.
+    Unheard,
 }
 
 /// Which work passes a point.
@@ -221,6 +223,8 @@ points! {
     CheckpointGone = "checkpoint-gone", Removal, Any;
     RestoreBegun = "restore-begun", Restore, Any;
     Restored = "restored", Restore, Any;
+    UnheardReportUnsent = "unheard-report-unsent", Unheard, Any;
+    UnheardReportSent = "unheard-report-sent", Unheard, Any;
 }
 
 /// A name that is no point's.

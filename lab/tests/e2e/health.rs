@@ -39,6 +39,7 @@ pub fn trials() -> Vec<Trial> {
         HEALTH.test("a_node_that_was_not_well_and_is_silent_can_be_confirmed_dead", &[], silent_unwell),
         HEALTH.test("a_node_that_registers_and_is_not_well_was_never_ready", &[], registers_unwell),
         HEALTH.test("a_warning_and_a_check_that_hangs_are_told", &[], told),
+        HEALTH.test("what_a_node_saw_while_nobody_heard_it_is_in_its_history", &[], unheard),
     ]
 }
 
@@ -266,4 +267,32 @@ fn registers_unwell(w: &World) {
     is_well("n3");
     w.completed(&waits);
     assert!(readied() > seldom);
+}
+
+/// The quorum is away, and the agent dies again and again, before and after it told.
+fn unheard(w: &World) {
+    faults::kill_member(&w.dir, 1).unwrap();
+    w.wait("n2 to miss the quorum", || status(w, "n2").contains("no session"));
+    finds("n2", "echo link 9 is down; exit 2");
+    w.wait("n2 to see it", || status(w, "n2").contains("link 9 is down"));
+    is_well("n2");
+    w.wait("n2 to be well", || !status(w, "n2").contains("link 9 is down"));
+    faults::kill_node(&w.dir, "n2").unwrap();
+    faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unheard-report-unsent")]).unwrap();
+    faults::start_member(&w.dir, 1).unwrap();
+    w.wait("it to die before it tells", || !w.cluster().node("n2").unwrap().daemon.alive());
+    faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unheard-report-sent")]).unwrap();
+    w.wait("it to die when it has told", || !w.cluster().node("n2").unwrap().daemon.alive());
+    faults::start_node(&w.dir, "n2").unwrap();
+    let told = || {
+        let records = w.lattice.json(&["node", "history", "n2"]).unwrap();
+        let records = records.as_array().unwrap().iter().filter(|record| text(record, "action") == "NodeUnheard");
+        // One that was told by an agent which died before it knew so is told once more, with the same time.
+        let mut words: Vec<String> = records.map(|record| text(record, "detail")).collect();
+        words.dedup();
+        words
+    };
+    w.wait("its history to have both", || told().len() >= 2);
+    let told = told();
+    assert!(told.len() == 2 && told[0].ends_with(": not well: fabric: link 9 is down") && told[1].ends_with(": well"), "{told:?}");
 }

@@ -238,6 +238,7 @@ impl Action {
         match self {
             Self::Submit { spec, .. } => super::level_of(spec),
             Self::Report(NodeReport { item: ReportItem::Checkpointed { .. }, .. }) => 7,
+            Self::Report(NodeReport { item: ReportItem::Unheard { .. }, .. }) => super::UNHEARD_LEVEL,
             Self::Report(NodeReport {
                 item:
                     ReportItem::NotPreempted { .. }

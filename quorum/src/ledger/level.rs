@@ -20,8 +20,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, by one that is not of the
 /// first six or not to all of its processes, or without anybody's request;
 /// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
-/// registration what they are made of.
-pub const LEVEL_KNOWN: u32 = 10;
+/// registration what they are made of. 11: what nodes saw of themselves while nobody heard them.
+pub const LEVEL_KNOWN: u32 = 11;
 
 /// The level at which every member understands that work is suspended.
 pub const SUSPENDS_LEVEL: u32 = 8;
@@ -46,6 +46,9 @@ pub const OWN_DRAIN_LEVEL: u32 = 10;
 
 /// The level at which every member writes down with a registration what the node is made of.
 pub const REGISTERS_CONFORMANCE_LEVEL: u32 = 10;
+
+/// The level at which every member takes what a node saw of itself while nobody heard it.
+pub const UNHEARD_LEVEL: u32 = 11;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
@@ -94,6 +97,9 @@ impl Ledger {
             if (self.level + 1..=level).contains(&SUSPENDS_LEVEL) {
                 // Their lists say so from now on.
                 step.changed.desired.extend(self.holdings.keys().cloned());
+            }
+            if (self.level + 1..=level).contains(&UNHEARD_LEVEL) {
+                step.changed.desired.extend(self.nodes.keys().cloned());
             }
             self.level = level;
             self.record(step, "quorum", AuditAction::ClusterLevelRaised, Subject::default(), detail);

@@ -152,7 +152,8 @@ impl Ledger {
                 | ReportItem::PrepareFailed { .. }
                 | ReportItem::Released { .. }
                 | ReportItem::NotPreempted { .. }
-                | ReportItem::Checkpointed { .. } => None,
+                | ReportItem::Checkpointed { .. }
+                | ReportItem::Unheard { .. } => None,
             })
             .collect();
         let epochs = recovery.epochs;
@@ -183,7 +184,8 @@ impl Ledger {
                 | ReportItem::Prepared { .. }
                 | ReportItem::PrepareFailed { .. }
                 | ReportItem::Released { .. }
-                | ReportItem::NotPreempted { .. } => None,
+                | ReportItem::NotPreempted { .. }
+                | ReportItem::Unheard { .. } => None,
             });
             self.ended_unreported(step, node, (*id, *epoch), reason, last);
         }

@@ -48,6 +48,11 @@ impl Ledger {
             ReportItem::NotPreempted { allocation, epoch, id, why } => {
                 self.not_preempted(step, &report.node, *allocation, *epoch, *id, bounded(why));
             }
+            ReportItem::Unheard { at, word } => {
+                let about = Subject { allocation: None, node: Some(&report.node) };
+                let detail = format!("unheard, at {at} by its own clock: {}", bounded(word));
+                self.record(step, &format!("node:{}", report.node), AuditAction::NodeUnheard, about, detail);
+            }
         }
         Ok(Outcome::Done)
     }
@@ -61,7 +66,7 @@ impl Ledger {
             | ReportItem::Ended { allocation, epoch, .. }
             | ReportItem::NotPreempted { allocation, epoch, .. }
             | ReportItem::Checkpointed { allocation, epoch, .. } => (*allocation, *epoch),
-            ReportItem::Released { .. } => return None,
+            ReportItem::Released { .. } | ReportItem::Unheard { .. } => return None,
         };
         // A member of the level before does not understand the answer.
         let allocation = self.allocations.get(&id).filter(|_| self.level >= 4)?;

@@ -1,6 +1,6 @@
 //! What readers ask of the ledger.
 
-use super::{AuditHead, Holding, Ledger, SUSPENDS_LEVEL};
+use super::{AuditHead, Holding, Ledger, SUSPENDS_LEVEL, UNHEARD_LEVEL};
 use crate::pack::{self, PackError};
 use crate::wire::{ListPlace, Refusal, WatchPlace};
 use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
@@ -113,7 +113,8 @@ impl Ledger {
         }
         shares.sort_by_key(|s| s.allocation);
         let leaving = over.iter().map(|h| (h.allocation, h.epoch)).collect();
-        DesiredList { generation: self.generation, revision: self.revision, shares, wipe: self.wipe_due(node), leaving }
+        let (generation, revision, wipe) = (self.generation, self.revision, self.wipe_due(node));
+        DesiredList { generation, revision, shares, wipe, leaving, takes_unheard: self.level >= UNHEARD_LEVEL }
     }
 
     /// The allocation that `key` means: an id, or a prefix of at least 4 hexadecimal digits that only one has.

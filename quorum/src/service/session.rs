@@ -421,7 +421,7 @@ impl<'a> Session<'a> {
                 Ok(outcome) if refused.is_none() => {
                     if let (Outcome::Unheeded(refusal), _) = outcome {
                         tracing::info!(node = %self.node, %refusal, "a report is not heeded");
-                        superseded.push(subject);
+                        superseded.extend(subject);
                     }
                     acked = Some(seq);
                 }

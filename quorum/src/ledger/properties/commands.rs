@@ -144,6 +144,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                     let asked = ledger.allocation(allocation).and_then(|a| a.preemption.as_ref()).map(|order| order.id);
                     ReportItem::NotPreempted { allocation, epoch, id: asked.unwrap_or(saved(&allocation)), why: "x".into() }
                 }
+                16 => ReportItem::Unheard { at: Timestamp(skip), word: "not well: x".into() },
                 _ => ReportItem::Released { allocation, epoch },
             };
             let (incarnation, seq) = known.map(|n| (n.incarnation, n.report_seq)).unwrap_or_default();

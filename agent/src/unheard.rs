@@ -1,0 +1,45 @@
+//! How this node finds itself while the quorum does not hear it: journalled as it changes, and told in order once it is heard again,
+//! for `lattice node history`. What its heartbeats say then is how it is then.
+
+use crate::context::Shared;
+use crate::service::now;
+use crate::session::SessionState;
+use lattice_node::Event;
+use lattice_quorum::wire::NodeHealth;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Keeps it until `stop`. `heard`: how the quorum last heard that it is.
+pub async fn run(context: Shared, mut session: watch::Receiver<SessionState>, heard: watch::Receiver<NodeHealth>, stop: CancellationToken) {
+    // Before its first checks are over nobody knows how it is.
+    if stop.run_until_cancelled(context.checks.made()).await.is_none() {
+        return;
+    }
+    let mut checks = context.checks.watch();
+    // What was kept last, while nobody hears it.
+    let mut kept: Option<NodeHealth> = None;
+    loop {
+        checks.mark_unchanged();
+        let is_heard = matches!(*session.borrow_and_update(), SessionState::Connected { .. });
+        let health = context.checks.word();
+        if is_heard {
+            kept = None;
+        } else if *kept.as_ref().unwrap_or(&heard.borrow()) != health {
+            context.tell(Event::Unheard { at: now(), word: told(&health) }).await;
+            kept = Some(health);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Ok(()) = session.changed() => {}
+            Ok(()) = checks.changed() => {}
+        }
+    }
+}
+
+fn told(health: &NodeHealth) -> String {
+    match health.clone().bounded() {
+        NodeHealth::Well => "well".to_owned(),
+        NodeHealth::Unwell { why, .. } => format!("not well: {why}"),
+        NodeHealth::Failed { why } => format!("failed: {why}"),
+    }
+}
