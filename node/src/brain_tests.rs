@@ -536,6 +536,7 @@ fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
 fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded_and_only_for_a_quorum_that_takes_it() {
     let unheard = |at: u64| Event::Unheard { at: Timestamp(at), word: format!("not well: {at}") };
     let mut b = brain();
+    step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
     assert_eq!(names(&step(&mut b, unheard(1))), [""; 0], "no list says that it is taken");
     step(&mut b, list_of(1, vec![], vec![]));
     for at in 2..200 {

@@ -31,7 +31,7 @@ static ALONE: Group = Group {
     quorum: 1,
     tweak: |o| {
         (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 2_000, 2_000);
-        o.member_lines = format!("node_cut_off_ms: 15000\nrun_lease_ms: {}\n", LEASE_ALONE.as_millis());
+        o.member_lines = format!("node_cut_off_ms: 25000\nrun_lease_ms: {}\n", LEASE_ALONE.as_millis());
         o.agent_lines = "relay_max: 0\n".to_owned();
     },
 };
@@ -50,8 +50,9 @@ static MANY: Group = Group {
 
 /// How long work that stops runs on without an acknowledged heartbeat.
 const LEASE: Duration = Duration::from_secs(15);
-/// The same where nobody carries anything: longer than a node is silent before it is Degraded, by enough to heal it then.
-const LEASE_ALONE: Duration = Duration::from_secs(10);
+/// The same where nobody carries anything: longer than a node is silent before it is Degraded, by enough to heal it then, and for a session
+/// of its own to be there again where the processors are busy.
+const LEASE_ALONE: Duration = Duration::from_secs(15);
 
 /// How long an agent is started again and again, only to die: beyond the time to Down. `LATTICE_TEST_SECONDS` makes it longer.
 const LOOPS: Duration = Duration::from_secs(14);

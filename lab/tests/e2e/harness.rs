@@ -21,7 +21,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long an ordinary small job may take from submission to its end; far more than it should, for a busy machine.
-pub const JOB: Duration = Duration::from_secs(30);
+pub const JOB: Duration = Duration::from_secs(45);
 /// The user that is not root.
 pub const NOBODY: u32 = 65_534;
 /// Another one: `daemon` in every `/etc/passwd`.
