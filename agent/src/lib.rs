@@ -375,7 +375,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     });
     let session_stop = stop.child_token();
     let (heard, heard_view) = watch::channel(NodeHealth::Well);
-    tasks.spawn(unheard::run(Arc::clone(&context), session_view.clone(), heard_view, stop.child_token()));
+    tasks.spawn(unheard::run(Arc::clone(&context), session_view.clone(), heard_view, reports_view.clone(), stop.child_token()));
     tasks.spawn(session::run(
         Arc::clone(&context),
         quorum.clone(),

@@ -22,6 +22,7 @@ use lattice_quorum::wire::{Down, HeldKeys, HeldShare, NodeHealth, Up};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::boottime_ms;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
@@ -390,27 +391,34 @@ impl Session {
         }
     }
 
-    /// A session with a member: straight, or carried by a peer where that takes too long.
+    /// A session with a member: straight, or carried by a peer where that takes too long. Members are tried again and again while peers
+    /// are asked: those may be as dead as the quorum was, and it may be back.
     async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), String> {
         let (context, quorum, relay) = (Arc::clone(&self.context), self.quorum.clone(), &mut self.relay);
-        let straight = quorum.session(register.clone());
+        let peers_are_done = AtomicBool::new(false);
+        let straight = async {
+            loop {
+                match quorum.session(register.clone()).await {
+                    Err(CallError::Unavailable { .. }) if !peers_are_done.load(Ordering::Relaxed) => {
+                        tokio::time::sleep(PAUSE_MAX.mul_f64(rand::random_range(0.5..1.0))).await;
+                    }
+                    opened => return opened,
+                }
+            }
+        };
         let carried = relay.open(&context, &quorum, &register);
         tokio::pin!(straight, carried);
         let through = |Through { peer, up, down }| (Some(peer), up, down);
         tokio::select! {
             biased;
-            opened = &mut straight => match opened {
-                Ok((up, down)) => Ok((None, up, down)),
-                // Whoever carries it, the answer is the same.
-                Err(CallError::Refused(refusal)) => Err(refusal.to_string()),
-                Err(error @ CallError::Unavailable { .. }) => carried.await.map(through).map_err(|why| format!("{error}; through peers: {why}")),
-            },
+            // Refused: whoever carries it, the answer is the same.
+            opened = &mut straight => opened.map(|(up, down)| (None, up, down)).map_err(|error| error.to_string()),
             opened = &mut carried => match opened {
                 Ok(opened) => Ok(through(opened)),
-                Err(why) => match straight.await {
-                    Ok((up, down)) => Ok((None, up, down)),
-                    Err(error) => Err(format!("{error}; through peers: {why}")),
-                },
+                Err(why) => {
+                    peers_are_done.store(true, Ordering::Relaxed);
+                    straight.await.map(|(up, down)| (None, up, down)).map_err(|error| format!("{error}; through peers: {why}"))
+                }
             },
         }
     }

@@ -4,29 +4,40 @@
 use crate::context::Shared;
 use crate::service::now;
 use crate::session::SessionState;
+use lattice_model::{NodeReport, ReportItem};
 use lattice_node::Event;
 use lattice_quorum::wire::NodeHealth;
+use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Keeps it until `stop`. `heard`: how the quorum last heard that it is.
-pub async fn run(context: Shared, mut session: watch::Receiver<SessionState>, heard: watch::Receiver<NodeHealth>, stop: CancellationToken) {
+/// Keeps it until `stop`. `heard`: how the quorum last heard that it is; `waiting`: the reports that it does not have.
+pub async fn run(
+    context: Shared,
+    mut session: watch::Receiver<SessionState>,
+    heard: watch::Receiver<NodeHealth>,
+    waiting: watch::Receiver<Arc<Vec<NodeReport>>>,
+    stop: CancellationToken,
+) {
     // Before its first checks are over nobody knows how it is.
     if stop.run_until_cancelled(context.checks.made()).await.is_none() {
         return;
     }
     let mut checks = context.checks.watch();
-    // What was kept last, while nobody hears it.
-    let mut kept: Option<NodeHealth> = None;
+    // What was kept last, while nobody hears it: also by the agent before this one.
+    let mut kept = waiting.borrow().iter().rev().find_map(|report| {
+        let ReportItem::Unheard { word, .. } = &report.item else { return None };
+        Some(word.clone())
+    });
     loop {
         checks.mark_unchanged();
         let is_heard = matches!(*session.borrow_and_update(), SessionState::Connected { .. });
-        let health = context.checks.word();
+        let word = told(&context.checks.word());
         if is_heard {
             kept = None;
-        } else if *kept.as_ref().unwrap_or(&heard.borrow()) != health {
-            context.tell(Event::Unheard { at: now(), word: told(&health) }).await;
-            kept = Some(health);
+        } else if kept.clone().unwrap_or_else(|| told(&heard.borrow())) != word {
+            context.tell(Event::Unheard { at: now(), word: word.clone() }).await;
+            kept = Some(word);
         }
         tokio::select! {
             () = stop.cancelled() => return,

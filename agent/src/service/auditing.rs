@@ -6,8 +6,10 @@ use super::refusal::{status, unexpected};
 use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
+use lattice_model::AuditAction;
 use lattice_quorum::audit::walk::AuditWalk;
 use lattice_quorum::client::CallError;
+use lattice_quorum::ledger::UNHEARD_LEVEL;
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use tokio::sync::mpsc;
 use tonic::{Request, Status};
@@ -23,7 +25,16 @@ type Parts<T> = mpsc::Receiver<Result<T, Status>>;
 pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) -> Result<v1::AuditPage, Status> {
     api.operator(&request).await?;
     let request = request.into_inner();
-    let filter = filter_to_model(request.filter.as_ref())?;
+    let mut filter = filter_to_model(request.filter.as_ref())?;
+    // A member of the version before does not know this one by name; and there are none yet.
+    if filter.actions.contains(&AuditAction::NodeUnheard)
+        && let Err(refused) = api.at_level(UNHEARD_LEVEL).await
+    {
+        filter.actions.retain(|action| *action != AuditAction::NodeUnheard);
+        if filter.actions.is_empty() {
+            return Err(refused);
+        }
+    }
     let ask = Ask::QueryAudit { filter, after: request.after, limit: request.limit };
     match api.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {

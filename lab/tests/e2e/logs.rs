@@ -408,7 +408,8 @@ fn too_many_streams(w: &World) {
 }
 
 fn s3(w: &World) {
-    let id = w.submit(&["--", "/bin/sh", "-c", &numbers(10, 100_000, "0.3")]);
+    // No more than the node keeps: a slow store costs none of it.
+    let id = w.submit(&["--", "/bin/sh", "-c", &numbers(10, 60_000, "0.3")]);
     w.running(&id);
     let dir = alloc_dir(w, "n1", &id);
     w.wait("something to be in the bucket", || moto::http("GET", "/lattice?list-type=2").contains(&id));
@@ -419,7 +420,7 @@ fn s3(w: &World) {
     remove(&dir);
     let read = logs(w, &[&id]);
     assert_eq!(read.err(), "");
-    assert_numbers(&read.out(), 1_000_000);
+    assert_numbers(&read.out(), 600_000);
     let listed = moto::http("GET", "/lattice?list-type=2");
     for piece in ["logs/metadata.json", "logs/metadata/", "logs/stdout/n1/", "-1-0-0-000000000000.log.zst"] {
         assert!(listed.contains("some/prefix/") && listed.contains(piece), "{piece} in {listed}");

@@ -64,16 +64,19 @@ struct Newest {
 impl Newest {
     /// Adds those of one node; whether there are any.
     async fn read(&mut self, client: &Client, node: &NodeId, since_ms: Option<u64>) -> Result<bool, Failure> {
-        let filter = v1::AuditFilter {
-            node: node.to_string(),
-            types: AuditAction::OF_NODES.iter().map(ToString::to_string).collect(),
-            since_ms,
-            ..Default::default()
-        };
-        let (mut after, mut any) = (0, false);
+        let types = AuditAction::OF_NODES.iter().map(ToString::to_string).collect();
+        let mut filter = v1::AuditFilter { node: node.to_string(), types, since_ms, ..Default::default() };
+        let (newest, mut after, mut any) = (AuditAction::NodeUnheard.to_string(), 0, false);
         loop {
             let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE };
-            let page = answer(client.admin().query_audit(question)).await?;
+            let page = match answer(client.admin().query_audit(question)).await {
+                // Of the version before: it does not know the newest kind.
+                Err(Failure::Told { exit: Exit::Usage, .. }) if filter.types.contains(&newest) => {
+                    filter.types.retain(|kind| *kind != newest);
+                    continue;
+                }
+                page => page?,
+            };
             if page.upto < after || (page.upto == after && page.upto < page.end) {
                 return Err(Failure::other("the agent's answer does not go on: it is of a version that does not fit"));
             }
