@@ -195,7 +195,6 @@ impl Session {
     /// One session, from registration to its end.
     async fn once(&mut self) -> Ended {
         let offer = self.registration.offer.borrow_and_update().clone();
-        let health = self.context.checks.word();
         let register = Up::Register {
             node: self.context.me.clone(),
             boot: self.registration.boot,
@@ -211,7 +210,7 @@ impl Session {
             hears: true,
             through: None,
             wipes: self.registration.wipes,
-            health: Some(health.clone()),
+            health: Some(self.context.checks.word()),
             conformance: self.context.conformance.word().components,
         };
         let (through, up, mut down) = match self.open(register).await {
@@ -280,7 +279,6 @@ impl Session {
                         self.members.learn(&members);
                         incarnation = Some(issued);
                         self.registered = Some(issued);
-                        self.heard.send_replace(health.clone());
                         // Before any report: it may be of what the quorum does not know yet.
                         if let Some(holds) = self.unknown_to(generation, issued)
                             && up.send(holds).await.is_err()
@@ -398,7 +396,12 @@ impl Session {
         let peers_are_done = AtomicBool::new(false);
         let straight = async {
             loop {
-                match quorum.session(register.clone()).await {
+                let mut register = register.clone();
+                if let Up::Register { health, .. } = &mut register {
+                    // As it is now: peers may have taken their time.
+                    *health = Some(context.checks.word());
+                }
+                match quorum.session(register).await {
                     Err(CallError::Unavailable { .. }) if !peers_are_done.load(Ordering::Relaxed) => {
                         tokio::time::sleep(PAUSE_MAX.mul_f64(rand::random_range(0.5..1.0))).await;
                     }

@@ -8,8 +8,13 @@ use lattice_model::{NodeReport, ReportItem};
 use lattice_node::Event;
 use lattice_quorum::wire::NodeHealth;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// How long the first session may take before a node that finds itself unwell when its agent starts counts as unheard: longer than that
+/// session waits for the node's first looks.
+const FIRST_SESSION: Duration = Duration::from_secs(15);
 
 /// Keeps it until `stop`. `heard`: how the quorum last heard that it is; `waiting`: the reports that it does not have.
 pub async fn run(
@@ -24,19 +29,25 @@ pub async fn run(
         return;
     }
     let mut checks = context.checks.watch();
+    let mut first = Some((now(), told(&context.checks.word())));
+    let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
+    let connected = async { drop(session.wait_for(is_connected).await) };
+    // In time or not.
+    if stop.run_until_cancelled(tokio::time::timeout(FIRST_SESSION, connected)).await.is_none() {
+        return;
+    }
     // What was kept last, while nobody hears it: also by the agent before this one.
     let mut kept = waiting.borrow().iter().rev().find_map(|report| {
         let ReportItem::Unheard { word, .. } = &report.item else { return None };
         Some(word.clone())
     });
     loop {
-        checks.mark_unchanged();
-        let is_heard = matches!(*session.borrow_and_update(), SessionState::Connected { .. });
-        let word = told(&context.checks.word());
+        let is_heard = is_connected(&session.borrow_and_update());
+        let (at, word) = first.take().unwrap_or_else(|| (now(), told(&context.checks.word())));
         if is_heard {
             kept = None;
         } else if kept.clone().unwrap_or_else(|| told(&heard.borrow())) != word {
-            context.tell(Event::Unheard { at: now(), word: word.clone() }).await;
+            context.tell(Event::Unheard { at, word: word.clone() }).await;
             kept = Some(word);
         }
         tokio::select! {

@@ -418,11 +418,11 @@ impl Turn<'_> {
     /// For the node's history, once it is heard again. As it is then, its heartbeats say: what is too much is left out at the end.
     fn unheard(&mut self, at: Timestamp, word: String) {
         let kept = self.brain.outbox.iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
-        if !self.brain.list.takes_unheard || kept >= UNHEARD_MAX {
+        if !self.brain.list.takes_unheard || kept > UNHEARD_MAX {
             return;
         }
         let left_out = || format!("more than {UNHEARD_MAX} changes: the later ones are in its agent's log alone");
-        let word = if kept + 1 == UNHEARD_MAX { left_out() } else { word };
+        let word = if kept == UNHEARD_MAX { left_out() } else { word };
         self.report(ReportItem::Unheard { at, word });
     }
 

@@ -547,10 +547,10 @@ fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded_and_only_for_a
         other => panic!("{other:?}"),
     });
     let kept: Vec<(u64, String)> = kept.collect();
-    assert_eq!(kept.len(), 64);
-    assert_eq!(kept[..63], (2..65).map(|at| (at, format!("not well: {at}"))).collect::<Vec<_>>()[..]);
-    assert!(kept[63].1.contains("more than 64 changes"), "{kept:?}");
+    assert_eq!(kept.len(), 65);
+    assert_eq!(kept[..64], (2..66).map(|at| (at, format!("not well: {at}"))).collect::<Vec<_>>()[..]);
+    assert!(kept[64].1.contains("more than 64 changes"), "{kept:?}");
     // Once they are acknowledged there is room again.
-    step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 64 });
+    step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 65 });
     assert_eq!(names(&step(&mut b, unheard(200))), ["report"]);
 }

@@ -6,13 +6,13 @@ use super::refusal::{status, unexpected};
 use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
-use lattice_model::AuditAction;
+use lattice_model::{AuditAction, AuditFilter};
 use lattice_quorum::audit::walk::AuditWalk;
 use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::UNHEARD_LEVEL;
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use tokio::sync::mpsc;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 /// Parts that wait for a slow caller.
 const QUEUE: usize = 2;
@@ -25,16 +25,7 @@ type Parts<T> = mpsc::Receiver<Result<T, Status>>;
 pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) -> Result<v1::AuditPage, Status> {
     api.operator(&request).await?;
     let request = request.into_inner();
-    let mut filter = filter_to_model(request.filter.as_ref())?;
-    // A member of the version before does not know this one by name; and there are none yet.
-    if filter.actions.contains(&AuditAction::NodeUnheard)
-        && let Err(refused) = api.at_level(UNHEARD_LEVEL).await
-    {
-        filter.actions.retain(|action| *action != AuditAction::NodeUnheard);
-        if filter.actions.is_empty() {
-            return Err(refused);
-        }
-    }
+    let filter = known(api, filter_to_model(request.filter.as_ref())?).await?;
     let ask = Ask::QueryAudit { filter, after: request.after, limit: request.limit };
     match api.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {
@@ -42,6 +33,21 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
             Ok(v1::AuditPage { records, upto: page.upto, end: page.end })
         }
         other => Err(unexpected(&other)),
+    }
+}
+
+/// The filter without the kind of records that members of the version before do not know by name, while there are none yet.
+async fn known(api: &Api, mut filter: AuditFilter) -> Result<AuditFilter, Status> {
+    if !filter.actions.contains(&AuditAction::NodeUnheard) {
+        return Ok(filter);
+    }
+    match api.at_level(UNHEARD_LEVEL).await {
+        Ok(()) => Ok(filter),
+        Err(refused) if refused.code() == Code::FailedPrecondition && filter.actions.len() > 1 => {
+            filter.actions.retain(|action| *action != AuditAction::NodeUnheard);
+            Ok(filter)
+        }
+        Err(refused) => Err(refused),
     }
 }
 
@@ -93,7 +99,7 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
 /// `AdminService.ExportAudit`. That it was exported is in the log before it is, and so in the export.
 pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) -> Result<Parts<v1::SignedAuditPage>, Status> {
     let by = api.operator(&request).await?;
-    let filter = filter_to_model(request.into_inner().filter.as_ref())?;
+    let filter = known(api, filter_to_model(request.into_inner().filter.as_ref())?).await?;
     let what = serde_json::to_string(&filter).map_err(|e| Status::internal(e.to_string()))?;
     api.written_down(api.export_access(by, &what)).await?;
     let (out, parts) = mpsc::channel(QUEUE);
