@@ -19,7 +19,7 @@ pub(super) struct CatchUp {
     pulled_ms: u64,
     /// Whether a comparison came to the end of the view since anything new was found; until then there is one at every tick,
     /// afterwards each stretch waits for its time: what one sends does not grow with the cluster.
-    done: bool,
+    pub(super) done: bool,
 }
 
 /// A pull that waits for its answer. There is one at a time; a later one takes its place.

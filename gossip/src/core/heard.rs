@@ -25,6 +25,8 @@ impl Core {
         });
         let heard = heard.map_err(|_| Refusal::Undecodable)?;
         let done = if self.is_done_without_foca(&heard) { Ok(()) } else { self.foca.handle_data(&heard.body, &mut self.wishes) };
+        // Others know them no sooner than we compare what we have.
+        self.catch_up.done &= newcomers.is_empty();
         // Only encoding could fail, and what is not passed on is not encoded.
         let _ = self.foca.apply_many(newcomers.into_iter(), false, &mut self.wishes);
         done.map_err(|error| match error {
