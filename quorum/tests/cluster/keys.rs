@@ -1,6 +1,6 @@
 //! Gossip keys on their way to agents, and what agents say of them on its way to the leader.
 
-use crate::lab::{Agent, Lab, PATIENCE, eventually};
+use crate::lab::{Agent, Lab, PATIENCE, eventually, raised};
 use lattice_model::Boot;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::identity::Role;
@@ -94,6 +94,7 @@ async fn an_agent_of_the_version_before_is_sent_no_keys_and_holds_a_rotation_up_
     eventually("a leader", async || members[0].leader(), Option::is_some).await;
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
     let (first, second) = (lab.client(&[follower], "n1", Role::Api), lab.client(&[follower], "n2", Role::Api));
+    raised(&first).await;
     // There before the rotation begins: without a node to wait for it would go on.
     let mut old = Agent::register(&first, "n1").await;
     let added = eventually(

@@ -9,7 +9,7 @@ use lattice_quorum::client::{CallError, DownStream, QuorumClient};
 use lattice_quorum::config::{MemberAddress, QuorumConfig};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::ledger::{LEVEL_KNOWN, SCHEDULER_LEASE};
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::tls::TlsFiles;
 use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
@@ -183,6 +183,12 @@ pub async fn status(client: &QuorumClient) -> QuorumStatus {
         Answer::Status(status) => status,
         other => panic!("{other:?}"),
     }
+}
+
+/// Waits until the cluster is at the level of this version. A rise sends the agents that are there their lists anew: where a test awaits
+/// the very next word, it is to be over.
+pub async fn raised(client: &QuorumClient) {
+    eventually("the level of this version", async || status(client).await.level, |level| *level == LEVEL_KNOWN).await;
 }
 
 /// Asks again until it holds; fails with what it was last.

@@ -231,7 +231,8 @@ pub fn daemons_without_scope() {
 /// A `lattice launch` in a script is ended with everything else, and brings its ranks down for it.
 pub fn grace_of_an_abort() {
     let mut bed = Bed::ready(Setting::default());
-    let saves = "trap 'sleep 2.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done";
+    // What an abort sends as well is ignored once it saves: a second signal would begin it again.
+    let saves = "trap 'trap \"\" TERM; sleep 2.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done";
     let launch = bed.start_sh(1, 1, saves);
     bed.wait_log(1, 0, "up");
     bed.agent.send(&ToShim::Stop { why: StopReason::Walltime, grace_ms: 20_000 });
