@@ -27,6 +27,7 @@ use crate::store::room::Shortage;
 use crate::store::snapshot_file::{self, About};
 use crate::tls::TlsError;
 use lattice_model::AuditRecord;
+use openraft::metrics::WaitError;
 use place::{Chain, Place, Segment};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +37,8 @@ use tokio::time::MissedTickBehavior;
 
 /// How long writing the snapshot may take.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(120);
+/// How often a snapshot that is not there yet is asked for again.
+const ASKED_AGAIN: Duration = Duration::from_millis(100);
 /// How often it is looked whether a copy is due.
 const TICK: Duration = Duration::from_secs(1);
 /// When a copy that failed is tried again, at most.
@@ -127,11 +130,8 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     if let Some(shortage) = core.room.look() {
         return Err(BackupError::NoRoom { shortage });
     }
-    let applied = core.raft.metrics().borrow().last_applied;
-    let failed = |e: &dyn std::error::Error| BackupError::NoSnapshot { why: with_causes(e) };
-    core.raft.trigger().snapshot().await.map_err(|e| failed(&e))?;
-    let written = core.raft.wait(Some(SNAPSHOT_MAX)).metrics(|m| m.snapshot >= applied, "the snapshot of a backup").await;
-    written.map_err(|e| failed(&e))?;
+    let snapshot = tokio::time::timeout(SNAPSHOT_MAX, snapshot(core)).await;
+    snapshot.map_err(|_| BackupError::NoSnapshot { why: format!("none was written in {} s", SNAPSHOT_MAX.as_secs()) })??;
     let dir = core.config.data_dir.clone();
     let newest = snapshot_file::list(&dir)?.into_iter().next();
     let (_, path) = newest.ok_or_else(|| BackupError::NoSnapshot { why: "nothing is applied here yet".to_owned() })?;
@@ -152,6 +152,21 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let tail = tail.await.map_err(|e| BackupError::Task { why: e.to_string() })?.map_err(BackupError::local(&dir.join("audit")))?;
     let name = place.put(&about, &Chain { segments, tail }, file, &path).await?;
     Ok(Made { name, about })
+}
+
+/// A snapshot of all that is applied by now.
+async fn snapshot(core: &Arc<Core>) -> Result<(), BackupError> {
+    let failed = |e: &dyn std::error::Error| BackupError::NoSnapshot { why: with_causes(e) };
+    let applied = core.raft.metrics().borrow().last_applied;
+    loop {
+        // Does nothing while one is being written, which may be of less.
+        core.raft.trigger().snapshot().await.map_err(|e| failed(&e))?;
+        match core.raft.wait(Some(ASKED_AGAIN)).metrics(|m| m.snapshot >= applied, "the snapshot of a backup").await {
+            Ok(_) => return Ok(()),
+            Err(WaitError::Timeout(..)) => {}
+            Err(error @ WaitError::ShuttingDown) => return Err(failed(&error)),
+        }
+    }
 }
 
 /// The leader's copies, one whenever the newest is `backup_seconds` old.

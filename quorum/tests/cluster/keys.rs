@@ -64,7 +64,7 @@ async fn ring(agent: &mut Agent) -> Keyring {
     loop {
         match agent.next().await {
             Down::Keyring { ring, .. } => return ring,
-            Down::HeartbeatAck { .. } | Down::Members(_) => {}
+            Down::HeartbeatAck { .. } | Down::Members(_) | Down::Desired(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -110,7 +110,7 @@ async fn an_agent_of_the_version_before_is_sent_no_keys_and_holds_a_rotation_up_
     says(&old, None).await;
     let answer = loop {
         match old.next().await {
-            Down::Members(_) => {}
+            Down::Members(_) | Down::Desired(_) => {}
             other => break other,
         }
     };

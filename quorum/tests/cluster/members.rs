@@ -3,6 +3,7 @@
 use crate::auditing::walk;
 use crate::lab::{Lab, PATIENCE, eventually, lease, status, submit};
 use lattice_quorum::config::QuorumConfig;
+use lattice_quorum::identity::Role;
 use lattice_quorum::member::{Listeners, Member, MemberError};
 use lattice_quorum::store::StoreError;
 use lattice_quorum::wire::{Answer, Request};
@@ -14,6 +15,26 @@ fn entries_of_the_test_alone(config: &mut QuorumConfig) {
     config.snapshot_entries = 20;
     config.level_max = 1;
     config.audit_sign_seconds = 3600;
+}
+
+/// A snapshot that is being written when one is asked for is of what was applied before, and all that comes of the asking.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_is_made_also_where_an_older_snapshot_is_being_written() {
+    let mut lab = Lab::new(1, |config| {
+        entries_of_the_test_alone(config);
+        config.backup = format!("file://{}", config.data_dir.with_file_name("backups").display());
+        config.backup_seconds = 3600;
+    });
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let (client, operator) = (lab.api(&[1]), lab.client(&[1], "member-2", Role::Quorum));
+    for _ in 0..30 {
+        futures::future::join_all((0..25).map(|_| submit(&client, 1))).await;
+        let applied = member.agreed().ledger().revision();
+        let made = operator.call(&Request::Backup, PATIENCE).await;
+        assert!(matches!(&made, Ok(Answer::Backup { revision, .. }) if *revision >= applied), "{made:?}");
+    }
+    member.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
