@@ -1,6 +1,6 @@
 //! Homes, scratch, output directories and mounts, as an allocation sees them, and what is left of them.
 
-use crate::harness::{Group, JOB, NOBODY, World};
+use crate::harness::{Group, NOBODY, World};
 use lattice_lab::lattice::text;
 use lattice_lab::process::Identity;
 use lattice_lab::up::Options;
@@ -193,11 +193,7 @@ fn home_and_output(w: &World) {
     fs::create_dir_all(&home).unwrap();
     fs::write(home.join("settings"), "of the site\n").unwrap();
     let script = "cat /root/settings; echo result > $LATTICE_OUTPUT/result; echo $LATTICE_OUTPUT";
-    // From a directory that no home hides: these tests may themselves run from below root's.
-    let mut command =
-        w.lattice.command(&["submit", "-o", "name", "--tenant", "physics", "--project", "../x", "--", "/bin/sh", "-c", script]);
-    let submitted = process::run(command.current_dir("/"), JOB).unwrap();
-    let id = submitted.out().trim().to_owned();
+    let id = w.submit(&["--tenant", "physics", "--project", "../x", "--", "/bin/sh", "-c", script]);
     w.completed(&id);
     let output = w.dir.join("output/physics/_._x").join(&id);
     assert_eq!(w.ok(&["logs", &id]), format!("of the site\n{}\n", output.display()));
@@ -207,6 +203,4 @@ fn home_and_output(w: &World) {
     let output = w.dir.join("output/default/default").join(&id);
     assert_eq!((fs::metadata(&output).unwrap().uid(), names(&output).len()), (NOBODY, 3));
     assert!(process::until(Duration::from_secs(5), || !Path::new("/root/settings").exists()), "it is seen by the job alone");
-    // The other tests' work has the home that it began in.
-    fs::remove_dir_all(home).unwrap();
 }
