@@ -49,6 +49,16 @@ impl Binaries {
     /// Builds them, in the profile that the lab itself was built in; what is up to date costs a fraction of a second.
     /// The compiler's own messages go to stderr.
     pub fn build(&self) -> Result<()> {
+        let packages = NEEDED.map(|(package, _)| package);
+        self.build_with(packages.into_iter().chain(BESIDE).flat_map(|package| ["-p", package]))
+    }
+
+    /// The same for tests that `cargo test --workspace` built: with the features that it chose, so that nothing is compiled twice.
+    pub fn build_for_tests(&self) -> Result<()> {
+        self.build_with(["--workspace", "--bins", "--test", "e2e"])
+    }
+
+    fn build_with(&self, selection: impl IntoIterator<Item = &'static str>) -> Result<()> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         if !manifest.exists() {
             eprintln!("lab: no sources at {}: using the binaries in {} as they are", manifest.display(), self.dir.display());
@@ -63,10 +73,7 @@ impl Binaries {
         let began = Instant::now();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.arg("build").arg("--quiet").arg("--manifest-path").arg(&manifest).args(["--profile", profile]);
-        cargo.arg("--target-dir").arg(target);
-        for package in NEEDED.map(|(package, _)| package).into_iter().chain(BESIDE) {
-            cargo.args(["-p", package]);
-        }
+        cargo.arg("--target-dir").arg(target).args(selection);
         // Cargo sets these for what it runs; the inner cargo must see what the outer one saw.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();

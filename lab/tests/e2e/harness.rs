@@ -214,7 +214,7 @@ pub fn binaries() -> &'static Binaries {
     static BUILT: OnceLock<Result<Binaries, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let binaries = Binaries { dir: lab_program().parent().unwrap().to_owned() };
-        binaries.build().map(|()| binaries).map_err(|e| format!("{e:#}"))
+        binaries.build_for_tests().map(|()| binaries).map_err(|e| format!("{e:#}"))
     });
     built.as_ref().unwrap_or_else(|e| panic!("{e}"))
 }
