@@ -182,6 +182,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
             requeue_count: allocation.requeue_count,
             lease_token,
             shares: free.iter().map(share).collect(),
+            by: None,
         });
     }
     claims
