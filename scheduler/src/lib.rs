@@ -7,10 +7,12 @@ pub mod broker;
 mod conformity;
 mod domains;
 mod holdings;
+mod misfit;
 mod quotas;
 mod settling;
 
 pub use holdings::Holdings;
+pub use misfit::{Misfit, misfit};
 
 use domains::Domains;
 use lattice_model::claim::ClaimShare;
@@ -202,12 +204,9 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 /// How many nodes of the cluster could ever serve the allocation: registered, of its vCluster, schedulable, large enough, with
 /// what it asks for, not excluded for it.
 fn possible(view: &View, allocation: &Allocation) -> usize {
-    let large = |n: &Node| n.size != Resources::default() && n.size.holds(&allocation.spec.amount_of(&n.size));
     let named = view.named(allocation);
     let fits = |n: &&Node| {
-        VCluster::may_use(named, n)
-            && n.schedulable
-            && large(n)
+        misfit::never_serves(named, &allocation.spec, n).is_none()
             && allocation.spec.lacked_by(n).is_none()
             && !allocation.excluded.iter().any(|(id, _)| id == &n.id)
     };
@@ -250,12 +249,10 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let kept_off = |a: &Allocation| quotas.keeps_off(a).is_some() || domains.keeps_off(a).is_some() || settling.keeps_off(a).is_some();
     let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && !kept_off(a);
     let ahead = view.waiting_in(view.queue_of(allocation)).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
-    let wants = match &allocation.spec.share {
-        None => format!("wants {wanted} nodes"),
-        Some(share) => format!("wants {share} of each of {wanted} nodes"),
-    };
-    let wants = if allocation.spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
-    let summary = if possible < wanted {
+    let wants = misfit::wants(&allocation.spec);
+    let summary = if let Some(misfit) = misfit(view.nodes.values(), view.named(allocation), &allocation.spec) {
+        format!("{}: it waits until there are more", misfit.summary())
+    } else if possible < wanted {
         format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
     } else if let Some(why) = headroom(view, allocation) {
         why

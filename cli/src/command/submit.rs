@@ -17,7 +17,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<(), Failure> {
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
             let said = directives::read(name, text)?;
             for warning in &said.warnings {
-                session.note(&format!("warning: {warning}"));
+                session.warn(warning);
             }
             (args.flags.over(said.flags), program)
         }
@@ -30,7 +30,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<(), Failure> {
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, program, &session.settings, around)?;
     let client = session.connect().await?;
-    let id = Box::pin(submit(session, &client, spec)).await?;
+    let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     match session.format() {
         Format::Table => print(&format!("Submitted allocation {}\n", short(&id))),
         Format::Name => print(&format!("{id}\n")),
@@ -39,10 +39,13 @@ pub async fn run(session: &Session, args: Submit) -> Result<(), Failure> {
 }
 
 /// Submits under a fresh id and remembers it as `@last`.
-pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec) -> Result<String, Failure> {
+pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
-    let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec) };
+    let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes };
     let submitted = answer(client.allocations().submit(request)).await?;
+    if !submitted.warning.is_empty() {
+        session.warn(&submitted.warning);
+    }
     session.remember(&submitted.id);
     Ok(submitted.id)
 }
