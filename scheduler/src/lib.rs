@@ -130,7 +130,7 @@ fn queue(view: &View) -> Vec<&Allocation> {
 /// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in each
 /// queue: the first one that does not fit keeps all behind it waiting there, unless it can never fit in this cluster as it is
 /// registered (it waits for nodes to be added, and blocks nobody), its tenant's quotas leave no room for it, or there is no number
-/// for its network domain, or an earlier attempt of it may still run somewhere and must not run twice.
+/// for its network domain, or an earlier attempt of it may still run somewhere and must not run twice, or it was requeued and waits.
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
     let mut domains = Domains::of(view);
@@ -145,7 +145,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() || domains.keeps_off(allocation).is_some() {
             continue;
         }
-        if settling.keeps_off(allocation).is_some() {
+        if backoff(allocation).is_some() || settling.keeps_off(allocation).is_some() {
             continue;
         }
         let named = view.named(allocation);
@@ -215,11 +215,18 @@ fn possible(view: &View, allocation: &Allocation) -> usize {
 }
 
 /// What keeps a pending allocation off whatever nodes there are, in the documents' words; `None`: its tenant's quotas leave
-/// room, there is a number for its network domain, and no earlier attempt stands in its way.
+/// room, there is a number for its network domain, no earlier attempt stands in its way, and it waits for no time.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
     let quota = Quotas::of(view).keeps_off(allocation).map(|excess| format!("waiting for quota headroom: {excess}"));
     let domain = || Domains::of(view).keeps_off(allocation).map(|no_vni| format!("{no_vni}; {}", no_vni.remedy()));
-    quota.or_else(domain).or_else(|| Settling::of(view).keeps_off(allocation))
+    quota.or_else(domain).or_else(|| Settling::of(view).keeps_off(allocation)).or_else(|| backoff(allocation))
+}
+
+/// That it waits for a time, because its last claims were soon over.
+fn backoff(allocation: &Allocation) -> Option<String> {
+    let until = allocation.waits_until?;
+    let times = allocation.quick_requeues;
+    Some(format!("waits until {until}: it was requeued {times} time(s) in a row soon after it was claimed, and each such wait is longer"))
 }
 
 /// Why a pending allocation waits.
@@ -246,7 +253,9 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let wanted = allocation.spec.nodes as usize;
     let possible = possible(view, allocation);
     let (quotas, domains, settling) = (Quotas::of(view), Domains::of(view), Settling::of(view));
-    let kept_off = |a: &Allocation| quotas.keeps_off(a).is_some() || domains.keeps_off(a).is_some() || settling.keeps_off(a).is_some();
+    let kept_off = |a: &Allocation| {
+        quotas.keeps_off(a).is_some() || domains.keeps_off(a).is_some() || settling.keeps_off(a).is_some() || backoff(a).is_some()
+    };
     let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && !kept_off(a);
     let ahead = view.waiting_in(view.queue_of(allocation)).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
     let wants = misfit::wants(&allocation.spec);

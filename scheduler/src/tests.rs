@@ -52,6 +52,8 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         shares: vec![],
         vni: None,
         requeue_count: 0,
+        quick_requeues: 0,
+        waits_until: None,
         excluded: vec![],
         checkpoint: None,
         preemption: None,
