@@ -72,6 +72,7 @@ mod refusal;
 mod services;
 mod sessions;
 mod stored;
+mod summaries;
 mod supervisor;
 mod survival;
 mod telemetry;
@@ -164,6 +165,7 @@ fn main() -> ExitCode {
         telemetry::trials(),
         counting::trials(),
         stored::trials(),
+        summaries::trials(),
         debugging::trials(),
         opens::trials(),
         monitoring::trials(),
