@@ -43,6 +43,9 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    if let Some(why) = nothing_measured(&top.nodes) {
+        session.note(why);
+    }
     let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
     for node in &silent {
         session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
@@ -51,6 +54,12 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what it uses"));
     }
     Ok(())
+}
+
+/// Why there is no number, where every node answered.
+fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
+    let empty = nodes.iter().all(|node| node.unreached.is_empty() && node.measured.is_empty());
+    empty.then_some("nothing is measured of it yet: its agents look once a second, and rates need two looks")
 }
 
 /// Refuses what the agent that was asked could not ask, or not of this.
@@ -341,6 +350,14 @@ n2    2.00 cores  50.0 %        0.9 s
         let json = json(&top, &summary(&nodes));
         assert_eq!(json["summary"][0]["now"], 3.5);
         assert_eq!((&json["nodes"][2]["unreached"], &json["nodes"][2]["age_ms"]), (&"gone".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn that_there_is_no_number_is_said() {
+        let empty = v1::NodeUsage { node: "n1".into(), ..Default::default() };
+        assert!(nothing_measured(&[empty.clone()]).is_some_and(|why| why.contains("yet")));
+        assert_eq!(nothing_measured(&[empty, node("n2", 1, 1.0, 0.1)]), None);
+        assert_eq!(nothing_measured(&[v1::NodeUsage { unreached: "gone".into(), ..Default::default() }]), None, "that is said by itself");
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn summary(w: &World) {
     let counts = !nodes[0]["unlimited"].as_array().unwrap().iter().any(|what| what == "memory");
     assert!(!counts || ended["memory_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{ended}");
     let shown = w.ok(&["status", &id]);
-    for want in ["it is the last", "Processor time:", "'an argument'", "fails (7 lines", "Directory:"] {
+    for want in ["it is the last", "Processor time:", "'an argument'", "fails (6 lines", "Directory:"] {
         assert!(shown.contains(want), "{want}: {shown}");
     }
 }
