@@ -11,6 +11,7 @@
 //! Everything it is told to do may be told twice, and the shim may be there already: after a restart of the agent
 //! nothing tells whether an action was done. When the shim's socket is gone, so is the shim, and what it ran.
 
+mod final_usage;
 mod find;
 mod link;
 mod local_launch;

@@ -1,7 +1,7 @@
 //! `lattice dev`: a member, an agent and all roles in one process, everything in one directory, on loopback alone.
 
 use crate::config::{AgentConfig, Role};
-use crate::doctor::{self, Health};
+use crate::doctor::{self, Finding, Health};
 use crate::recovery::Unusable;
 use anyhow::{Context, bail};
 use lattice_model::MemberId;
@@ -17,9 +17,12 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 const MEMBER: MemberId = MemberId(1);
+/// Between two looks at whether the agent answers.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The ports that this cluster took when it began: kept, because members know each other by them.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -44,23 +47,28 @@ pub async fn run(dir: Option<PathBuf>, scratch_dir: Option<PathBuf>, stop: Cance
     agent.validate().context("--scratch-dir")?;
     let quorum = quorum_config(&dir, ports, &tls);
 
-    for finding in doctor::examine(&agent).iter().filter(|f| !matches!(f.health, Health::Ok | Health::Unsupported)) {
-        eprintln!("{:<9} {}: {}", finding.health, finding.subject, finding.text);
-    }
+    eprint!("{}", shortcomings(&doctor::examine(&agent)));
     eprintln!("lattice dev: one node, one member, everything in {}", dir.display());
-    eprintln!("  in another shell:  export LATTICE_ENDPOINT=unix:{}", agent.socket.display());
-    eprintln!("                     lattice submit -- hostname && lattice logs -f @last");
     if ports.metrics != [0, 0] {
         let [agent, member] = ports.metrics;
-        eprintln!("  metrics:           http://127.0.0.1:{agent}/metrics of the agent, http://127.0.0.1:{member}/metrics of the member");
+        eprintln!("  metrics: http://127.0.0.1:{agent}/metrics (agent), http://127.0.0.1:{member}/metrics (member)");
     }
-    eprintln!("  Ctrl-C ends it; what runs then goes on and is found again at the next start.");
+    let socket = agent.socket.clone();
+    let mut welcome = pin!(async {
+        until_served(&socket).await;
+        // The last that is said, so that it is what stands on the screen.
+        eprintln!("  in another shell:  export LATTICE_ENDPOINT=unix:{}", socket.display());
+        eprintln!("                     lattice submit -- hostname && lattice logs -f @last");
+        eprintln!("  Ctrl-C ends it; what runs then goes on and is found again at the next start.");
+        std::future::pending::<()>().await;
+    });
 
     // The member outlives the agent, which gives back its lease at its end.
     let member_stop = CancellationToken::new();
     let mut member = pin!(run_member(quorum, member_stop.clone()));
     let mut agent = pin!(crate::run(agent, Unusable::Refuse, stop.clone()));
     tokio::select! {
+        () = &mut welcome => unreachable!("it waits for ever"),
         ended = &mut member => {
             stop.cancel();
             let agent = agent.await;
@@ -74,6 +82,26 @@ pub async fn run(dir: Option<PathBuf>, scratch_dir: Option<PathBuf>, stop: Cance
             ended?;
             member.context("the quorum member")
         }
+    }
+}
+
+/// What this machine lacks: each thing without which no work is possible, and on one line what work has less of.
+fn shortcomings(findings: &[Finding]) -> String {
+    let of = |health| findings.iter().filter(move |finding| finding.health == health);
+    let mut text: String =
+        of(Health::Missing).map(|finding| format!("{:<9} {}: {}\n", finding.health, finding.subject, finding.text)).collect();
+    let mut degraded: Vec<&str> = of(Health::Degraded).map(|finding| finding.subject).collect();
+    degraded.dedup();
+    if !degraded.is_empty() {
+        text += &format!("{:<9} {} (`lattice doctor` tells why, and what to do)\n", Health::Degraded, degraded.join(", "));
+    }
+    text
+}
+
+/// Waits until the agent answers on its socket.
+async fn until_served(socket: &Path) {
+    while tokio::net::UnixStream::connect(socket).await.is_err() {
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
@@ -184,5 +212,26 @@ fn quorum_config(dir: &Path, ports: Ports, tls: &Path) -> QuorumConfig {
         ca_key: tls.join("ca.key"),
         telemetry: telemetry(ports.metrics[1]),
         ..QuorumConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_degraded_is_one_line_and_what_is_missing_one_each() {
+        let finding = |subject, health, text: &str| Finding { subject, health, text: text.to_owned() };
+        let findings = [
+            finding("privilege", Health::Missing, "not root"),
+            finding("cgroup limits", Health::Degraded, "no cpu"),
+            finding("cgroup limits", Health::Degraded, "no memory"),
+            finding("disk", Health::Ok, "fast"),
+            finding("CUPTI", Health::Unsupported, "none"),
+            finding("BPF", Health::Degraded, "no program could be attached"),
+        ];
+        let want = "missing   privilege: not root\ndegraded  cgroup limits, BPF (`lattice doctor` tells why, and what to do)\n";
+        assert_eq!(shortcomings(&findings), want);
+        assert_eq!(shortcomings(&findings[3..5]), "");
     }
 }

@@ -28,6 +28,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Characters of a line's text, however narrow the screen is.
+const TEXT_CHARS_MIN: usize = 24;
+
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -37,6 +40,31 @@ pub struct Finding {
     pub health: Health,
     /// Details; with a remedy where something is missing.
     pub text: String,
+}
+
+impl Finding {
+    /// For people: on one line, or on lines of so many characters whose text stands below the first one's.
+    pub fn lines(&self, columns: Option<usize>) -> String {
+        let head = format!("{:<12} {:<17} ", self.health, self.subject);
+        let indent = head.chars().count();
+        let most = columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(TEXT_CHARS_MIN));
+        let (mut text, mut used) = (head, 0);
+        for word in self.text.split(' ') {
+            let length = word.chars().count();
+            if used > 0 && used + 1 + length > most {
+                text += "\n";
+                text += &" ".repeat(indent);
+                used = 0;
+            } else if used > 0 {
+                text.push(' ');
+                used += 1;
+            }
+            text += word;
+            used += length;
+        }
+        text.push('\n');
+        text
+    }
 }
 
 /// How good it is.
@@ -356,4 +384,22 @@ fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
         runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url().to_owned())
     });
     probing.join().map_err(|_| "probing it broke".to_owned())?.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_fits_on_a_narrow_screen_and_nothing_of_it_is_lost() {
+        let text = "memory is not limited: work that takes too much can bring down others, and the node; mount the controller";
+        let finding = Finding { subject: "cgroup limits", health: Health::Degraded, text: text.to_owned() };
+        assert_eq!(finding.lines(None), format!("degraded     cgroup limits     {text}\n"));
+        let lines = finding.lines(Some(80));
+        assert!(lines.lines().count() == 3 && lines.lines().all(|line| line.chars().count() <= 80), "{lines}");
+        let words: Vec<&str> = lines.split_whitespace().collect();
+        assert_eq!(words[..3], ["degraded", "cgroup", "limits"]);
+        assert_eq!(words[3..].join(" "), text);
+        assert!(lines.lines().skip(1).all(|line| line.starts_with(&" ".repeat(31))), "{lines}");
+    }
 }

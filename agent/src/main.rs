@@ -211,6 +211,12 @@ fn die_of_panics() {
     }));
 }
 
+/// Characters of a line of standard output: what `COLUMNS` says, else those of the terminal that it is. `None`: it has no end.
+fn columns() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    said.or_else(|| lattice_runtime::pty::columns_of(&std::io::stdout()))
+}
+
 fn report(config: Option<&Path>, form: Form) -> ExitCode {
     let config = match config.map(read_config) {
         None => AgentConfig::default(),
@@ -224,7 +230,7 @@ fn report(config: Option<&Path>, form: Form) -> ExitCode {
     match form {
         Form::Table => {
             for finding in &findings {
-                println!("{:<12} {:<17} {}", finding.health, finding.subject, finding.text);
+                print!("{}", finding.lines(columns()));
             }
         }
         Form::Json => println!("{}", serde_json::to_string_pretty(&findings).unwrap_or_default()),

@@ -62,6 +62,9 @@ impl Placing {
 
     /// The claim to submit an allocation with: where its queue's token is known and there is room and nobody waits in it.
     pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
+        if spec.hold {
+            return None;
+        }
         let (token, view) = {
             let cluster = self.cluster.borrow();
             let queue = cluster.queue_of(&spec.vcluster);

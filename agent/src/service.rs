@@ -26,6 +26,7 @@ mod preempting;
 mod refusal;
 mod requests;
 mod sessions;
+mod situation;
 mod telemetry;
 mod usage;
 mod vclusters;

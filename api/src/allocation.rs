@@ -2,11 +2,11 @@
 
 use crate::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationState, EndReason};
+use lattice_model::{Allocation, AllocationState, EndReason, Entrypoint};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
-const STATES: [AllocationState; 7] = [
+pub const STATES: [AllocationState; 7] = [
     AllocationState::Pending,
     AllocationState::Staging,
     AllocationState::Running,
@@ -69,7 +69,29 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         held: allocation.held,
         telemetry: allocation.telemetry.as_ref().map(ToString::to_string).unwrap_or_default(),
         brought_down: ended.and_then(EndReason::brought_down).unwrap_or_default(),
+        situation: String::new(),
+        queue_place: 0,
+        usage_nodes: allocation.usage.map_or(0, |usage| usage.nodes),
+        memory_peak_bytes: allocation.usage.and_then(|usage| usage.memory_peak_bytes),
+        cpu_ms: allocation.usage.and_then(|usage| usage.cpu_ms),
+        command: Vec::new(),
+        working_dir: String::new(),
+        script: String::new(),
     }
+}
+
+/// The same, with what runs and where: too long for lists.
+pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
+    let mut shown = to_proto(allocation);
+    shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
+    match &allocation.spec.entrypoint {
+        Entrypoint::Script { text, args } => {
+            shown.script = text.to_string();
+            shown.command.clone_from(args);
+        }
+        Entrypoint::Command { argv } => shown.command.clone_from(argv),
+    }
+    shown
 }
 
 /// The state of this name, in any case: `Running`, `running`.
@@ -120,6 +142,7 @@ mod tests {
             preempted_count: 0,
             held: false,
             telemetry: None,
+            usage: None,
             revision: Revision(9),
         }
     }
@@ -132,6 +155,8 @@ mod tests {
         assert_eq!((requeued.reason.as_str(), requeued.exit_code), ("exit_code 7", None));
         let over = to_proto(&allocation(AllocationState::Failed, Some(EndReason::WalltimeExceeded)));
         assert_eq!((over.reason.as_str(), over.exit_code), ("walltime_exceeded", None));
+        let full = to_proto_in_full(&allocation(AllocationState::Running, None));
+        assert_eq!((full.command, full.working_dir.as_str(), full.script.as_str()), (vec!["true".to_owned()], "/", ""));
         assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_wanted), (5, 0, 7, 2));
     }
 

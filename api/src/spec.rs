@@ -103,6 +103,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         sensitive: false,
         on_isolation: lifecycle::on_isolation_to_model(&spec.on_isolation)?,
         checkpoint: checkpoint::to_model(spec.checkpoint.as_ref())?,
+        hold: spec.hold,
     };
     model.validate()?;
     stdin_check(&model)?;
@@ -152,6 +153,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         connectivity: connectivity::from_model(&spec.connectivity),
         on_isolation: spec.on_isolation.name().to_owned(),
         checkpoint: checkpoint::from_model(spec.checkpoint.as_ref()),
+        hold: spec.hold,
         ..Default::default()
     }
 }

@@ -25,7 +25,7 @@ pub mod watching;
 use crate::later::Later;
 use crate::output::Output;
 use admin::Admin;
-use allocations::{Cancel, Key, Logs, Status};
+use allocations::{Cancel, Key, Logs, Status, Wait};
 use attach::Attach;
 use audit::Audit;
 use checkpoint::Checkpoint;
@@ -36,7 +36,7 @@ use launch::Launch;
 use lease::Lease;
 use network::Network;
 use node::{ListNodes, Node};
-use preempt::{Preempt, Resume};
+use preempt::{Hold, Preempt, Resume};
 use quorum::Quorum;
 use service::Service;
 use session::InteractiveSession;
@@ -53,7 +53,7 @@ use watching::{Compare, Diag, Watch};
 /// Every command asks the agent of this machine (or one that --endpoint names). An allocation is named by its id, by the
 /// beginning of its id where that is unique, or by @last for the one submitted last in this terminal session through these agents.
 #[derive(Parser)]
-#[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -62,8 +62,8 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 well; 1 other; 2 wrong usage; 3 not found; 4 refused; 5 no agent or no
-quorum answers. launch, attach, session and logs -f give the program's own code (128 + signal), 125
-when Lattice failed, 126 and 127 as a shell does.
+quorum answers. launch, attach, session, wait, submit --wait and logs -f give the program's own code
+(128 + signal), 125 when Lattice failed, 126 and 127 as a shell does.
 
 Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output);
 LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it.";
@@ -92,11 +92,16 @@ pub enum Command {
     Status(Later<Status>),
     /// Why an allocation stands where it stands
     Explain(Later<Key>),
+    /// Wait until allocations have ended, and give their exit code
+    Wait(Later<Wait>),
     /// End allocations
     Cancel(Later<Cancel>),
     /// Have allocations save themselves and give their nodes back
     Preempt(Later<Preempt>),
-    /// Have allocations that are Suspended and held go on
+    /// Have allocations that wait for nodes wait until they are resumed
+    Hold(Later<Hold>),
+    /// Have allocations that are held go on
+    #[command(visible_alias = "release")]
     Resume(Later<Resume>),
     /// Show what an allocation's program wrote
     Logs(Later<Logs>),
@@ -155,7 +160,8 @@ impl Command {
     /// Whether a good end gives the exit code of somebody's program rather than ours.
     pub fn gives_the_programs_code(&self) -> bool {
         match self {
-            Self::Launch(_) | Self::Attach(_) => true,
+            Self::Launch(_) | Self::Attach(_) | Self::Wait(_) => true,
+            Self::Submit(submit) => submit.0.wait,
             Self::Session(session) => session.0.what.is_none(),
             Self::Logs(logs) => logs.0.follow,
             _ => false,
@@ -198,6 +204,13 @@ mod tests {
             "status",
             "status 12345 -o json",
             "status --state=running,pending --all",
+            "status -u ada --name x --vcluster q --tenant t --node n1",
+            "submit --wait script.sh",
+            "submit --hold script.sh",
+            "hold 12345 @last",
+            "release 12345",
+            "submit -",
+            "wait 12345 @last --timeout=30m",
             "cancel 1 2 3",
             "cancel --state=pending --all-mine",
             "launch --alloc=12345 hostname",

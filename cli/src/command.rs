@@ -10,7 +10,7 @@ mod explain;
 mod gossip;
 mod gossip_keys;
 mod launch;
-mod lease;
+pub mod lease;
 mod limits;
 mod logs;
 mod members;
@@ -28,6 +28,7 @@ mod telemetry;
 mod tenant;
 mod top;
 mod vcluster;
+mod wait;
 mod watch;
 
 use crate::args::Command;
@@ -47,11 +48,13 @@ use crate::session::Session;
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
     let well = |()| 0;
     match command {
-        Command::Submit(Later(args)) => Box::pin(submit::run(session, args)).await.map(well),
+        Command::Submit(Later(args)) => Box::pin(submit::run(session, args)).await,
         Command::Status(Later(args)) => status::run(session, args).await.map(well),
         Command::Explain(Later(args)) => explain::run(session, args).await.map(well),
+        Command::Wait(Later(args)) => wait::run(session, args).await,
         Command::Cancel(Later(args)) => cancel::run(session, args).await,
         Command::Preempt(Later(args)) => preempt::preempt(session, args).await,
+        Command::Hold(Later(args)) => preempt::hold(session, args).await,
         Command::Resume(Later(args)) => preempt::resume(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
         Command::Top(Later(args)) => top::run(session, args).await.map(well),

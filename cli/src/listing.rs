@@ -10,6 +10,7 @@ use std::time::Duration;
 const PAGE: usize = 1000;
 
 /// What was found.
+#[derive(Default)]
 pub struct Found {
     pub allocations: Vec<v1::Allocation>,
     /// There are more than were wanted.

@@ -23,6 +23,7 @@ mod interrupts;
 mod keyboard;
 mod label;
 mod last;
+mod last_words;
 mod later;
 mod layout;
 mod listing;

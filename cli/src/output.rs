@@ -67,6 +67,14 @@ pub enum Width {
     Wide,
 }
 
+/// How large a table may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableSize {
+    pub width: Width,
+    /// Characters of a line, where it is for a screen; a terse table is made to fit.
+    pub columns: Option<usize>,
+}
+
 /// How data is written. Both have the same fields in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {

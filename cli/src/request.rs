@@ -20,6 +20,9 @@ const WALLTIME_SECONDS_DEFAULT: u64 = 3600;
 /// Bytes a name may have.
 const NAME_BYTES_MAX: usize = 128;
 
+/// Standard input, as the name of a script.
+pub const STDIN: &str = "-";
+
 /// What is to run.
 pub enum Program {
     /// A script with the name of its file.
@@ -37,21 +40,39 @@ pub enum Program {
     Session,
 }
 
-/// Reads a script.
+/// Whether standard input is a file or a pipe, which may have a script.
+pub fn is_piped() -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let about = std::fs::metadata("/dev/stdin").map(|about| about.file_type());
+    about.is_ok_and(|of| of.is_file() || of.is_fifo())
+}
+
+/// There is neither a script nor a command.
+pub fn nothing_to_run() -> Failure {
+    Failure::usage("nothing to run")
+        .hint("`lattice submit SCRIPT`, or `lattice submit -- COMMAND ARGS...`; `lattice submit --help` has examples")
+}
+
+/// Reads a script; that of standard input is named `-`.
 ///
 /// # Errors
 /// A file that cannot be read, that is too large, or that is no script.
 pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> {
-    let path = Path::new(path);
+    let is_stdin = path == STDIN;
+    let path = Path::new(if is_stdin { OsStr::new("stdin") } else { path });
     let shown = path.display();
     let cannot = |error: std::io::Error| {
         let failure = Failure::usage(format!("cannot read the script {shown}: {error}"));
         let command = std::iter::once(shown.to_string()).chain(args.iter().cloned()).collect::<Vec<_>>().join(" ");
         failure.hint(format!("a program and its arguments go after --: `lattice submit -- {command}`"))
     };
-    let mut bytes = Vec::new();
     let most = u64::try_from(SCRIPT_BYTES_MAX).unwrap_or(u64::MAX);
-    File::open(path).map_err(cannot)?.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    let source: Box<dyn Read> = if is_stdin { Box::new(std::io::stdin()) } else { Box::new(File::open(path).map_err(cannot)?) };
+    let mut bytes = Vec::new();
+    source.take(most + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if is_stdin && bytes.is_empty() {
+        return Err(nothing_to_run());
+    }
     if bytes.len() > SCRIPT_BYTES_MAX {
         return Err(Failure::usage(format!("the script {shown} has more than {SCRIPT_BYTES_MAX} bytes"))
             .hint("a program is submitted as `lattice submit -- PROGRAM`"));

@@ -3,7 +3,7 @@
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
 use crate::last;
-use crate::output::{Format, Width};
+use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
 use crate::terminal;
 use lattice_api::client::{Client, ConnectError};
@@ -42,6 +42,11 @@ impl Session {
     /// How much of a table to show.
     pub fn width(&self) -> Width {
         self.settings.width
+    }
+
+    /// How large a table may be.
+    pub fn table_size(&self) -> TableSize {
+        TableSize { width: self.settings.width, columns: terminal::columns() }
     }
 
     /// A connection to the nearest agent that answers.

@@ -1,13 +1,15 @@
 //! Allocations and nodes as JSON and as columns. The JSON's fields are documented and stay.
 
-use crate::output::Width;
-use crate::table::{NOTHING, Table, block};
+use crate::last_words::{LastWord, LastWords};
+use crate::output::{TableSize, Width};
+use crate::table::{Fit, NOTHING, Table, block, shortened};
+use lattice_api::allocation::state_from_name;
 use lattice_api::v1;
 use lattice_model::duration::clock_text;
 use lattice_model::hostlist;
 use lattice_model::resources::{Resources, bytes_text};
 use lattice_model::time::Timestamp;
-use lattice_model::{DEFAULT_VCLUSTER, HoldKind, NodeId};
+use lattice_model::{AllocationState, DEFAULT_VCLUSTER, HoldKind, NodeId};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -30,8 +32,8 @@ pub struct AllocationJson<'a> {
     claimed_at: Option<String>,
     started_at: Option<String>,
     ended_at: Option<String>,
-    tenant: &'a str,
-    vcluster: &'a str,
+    tenant: Option<&'a str>,
+    vcluster: Option<&'a str>,
     uenv: Option<&'a str>,
     uenv_sha256: Option<&'a str>,
     epoch: u64,
@@ -53,6 +55,21 @@ pub struct AllocationJson<'a> {
     held: bool,
     /// While its work is measured more closely: how, until when, and who asked for it.
     telemetry: Option<&'a str>,
+    /// Of one that lives, in a few words: why it waits, or what is amiss where it runs.
+    situation: Option<&'a str>,
+    /// The order in which it is expected to begin, from 1, in its vCluster's queue.
+    queue_place: Option<u32>,
+    /// When its walltime is over, where it runs and has one.
+    ends_by: Option<String>,
+    /// What its work used under its present or last claim, of the nodes that have given it back: the most memory at once on any of
+    /// them, and processor time on all of them.
+    memory_peak_bytes: Option<u64>,
+    cpu_seconds: Option<f64>,
+    /// What runs and where, and the last lines of its standard error; where one allocation was asked for.
+    command: Option<&'a [String]>,
+    working_dir: Option<&'a str>,
+    script: Option<&'a str>,
+    last_stderr: Option<&'a [LastWord]>,
 }
 
 /// A checkpoint of an allocation as JSON.
@@ -92,7 +109,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             id: &a.id,
             name: &a.name,
             state: &a.state,
-            reason: filled(&a.reason),
+            reason: filled(&a.reason).filter(|reason| !reason.eq_ignore_ascii_case(&a.state)),
             owner: &a.owner,
             nodes: &a.nodes,
             nodes_wanted: a.nodes_wanted,
@@ -104,8 +121,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             claimed_at: time(a.claimed_at_ms),
             started_at: time(a.started_at_ms),
             ended_at: time(a.ended_at_ms),
-            tenant: &a.tenant,
-            vcluster: &a.vcluster,
+            tenant: filled(&a.tenant),
+            vcluster: filled(&a.vcluster),
             uenv: filled(&a.uenv),
             uenv_sha256: filled(&a.uenv_sha256),
             epoch: a.epoch,
@@ -120,8 +137,25 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             preemption: filled(&a.preemption),
             held: a.held,
             telemetry: filled(&a.telemetry),
+            situation: filled(&a.situation),
+            queue_place: (a.queue_place > 0).then_some(a.queue_place),
+            ends_by: ends_by_ms(a).and_then(time),
+            memory_peak_bytes: a.memory_peak_bytes,
+            cpu_seconds: a.cpu_ms.map(|ms| ms as f64 / 1e3),
+            command: (!a.command.is_empty()).then_some(&a.command[..]),
+            working_dir: filled(&a.working_dir),
+            script: filled(&a.script),
+            last_stderr: None,
             checkpoint: a.checkpoint.as_ref().map(|c| CheckpointJson { id: &c.id, epoch: c.epoch, step: c.step, bytes: c.bytes }),
         }
+    }
+}
+
+impl<'a> AllocationJson<'a> {
+    /// One that was asked for, with the last lines of its standard error.
+    pub fn of_one(a: &'a v1::Allocation, last_words: &'a LastWords) -> Self {
+        let last_stderr = (!last_words.lines.is_empty()).then_some(&last_words.lines[..]);
+        Self { last_stderr, ..Self::from(a) }
     }
 }
 
@@ -179,29 +213,75 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
     }
 }
 
+/// What lives first: what has nodes, then what waits, in the order in which it is expected to begin, then what waits for something
+/// else than its turn, then what has ended, each newest first.
+pub fn live_first(allocations: &mut [v1::Allocation]) {
+    allocations.sort_by(|a, b| {
+        let newest_first = || (b.submitted_at_ms, &b.id).cmp(&(a.submitted_at_ms, &a.id));
+        let in_line = || (queue(&a.vcluster), a.queue_place).cmp(&(queue(&b.vcluster), b.queue_place));
+        part(a).cmp(&part(b)).then_with(|| if part(a) == Part::InLine { in_line() } else { newest_first() })
+    });
+}
+
+/// The parts of a list of allocations, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    HasNodes,
+    InLine,
+    Waits,
+    Ended,
+}
+
+fn part(a: &v1::Allocation) -> Part {
+    match state_from_name(&a.state) {
+        Ok(AllocationState::Staging | AllocationState::Running) => Part::HasNodes,
+        Ok(AllocationState::Pending | AllocationState::Suspended) if a.queue_place > 0 => Part::InLine,
+        Ok(AllocationState::Pending | AllocationState::Suspended) => Part::Waits,
+        Ok(AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled) | Err(_) => Part::Ended,
+    }
+}
+
+/// Characters of a command that are shown; the JSON has all of it.
+const COMMAND_CHARS_MAX: usize = 400;
+
+/// Characters of a reason in a list on a screen.
+const REASON_CHARS_MAX: usize = 40;
+
+/// How a list of allocations becomes narrower.
+const ALLOCATIONS_FIT: Fit<'_> = Fit {
+    left_out: &["WALLTIME", "VCLUSTER", "ELAPSED"],
+    shortened: &[("NAME", 8), ("OWNER", 8)],
+    wrapped: &[("REASON", 16)],
+    given_up: &["NODES"],
+};
+
 /// The listing of allocations, in the order given; wide with who pays, what they use, and where they are.
-pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool, width: Width) -> String {
-    let (first, last) = (["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "VCLUSTER"], ["REASON"]);
-    let more: &[&str] = if width == Width::Wide { &["TENANT", "UENV", "ON"] } else { &[] };
+pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool, size: TableSize) -> String {
+    let is_wide = size.width == Width::Wide;
+    let (first, last) = (["ID", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "LEFT", "VCLUSTER"], ["REASON"]);
+    let more: &[&str] = if is_wide { &["TENANT", "UENV", "ON"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &last[..]].concat());
     for a in allocations {
         let mut cells = vec![
             short(&a.id).to_owned(),
             a.name.clone(),
-            if owners || width == Width::Wide { a.owner.clone() } else { String::new() },
+            if owners || is_wide { a.owner.clone() } else { String::new() },
             a.state.clone(),
             a.nodes_wanted.to_string(),
             walltime(a),
             elapsed(a, now).unwrap_or_default(),
+            left(a, now).unwrap_or_default(),
             queue(&a.vcluster).to_owned(),
         ];
-        if width == Width::Wide {
+        if is_wide {
             cells.extend([a.tenant.clone(), a.uenv.clone(), folded(&a.nodes)]);
         }
-        cells.push(reason(a));
+        let why = filled(&a.situation).map_or_else(|| reason(a), str::to_owned);
+        // Of what has ended it may be long; `status ID` has all of it.
+        cells.push(if size.columns.is_some() && !is_wide { shortened(&why, REASON_CHARS_MAX) } else { why });
         table.row(cells);
     }
-    table.shown(&["OWNER", "REASON"], width)
+    table.on_screen(&["OWNER", "REASON"], &ALLOCATIONS_FIT, size)
 }
 
 /// The columns of [`allocation_row`].
@@ -240,17 +320,26 @@ pub fn with_exit(hold: &str) -> String {
 }
 
 /// Everything about one allocation.
-pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
+pub fn allocation_block(a: &v1::Allocation, last_words: &LastWords, now: Timestamp) -> String {
     let ranks = u64::from(a.nodes_wanted) * u64::from(a.tasks_per_node);
     let nodes = if a.nodes.is_empty() { format!("{} wanted", a.nodes_wanted) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
     let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
+    let ended = last_stderr(last_words);
     block(&[
         ("ID", a.id.clone()),
         ("Name", a.name.clone()),
         ("Owner", a.owner.clone()),
         ("State", a.state.clone()),
+        ("Situation", situation(a)),
         ("Reason", reason(a)),
         ("Exit code", a.exit_code.map(|code| code.to_string()).unwrap_or_default()),
+        ("Last stderr", ended.first().cloned().unwrap_or_default()),
+        ("", ended.get(1).cloned().unwrap_or_default()),
+        ("Memory peak", a.memory_peak_bytes.map(|bytes| used(a, bytes_text(bytes), "on one node")).unwrap_or_default()),
+        ("Processor time", a.cpu_ms.map(|ms| used(a, format!("{:.1} s", ms as f64 / 1e3), "in all")).unwrap_or_default()),
+        ("Script", script(a)),
+        ("Command", command(a)),
+        ("Directory", a.working_dir.clone()),
         ("Nodes", nodes),
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Tasks", format!("{} on each node, {ranks} in all", a.tasks_per_node)),
@@ -279,52 +368,112 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
     ])
 }
 
+/// Why it stands where it stands; its place in line beside it.
+fn situation(a: &v1::Allocation) -> String {
+    match a.queue_place {
+        0 => a.situation.clone(),
+        place => format!("{} (place {place} in the queue)", a.situation),
+    }
+}
+
+/// What was used, and of how many nodes that is known.
+fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
+    let nodes = a.nodes.len();
+    let known =
+        if a.usage_nodes as usize == nodes { String::new() } else { format!(" ({} of {nodes} nodes told it so far)", a.usage_nodes) };
+    if nodes > 1 { format!("{amount} {of}{known}") } else { format!("{amount}{known}") }
+}
+
+/// The script's name and length; its text is in the JSON.
+fn script(a: &v1::Allocation) -> String {
+    match a.script.lines().count() {
+        0 => String::new(),
+        1 => format!("{} (1 line; -o json has it)", a.name),
+        lines => format!("{} ({lines} lines; -o json has them)", a.name),
+    }
+}
+
+/// The command, or the script's arguments, as a shell would have them.
+fn command(a: &v1::Allocation) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    let quoted = |word: &String| {
+        let is_plain = !word.is_empty() && word.chars().all(plain);
+        if is_plain { word.clone() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    };
+    let words: Vec<String> = a.command.iter().map(quoted).collect();
+    let text = words.join(" ");
+    if text.chars().count() <= COMMAND_CHARS_MAX { text } else { text.chars().take(COMMAND_CHARS_MAX).chain(['…']).collect() }
+}
+
+/// Who wrote which last line.
+fn last_stderr(words: &LastWords) -> Vec<String> {
+    let line = |word: &LastWord| match word.launch {
+        0 => word.line.clone(),
+        launch => format!("{} (rank {} of launch {launch})", word.line, word.rank),
+    };
+    let unread = words.unread.iter().map(|why| format!("not read: {why}"));
+    words.lines.iter().map(line).chain(unread).take(2).collect()
+}
+
 fn checkpoint(c: &v1::CheckpointRef) -> String {
     let step = c.step.map_or_else(String::new, |step| format!(", step {step}"));
     format!("{} ({}{step})", short(&c.id), bytes_text(c.bytes))
 }
 
-/// The listing of nodes, in the order given. Of what can be shared it says how much is free of how much; wide how large each conformance
-/// group is, since when each node stands where it stands, and where it is.
-pub fn nodes_table(nodes: &[v1::Node], width: Width) -> String {
-    let is_wide = width == Width::Wide;
-    let first = ["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "CONFORMANCE", "ALLOCATIONS", "GOSSIP", "UNLIMITED"];
-    let more: &[&str] = if is_wide { &["SINCE", "MESH"] } else { &[] };
+/// How a list of nodes becomes narrower.
+const NODES_FIT: Fit<'_> = Fit {
+    left_out: &["CONFORMANCE"],
+    shortened: &[("VCLUSTER", 8), ("NODE", 12)],
+    wrapped: &[("REASON", 16)],
+    given_up: &["ALLOCATIONS", "VCLUSTER"],
+};
+
+/// The listing of nodes, in the order given. It says how much of each is free of how much; wide what each has and does not keep work
+/// to, how large each conformance group is, since when each node stands where it stands, and where it is.
+pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
+    let is_wide = size.width == Width::Wide;
+    let first = ["NODE", "STATE", "FREE CORES", "FREE MEMORY", "FREE GPUS", "VCLUSTER", "CONFORMANCE", "ALLOCATIONS", "GOSSIP"];
+    let more: &[&str] = if is_wide { &["FEATURES", "UNLIMITED", "SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
     // Where all are alike it says nothing, unless it is asked for.
     let told = |n: &v1::Node| n.conformance.as_ref().map(|told| (told.fingerprint.clone(), told.drifted_since_ms != 0));
     let differ = nodes.iter().any(|n| told(n) != nodes.first().and_then(told) || told(n).is_some_and(|(_, drifted)| drifted));
     let several = nodes.iter().any(|n| queue(&n.vcluster) != DEFAULT_VCLUSTER);
+    let any_gpus = nodes.iter().any(|n| n.gpus > 0);
+    let all_alive = nodes.iter().all(|n| n.gossip == "alive");
     for n in nodes {
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
         let free = size.minus(&resources(&n.committed.unwrap_or_default()));
+        let ids: Vec<&str> = n.allocations.iter().map(|id| short(id)).collect();
         let mut cells = vec![
             n.id.clone(),
             n.state.clone(),
             free_of(free.cores, n.cores, |cores| cores.to_string()),
             free_of(free.memory_bytes, n.memory_bytes, memory),
-            free_of(free.gpus, n.gpus, |gpus| gpus.to_string()),
+            if any_gpus || is_wide { free_of(free.gpus, n.gpus, |gpus| gpus.to_string()) } else { String::new() },
             if several || is_wide { queue(&n.vcluster).to_owned() } else { String::new() },
-            n.features.join(","),
-            n.conformance.as_ref().filter(|_| differ || is_wide).map(|told| conformance(told, width)).unwrap_or_default(),
-            n.allocations.iter().map(|id| short(id)).collect::<Vec<_>>().join(","),
-            n.gossip.clone(),
-            n.unlimited.join(","),
+            n.conformance.as_ref().filter(|_| differ || is_wide).map(|told| conformance(told, is_wide)).unwrap_or_default(),
+            match ids[..] {
+                [first, _, ..] if !is_wide => format!("{first}+{}", ids.len() - 1),
+                _ => ids.join(","),
+            },
+            if all_alive && !is_wide { String::new() } else { n.gossip.clone() },
         ];
         if is_wide {
-            cells.extend([time(n.state_since_ms).unwrap_or_default(), n.mesh_address.clone()]);
+            let since = time(n.state_since_ms).unwrap_or_default();
+            cells.extend([n.features.join(","), n.unlimited.join(","), since, n.mesh_address.clone()]);
         }
         cells.push(standing(n));
         table.row(cells);
     }
-    table.shown(&["VCLUSTER", "FEATURES", "CONFORMANCE", "UNLIMITED", "REASON"], width)
+    table.on_screen(&["FREE GPUS", "VCLUSTER", "CONFORMANCE", "GOSSIP", "REASON"], &NODES_FIT, size)
 }
 
 /// The group of a node on a line; wide with how many are of it. No spaces within: people sort by it and count.
-fn conformance(told: &v1::Conformance, width: Width) -> String {
+fn conformance(told: &v1::Conformance, is_wide: bool) -> String {
     let group = short(&told.fingerprint);
-    let nodes = if width == Width::Wide { format!("({})", told.group_nodes.max(1)) } else { String::new() };
-    let stale = if width == Width::Wide && told.stale { " stale" } else { "" };
+    let nodes = if is_wide { format!("({})", told.group_nodes.max(1)) } else { String::new() };
+    let stale = if is_wide && told.stale { " stale" } else { "" };
     let drifted = if told.drifted_since_ms == 0 { "" } else { " drifted" };
     format!("{group}{nodes}{stale}{drifted}")
 }
@@ -388,6 +537,22 @@ fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     (a.started_at_ms != 0).then(|| clock(end.since_ms(Timestamp(a.started_at_ms)) / 1000))
 }
 
+/// When its walltime is over, where it runs and has one.
+fn ends_by_ms(a: &v1::Allocation) -> Option<u64> {
+    let runs = a.started_at_ms != 0 && part(a) == Part::HasNodes && a.walltime_seconds > 0;
+    runs.then(|| a.started_at_ms.saturating_add(a.walltime_seconds.saturating_mul(1000)))
+}
+
+/// How much of its walltime is left: all of it, while it waits.
+fn left(a: &v1::Allocation, now: Timestamp) -> Option<String> {
+    match part(a) {
+        _ if a.walltime_seconds == 0 => None,
+        Part::HasNodes => Some(ends_by_ms(a).map_or_else(|| walltime(a), |end| clock(Timestamp(end).since_ms(now) / 1000))),
+        Part::InLine | Part::Waits => Some(walltime(a)),
+        Part::Ended => None,
+    }
+}
+
 /// Why; nothing where it only repeats the state.
 fn reason(a: &v1::Allocation) -> String {
     match a.reason.as_str() {
@@ -401,9 +566,16 @@ fn memory(bytes: u64) -> String {
     if bytes == 0 { NOTHING.to_owned() } else { bytes_text(bytes) }
 }
 
-/// `2 of 4 free`, and plainly how much there is where all of it is.
+/// `2 of 4`, `128 of 512 GiB`, and plainly how much there is where all of it is free.
 fn free_of<T: PartialEq>(free: T, size: T, text: impl Fn(T) -> String) -> String {
-    if free == size { text(size) } else { format!("{} of {} free", text(free), text(size)) }
+    if free == size {
+        return text(size);
+    }
+    let (free, size) = (text(free).replace(".0 ", " "), text(size).replace(".0 ", " "));
+    match (free.split_once(' '), size.split_once(' ')) {
+        (Some((number, unit)), Some((_, whole))) if unit == whole => format!("{number} of {size}"),
+        _ => format!("{free} of {size}"),
+    }
 }
 
 fn resources(amount: &v1::Amount) -> Resources {
@@ -447,31 +619,91 @@ mod tests {
             tasks_per_node: 1,
             walltime_seconds: 7200,
             submitted_at_ms: 1_772_704_810_000,
+            situation: "next: wants 4 nodes, 2 are free".into(),
+            queue_place: 1,
             ..Default::default()
         }
     }
+
+    const TERSE: TableSize = TableSize { width: Width::Terse, columns: None };
+    const WIDE: TableSize = TableSize { width: Width::Wide, columns: Some(80) };
+    /// The narrowest screen that everything is made for.
+    const NARROW: TableSize = TableSize { width: Width::Terse, columns: Some(80) };
 
     const NOW: Timestamp = Timestamp(1_772_704_812_000 + 51_781_900);
 
     #[test]
     fn allocations_as_the_documents_list_them() {
-        let listed = allocations_table(&[running(), pending()], NOW, false, Width::Terse);
+        let listed = allocations_table(&[running(), pending()], NOW, false, TERSE);
         let want = "\
-ID        NAME          STATE    NODES  WALLTIME  ELAPSED   VCLUSTER
-1f0c9a4e  training-run  Running  3      72:00:00  14:23:01  ml-training
-20000000  eval          Pending  4      02:00:00  —         default
+ID        NAME          STATE    NODES  WALLTIME  ELAPSED   LEFT      VCLUSTER     REASON
+1f0c9a4e  training-run  Running  3      72:00:00  14:23:01  57:36:58  ml-training  —
+20000000  eval          Pending  4      02:00:00  —         02:00:00  default      next: wants 4 nodes, 2 are free
 ";
         assert_eq!(listed, want);
         let failed =
             v1::Allocation { state: "Failed".into(), reason: "walltime_exceeded".into(), ended_at_ms: 1_772_704_813_000, ..running() };
         let completed = v1::Allocation { state: "Completed".into(), reason: "completed".into(), ..failed.clone() };
         let want = "\
-ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   VCLUSTER     REASON
-1f0c9a4e  training-run  ada    Failed     3      72:00:00  00:00:01  ml-training  walltime_exceeded
-1f0c9a4e  training-run  ada    Completed  3      72:00:00  00:00:01  ml-training  —
+ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUSTER     REASON
+1f0c9a4e  training-run  ada    Failed     3      72:00:00  00:00:01  —     ml-training  walltime_exceeded
+1f0c9a4e  training-run  ada    Completed  3      72:00:00  00:00:01  —     ml-training  —
 ";
-        assert_eq!(allocations_table(&[failed, completed], NOW, true, Width::Terse), want);
-        assert_eq!(allocations_table(&[], NOW, false, Width::Terse), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  VCLUSTER\n");
+        assert_eq!(allocations_table(&[failed, completed], NOW, true, TERSE), want);
+        assert_eq!(allocations_table(&[], NOW, false, TERSE), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER\n");
+    }
+
+    #[test]
+    fn what_lives_comes_first_and_what_waits_in_the_order_in_which_it_is_expected() {
+        let ended = v1::Allocation { id: "e".into(), state: "Failed".into(), submitted_at_ms: 99, ..Default::default() };
+        let waits = |id: &str, queue_place| v1::Allocation { id: id.into(), queue_place, ..pending() };
+        let mut all = [ended, waits("q2", 2), waits("never", 0), waits("q1", 1), running()];
+        live_first(&mut all);
+        assert_eq!(all.each_ref().map(|a| short(&a.id)), ["1f0c9a4e", "q1", "q2", "never", "e"]);
+    }
+
+    #[test]
+    fn lists_fit_on_a_narrow_screen() {
+        let lost = v1::Allocation { situation: "node n3 is Down: confirm-dead".into(), ..running() };
+        let failed =
+            v1::Allocation { state: "Failed".into(), reason: "prologue_failed on n1: no space left on device".into(), ..running() };
+        let want = "\
+ID        NAME      OWNER  STATE    NODES  LEFT      REASON
+1f0c9a4e  trainin…  ada    Running  3      57:36:58  node n3 is Down:
+                                                     confirm-dead
+20000000  eval      bob    Pending  4      02:00:00  next: wants 4 nodes, 2 are
+                                                     free
+1f0c9a4e  trainin…  ada    Failed   3      —         prologue_failed on n1: no
+                                                     space left on…
+";
+        let listed = allocations_table(&[lost, pending(), failed], NOW, true, NARROW);
+        assert_eq!(listed, want);
+        let node = |id: &str, committed, reason: &str| v1::Node {
+            id: id.into(),
+            state: "Degraded".into(),
+            reason: reason.into(),
+            cores: 128,
+            memory_bytes: 512 << 30,
+            gpus: 4,
+            committed: Some(committed),
+            allocations: vec!["1f0c9a4e".into(), "2f0c9a4e".into()],
+            schedulable: true,
+            gossip: "alive".into(),
+            features: vec!["gpu".into(), "gpu_type=GH200".into(), "nvme_scratch".into()],
+            ..Default::default()
+        };
+        let half = v1::Amount { cores: 64, memory_bytes: 256 << 30, gpus: 2 };
+        let listed = nodes_table(&[node("n1", half, ""), node("n2", half, "not well: disk: 3 % are free")], NARROW);
+        let want = "\
+NODE  STATE     FREE CORES  FREE MEMORY     FREE GPUS  REASON
+n1    Degraded  64 of 128   256 of 512 GiB  2 of 4     —
+n2    Degraded  64 of 128   256 of 512 GiB  2 of 4     not well: disk: 3 % are
+                                                       free
+";
+        assert_eq!(listed, want);
+        for line in listed.lines() {
+            assert!(line.chars().count() <= 80, "{listed}");
+        }
     }
 
     #[test]
@@ -490,7 +722,40 @@ Claimed:    2026-03-05T10:00:01.000Z
 Started:    2026-03-05T10:00:12.000Z
 vCluster:   ml-training
 ";
-        assert_eq!(allocation_block(&running(), NOW), want);
+        assert_eq!(allocation_block(&running(), &LastWords::default(), NOW), want);
+    }
+
+    #[test]
+    fn one_that_has_ended_has_a_summary() {
+        let ended = v1::Allocation {
+            state: "Failed".into(),
+            reason: "exit_code 3".into(),
+            exit_code: Some(3),
+            ended_at_ms: 1_772_704_813_000,
+            usage_nodes: 2,
+            memory_peak_bytes: Some(3 << 30),
+            cpu_ms: Some(61_250),
+            command: vec!["./run it".into(), "a'b".into(), "-n=3".into()],
+            working_dir: "/home/ada".into(),
+            script: "#!/bin/sh\nexit 3\n".into(),
+            ..running()
+        };
+        let line = |launch, line: &str| LastWord { launch, rank: 1, line: line.into() };
+        let words = LastWords { lines: vec![line(0, "no such file"), line(2, "segfault")], unread: None };
+        let shown = allocation_block(&ended, &words, NOW);
+        for want in [
+            "Last stderr:     no such file\n",
+            "                 segfault (rank 1 of launch 2)\n",
+            "Memory peak:     3.0 GiB on one node (2 of 3 nodes told it so far)\n",
+            "Processor time:  61.2 s in all (2 of 3 nodes told it so far)\n",
+            "Script:          training-run (2 lines; -o json has them)\n",
+            "Command:         './run it' 'a'\\''b' -n=3\n",
+            "Directory:       /home/ada\n",
+        ] {
+            assert!(shown.contains(want), "{want}\n{shown}");
+        }
+        let unread = LastWords { lines: vec![], unread: Some("the node is away".into()) };
+        assert!(allocation_block(&ended, &unread, NOW).contains("Last stderr:     not read: the node is away\n"));
     }
 
     #[test]
@@ -505,11 +770,13 @@ vCluster:   ml-training
                 "owner": "ada", "nodes": ["n1", "n2", "n3"], "nodes_wanted": 3, "tasks_per_node": 2, "exit_code": 0,
                 "requeue_count": 1, "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
-                "tenant": "", "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
+                "tenant": null, "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
                 "on_isolation": null, "isolation_note": null,
                 "expose": [],
                 "checkpoint": null, "preempted_count": 0, "preemption": null, "held": false, "telemetry": null,
+                "situation": null, "queue_place": null, "ends_by": "2026-03-08T10:00:12.000Z",
+                "memory_peak_bytes": null, "cpu_seconds": null, "command": null, "working_dir": null, "script": null, "last_stderr": null,
             })
         );
     }
@@ -539,28 +806,32 @@ vCluster:   ml-training
             ..Default::default()
         };
         let want = "\
-NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   UNLIMITED  REASON
-n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —          —
-login  Degraded  2      800 MiB    0     —            suspect  memory,io  silent for 31 s; cordon by ada since 2026: fan (`lattice node uncordon` lifts it); takes no work (schedulable: false)
+NODE   STATE     FREE CORES  FREE MEMORY  FREE GPUS  ALLOCATIONS  GOSSIP   REASON
+n1     Ready     64          512.0 GiB    4          1f0c9a4e     alive    —
+login  Degraded  2           800 MiB      0          —            suspect  silent for 31 s; cordon by ada since 2026: fan (`lattice node uncordon` lifts it); takes no work (schedulable: false)
 ";
-        assert_eq!(nodes_table(&[node.clone(), login], Width::Terse), want);
-        assert!(!nodes_table(std::slice::from_ref(&node), Width::Terse).contains("REASON"));
+        assert_eq!(nodes_table(&[node.clone(), login], TERSE), want);
+        assert!(!nodes_table(std::slice::from_ref(&node), TERSE).contains("REASON"));
         let of = |vcluster: &str| v1::Node { vcluster: vcluster.into(), ..node.clone() };
-        assert!(nodes_table(&[of("small"), of("default")], Width::Terse).contains("4     small     1f0c9a4e"));
-        let partly = v1::Node { committed: Some(v1::Amount { cores: 16, memory_bytes: 128 << 30, gpus: 0 }), ..node };
+        assert!(nodes_table(&[of("small"), of("default")], TERSE).contains("4          small     1f0c9a4e"));
+        let partly = v1::Node {
+            committed: Some(v1::Amount { cores: 16, memory_bytes: 128 << 30, gpus: 0 }),
+            allocations: vec!["1f0c9a4e".into(); 2],
+            ..node
+        };
         let want = "\
-NODE  STATE  CORES          MEMORY                       GPUS  ALLOCATIONS  GOSSIP
-n1    Ready  48 of 64 free  384.0 GiB of 512.0 GiB free  4     1f0c9a4e     alive
+NODE  STATE  FREE CORES  FREE MEMORY     FREE GPUS  ALLOCATIONS
+n1    Ready  48 of 64    384 of 512 GiB  4          1f0c9a4e+1
 ";
-        assert_eq!(nodes_table(&[partly], Width::Terse), want);
+        assert_eq!(nodes_table(&[partly], TERSE), want);
     }
 
     #[test]
     fn wide_has_every_column_and_more() {
-        let listed = allocations_table(&[v1::Allocation { tenant: "physics".into(), ..running() }], NOW, false, Width::Wide);
+        let listed = allocations_table(&[v1::Allocation { tenant: "physics".into(), ..running() }], NOW, false, WIDE);
         let want = "\
-ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   VCLUSTER     TENANT   UENV  ON      REASON
-1f0c9a4e  training-run  ada    Running  3      72:00:00  14:23:01  ml-training  physics  —     n[1-3]  —
+ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   LEFT      VCLUSTER     TENANT   UENV  ON      REASON
+1f0c9a4e  training-run  ada    Running  3      72:00:00  14:23:01  57:36:58  ml-training  physics  —     n[1-3]  —
 ";
         assert_eq!(listed, want);
         let told = v1::Conformance { fingerprint: "0123456789abcdef".into(), group_nodes: 3, ..Default::default() };
@@ -577,14 +848,14 @@ ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   VCLUSTER     
             ..Default::default()
         };
         let want = "\
-NODE  STATE  CORES  MEMORY     GPUS  VCLUSTER  FEATURES  CONFORMANCE  ALLOCATIONS  GOSSIP  UNLIMITED  SINCE                     MESH     REASON
-n1    Ready  64     512.0 GiB  0     default   —         01234567(3)  —            alive   —          2026-03-05T10:00:00.000Z  h1:9401  —
+NODE  STATE  FREE CORES  FREE MEMORY  FREE GPUS  VCLUSTER  CONFORMANCE  ALLOCATIONS  GOSSIP  FEATURES  UNLIMITED  SINCE                     MESH     REASON
+n1    Ready  64          512.0 GiB    0          default   01234567(3)  —            alive   —         —          2026-03-05T10:00:00.000Z  h1:9401  —
 ";
-        assert_eq!(nodes_table(std::slice::from_ref(&node), Width::Wide), want);
-        assert!(!nodes_table(std::slice::from_ref(&node), Width::Terse).contains("CONFORMANCE"), "where all are alike it says nothing");
+        assert_eq!(nodes_table(std::slice::from_ref(&node), WIDE), want);
+        assert!(!nodes_table(std::slice::from_ref(&node), TERSE).contains("CONFORMANCE"), "where all are alike it says nothing");
         let drifted = v1::Conformance { drifted_since_ms: 1, group_nodes: 1, ..told };
         let drifted = v1::Node { conformance: Some(drifted), ..node };
-        assert!(nodes_table(std::slice::from_ref(&drifted), Width::Wide).contains("  01234567(1) drifted  "));
-        assert!(nodes_table(&[drifted], Width::Terse).contains("  01234567 drifted  "));
+        assert!(nodes_table(std::slice::from_ref(&drifted), WIDE).contains("  01234567(1) drifted  "));
+        assert!(nodes_table(&[drifted], TERSE).contains("  01234567 drifted  "));
     }
 }

@@ -1,6 +1,6 @@
 //! Aligned columns, and blocks of `Label:  value`.
 
-use crate::output::Width;
+use crate::output::{TableSize, Width};
 
 /// What stands where there is nothing.
 pub const NOTHING: &str = "—";
@@ -32,23 +32,124 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// The same, and terse it is made to fit on the screen.
+    pub fn on_screen(&self, optional: &[&str], fit: &Fit<'_>, size: TableSize) -> String {
+        match size.width {
+            Width::Terse => self.fitted(optional, fit, size.columns),
+            Width::Wide => self.text(&[]),
+        }
+    }
+
     /// The text, with the columns left out whose name is in `optional` and that are empty in every row.
     pub fn text(&self, optional: &[&str]) -> String {
+        self.fitted(optional, &Fit::default(), None)
+    }
+
+    /// The same, made to fit on lines of so many characters, as far as `fit` lets it.
+    fn fitted(&self, optional: &[&str], fit: &Fit<'_>, columns_max: Option<usize>) -> String {
         let filled = |column: usize| self.rows.iter().any(|row| row[column] != NOTHING);
-        let columns: Vec<usize> =
+        let mut columns: Vec<usize> =
             (0..self.heading.len()).filter(|&column| !optional.contains(&self.heading[column]) || filled(column)).collect();
         let heading: Vec<String> = self.heading.iter().map(|name| (*name).to_owned()).collect();
         let lines: Vec<&Vec<String>> = std::iter::once(&heading).chain(&self.rows).collect();
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = columns.iter().map(|&column| width(column)).collect();
+        let mut widths: Vec<usize> =
+            (0..self.heading.len()).map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)).collect();
+        if let Some(most) = columns_max {
+            self.narrow(&mut columns, &mut widths, fit, most);
+        }
         let mut text = String::new();
         for line in lines {
-            let cells = columns.iter().zip(&widths).map(|(&column, &width)| format!("{:width$}", line[column]));
-            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-            text.push('\n');
+            let is_wrapped = |column: usize| fit.wrapped.iter().any(|(name, _)| *name == self.heading[column]);
+            let parts: Vec<Vec<String>> = columns
+                .iter()
+                .map(|&column| match is_wrapped(column) {
+                    true => wrapped(&line[column], widths[column]),
+                    false => vec![shortened(&line[column], widths[column])],
+                })
+                .collect();
+            for row in 0..parts.iter().map(Vec::len).max().unwrap_or(0) {
+                let cells = parts.iter().zip(&columns).map(|(part, &column)| {
+                    let width = widths[column];
+                    format!("{:width$}", part.get(row).map_or("", String::as_str))
+                });
+                text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+                text.push('\n');
+            }
         }
         text
     }
+
+    /// Leaves columns out, then shortens others, until a line has at most so many characters or nothing more may go.
+    fn narrow(&self, columns: &mut Vec<usize>, widths: &mut [usize], fit: &Fit<'_>, most: usize) {
+        let total = |columns: &[usize], widths: &[usize]| {
+            columns.iter().map(|&column| widths[column]).sum::<usize>() + 2 * columns.len().saturating_sub(1)
+        };
+        let of = |name: &str| self.heading.iter().position(|heading| *heading == name);
+        for name in fit.left_out {
+            if total(columns, widths) <= most {
+                return;
+            }
+            columns.retain(|&column| Some(column) != of(name));
+        }
+        let whole = widths.to_vec();
+        for given_up in std::iter::once(None).chain(fit.given_up.iter().map(Some)) {
+            widths.copy_from_slice(&whole);
+            columns.retain(|&column| given_up.is_none_or(|name| Some(column) != of(name)));
+            for (name, least) in fit.shortened.iter().chain(fit.wrapped) {
+                let over = total(columns, widths).saturating_sub(most);
+                if let Some(column) = of(name).filter(|column| columns.contains(column)) {
+                    widths[column] = widths[column].saturating_sub(over).max((*least).min(widths[column]));
+                }
+            }
+            if total(columns, widths) <= most {
+                return;
+            }
+        }
+    }
+}
+
+/// How a table is made narrower: columns that are left out, in this order, then columns that are shortened, then columns whose
+/// texts go on in the next line, each with so many characters at least; where that is not enough, further columns are given up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fit<'a> {
+    pub left_out: &'a [&'a str],
+    pub shortened: &'a [(&'a str, usize)],
+    pub wrapped: &'a [(&'a str, usize)],
+    pub given_up: &'a [&'a str],
+}
+
+/// A text in lines of at most so many characters, broken between words where that is possible.
+fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word: Vec<char> = word.chars().collect();
+        let last = lines.last_mut().expect("there is one");
+        let room = most.saturating_sub(last.chars().count() + 1);
+        if !last.is_empty() && word.len() <= room {
+            last.push(' ');
+            last.extend(word);
+            continue;
+        }
+        if !last.is_empty() {
+            lines.push(String::new());
+        }
+        while word.len() > most.max(1) {
+            let rest = word.split_off(most.max(1));
+            lines.last_mut().expect("there is one").extend(word);
+            lines.push(String::new());
+            word = rest;
+        }
+        lines.last_mut().expect("there is one").extend(word);
+    }
+    lines
+}
+
+/// At most so many characters of a text; a longer one ends in an ellipsis.
+pub fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// Rows that come one after the other under one heading. Columns become wider where they must; all of them are shown.
@@ -82,11 +183,13 @@ impl Rows {
     }
 }
 
-/// Lines of `Label:  value` with the values aligned; a pair without a value is left out.
+/// Lines of `Label:  value` with the values aligned; a pair without a value is left out, and one without a label goes on with the
+/// one before.
 pub fn block(pairs: &[(&str, String)]) -> String {
     let shown = || pairs.iter().filter(|(_, value)| !value.is_empty());
     let width = shown().map(|(label, _)| label.chars().count() + 1).max().unwrap_or(0);
-    shown().map(|(label, value)| format!("{:width$}  {}\n", format!("{label}:"), one_line(value))).collect()
+    let named = |label: &str| if label.is_empty() { String::new() } else { format!("{label}:") };
+    shown().map(|(label, value)| format!("{:width$}  {}\n", named(label), one_line(value))).collect()
 }
 
 /// Text that a server sent, without what would disturb a terminal.
@@ -105,6 +208,28 @@ mod tests {
         table.row(vec!["22".into(), String::new(), String::new()]);
         assert_eq!(table.text(&["REASON"]), "ID  NAME\n1   é-long-name\n22  —\n");
         assert_eq!(table.text(&[]), "ID  NAME         REASON\n1   é-long-name  —\n22  —            —\n");
+    }
+
+    #[test]
+    fn what_is_too_wide_loses_columns_and_then_the_ends_of_texts() {
+        let mut table = Table::new(&["ID", "NAME", "WALLTIME", "REASON"]);
+        table.row(vec!["1".into(), "a-long-name".into(), "01:00:00".into(), "behind 2 submitted before it".into()]);
+        let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6), ("REASON", 10)], wrapped: &[], given_up: &[] };
+        let at = |columns| table.on_screen(&[], &fit, TableSize { width: Width::Terse, columns });
+        let whole = "ID  NAME         WALLTIME  REASON\n1   a-long-name  01:00:00  behind 2 submitted before it\n";
+        assert_eq!((at(None).as_str(), at(Some(55)).as_str()), (whole, whole));
+        assert_eq!(at(Some(45)), "ID  NAME         REASON\n1   a-long-name  behind 2 submitted before it\n");
+        assert_eq!(at(Some(40)), "ID  NAME    REASON\n1   a-lon…  behind 2 submitted before it\n");
+        assert_eq!(at(Some(30)), "ID  NAME    REASON\n1   a-lon…  behind 2 submitte…\n");
+        assert_eq!(at(Some(5)), "ID  NAME    REASON\n1   a-lon…  behind 2 …\n", "no less than that");
+        assert_eq!(table.on_screen(&[], &fit, TableSize { width: Width::Wide, columns: Some(30) }), whole);
+        let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6)], wrapped: &[("REASON", 10)], given_up: &["NAME"] };
+        let narrow = table.on_screen(&[], &fit, TableSize { width: Width::Terse, columns: Some(26) });
+        assert_eq!(narrow, "ID  NAME    REASON\n1   a-lon…  behind 2\n            submitted\n            before it\n");
+        let narrower = table.on_screen(&[], &fit, TableSize { width: Width::Terse, columns: Some(16) });
+        assert_eq!(narrower, "ID  REASON\n1   behind 2\n    submitted\n    before it\n");
+        assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(wrapped("", 3), [""]);
     }
 
     #[test]

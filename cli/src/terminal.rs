@@ -70,11 +70,18 @@ pub fn line_end() -> &'static str {
 
 /// Rows and columns of the terminal that we are on, if we are on one.
 pub fn size() -> Option<(u32, u32)> {
-    let of = |fd: i32| {
-        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: a descriptor, open or not, and a structure that outlives the call.
-        let done = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) } == 0;
-        (done && size.ws_row > 0 && size.ws_col > 0).then(|| (u32::from(size.ws_row), u32::from(size.ws_col)))
-    };
-    [io::stdin().as_raw_fd(), io::stdout().as_raw_fd(), io::stderr().as_raw_fd()].into_iter().find_map(of)
+    [io::stdin().as_raw_fd(), io::stdout().as_raw_fd(), io::stderr().as_raw_fd()].into_iter().find_map(size_of)
+}
+
+/// Characters of a line of standard output: what `COLUMNS` says, else those of the terminal that it is. `None`: it has no end.
+pub fn columns() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    said.or_else(|| size_of(io::stdout().as_raw_fd()).map(|(_, columns)| columns as usize))
+}
+
+fn size_of(fd: i32) -> Option<(u32, u32)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: a descriptor, open or not, and a structure that outlives the call.
+    let done = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) } == 0;
+    (done && size.ws_row > 0 && size.ws_col > 0).then(|| (u32::from(size.ws_row), u32::from(size.ws_col)))
 }

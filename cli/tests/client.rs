@@ -58,6 +58,8 @@ struct Scene {
     cancelled: Arc<Mutex<Vec<String>>>,
     exit_code: Option<i32>,
     no_quorum: bool,
+    some_wait: bool,
+    listed: Arc<Mutex<Vec<v1::ListAllocationsRequest>>>,
     resumed: Arc<Mutex<Vec<v1::Received>>>,
     /// Logs and the state stay open after their first message until this is true.
     held: Option<Arc<watch::Sender<bool>>>,
@@ -148,9 +150,15 @@ impl AllocationService for Scene {
         for (at, allocation) in allocations.iter_mut().enumerate() {
             allocation.submitted_at_ms = [5, 9, 7][at];
         }
-        if asked.states == ["Pending"] {
-            allocations.truncate(2);
+        // The first two wait, where some are to.
+        for (at, allocation) in allocations.iter_mut().enumerate().filter(|(at, _)| self.some_wait && *at < 2) {
+            allocation.state = "Pending".into();
+            allocation.situation = format!("behind {at} submitted before it");
+            allocation.queue_place = [2, 1][at];
         }
+        allocations.retain(|a| asked.states.is_empty() || asked.states.contains(&a.state));
+        allocations.truncate(asked.limit as usize);
+        self.listed.lock().unwrap().push(asked);
         Ok(Response::new(v1::ListAllocationsResponse { allocations, ..Default::default() }))
     }
 
@@ -226,6 +234,10 @@ impl AllocationService for Scene {
     }
 
     async fn preempt(&self, _: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn hold(&self, _: Request<v1::HoldAllocationRequest>) -> Result<Response<v1::HoldAllocationResponse>, Status> {
         Err(Status::internal("not asked here"))
     }
 
@@ -311,11 +323,20 @@ fn without_an_agent_it_says_so_and_what_to_do() {
 }
 
 #[test]
+fn help_of_a_command_is_found_in_both_ways() {
+    let dir = Dir::new();
+    let (code, help, stderr) = run(&dir.0, &["help", "submit"]);
+    assert!(code == Some(0) && help.contains("--hold") && help.contains("lattice submit - "), "{help}{stderr}");
+    assert_eq!(run(&dir.0, &["submit", "--help"]), (code, help, stderr));
+}
+
+#[test]
 fn a_wrong_command_line_is_2_with_what_was_meant() {
     let dir = Dir::new();
     for (args, meant) in [
         (vec!["submit", "--noodes=4", "--", "true"], "--nodes"),
         (vec!["submit"], "lattice submit SCRIPT"),
+        (vec!["wait"], "required"),
         (vec!["submit", "missing.sh"], "cannot read the script missing.sh"),
         (vec!["launch", "-N", "3", "-n", "2", "true"], "-N 2 would do"),
         (vec!["launch", "-n", "2", "true", ":", "-n", "0", "true"], "a number of ranks is needed"),
@@ -478,14 +499,28 @@ fn refusals_have_their_codes() {
 }
 
 #[test]
-fn a_listing_is_newest_first() {
-    let scene = Scene { exit_code: Some(0), ..Default::default() };
+fn a_listing_has_what_lives_first_and_says_when_it_is_cut() {
+    let scene = Scene { exit_code: Some(0), some_wait: true, ..Default::default() };
     served(scene.clone(), |dir| {
         let (code, stdout, _) = run(dir, &["status", "-o", "name"]);
         let first: Vec<&str> = stdout.lines().map(|id| &id[..2]).collect();
-        assert_eq!((code, first), (Some(0), vec!["10", "30", "20"]));
-        let (_, stdout, _) = run(dir, &["status", "-o", "json"]);
+        assert_eq!((code, first), (Some(0), vec!["10", "20", "30"]), "in the order of the queue, then what has ended");
+        let (_, stdout, stderr) = run(dir, &["status", "-o", "json"]);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&stdout).unwrap().as_array().map(Vec::len), Some(3));
+        assert_eq!(stderr, "", "data has no limit");
+        let (_, stdout, stderr) = run(dir, &["status", "--limit", "1"]);
+        assert!(stdout.contains("10000000") && stdout.lines().count() == 2, "{stdout}");
+        assert!(stderr.contains("1 is shown") && stderr.contains("--limit N"), "{stderr}");
+        let narrow = lattice(dir, &["status"]).env("COLUMNS", "60").output().unwrap();
+        let (_, stdout, stderr) = told(&narrow);
+        assert!(stdout.lines().all(|line| line.chars().count() <= 60) && stdout.contains("behind 1 "), "{stdout}");
+        assert_eq!(stderr, "");
+        scene.listed.lock().unwrap().clear();
+        run(dir, &["status", "-u", "ada", "--name", "job", "--vcluster", "q", "--tenant", "t", "--node", "n1", "--state", "failed"]);
+        let asked = scene.listed.lock().unwrap().pop().unwrap();
+        let filter = [asked.user, asked.name, asked.vcluster, asked.tenant, asked.node];
+        assert_eq!((filter, asked.all_users), (["ada", "job", "q", "t", "n1"].map(str::to_owned), true));
+        assert_eq!(asked.states, ["Failed"]);
         assert_eq!(run(dir, &["cancel", "--all-mine", "--state", "pending"]).0, Some(0));
         assert_eq!(scene.cancelled.lock().unwrap().len(), 2);
     });
@@ -496,8 +531,8 @@ fn wide_shows_every_column_and_yaml_what_json_shows() {
     served(Scene { exit_code: Some(0), ..Default::default() }, |dir| {
         let (code, stdout, _) = run(dir, &["status", "-o", "wide"]);
         let want = "\
-ID        NAME  OWNER  STATE      NODES  WALLTIME  ELAPSED  VCLUSTER  TENANT  UENV  ON  REASON
-10000000  job   —      Completed  1      service   —        default   —       —     —   —
+ID        NAME  OWNER  STATE      NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER  TENANT  UENV  ON  REASON
+10000000  job   —      Completed  1      service   —        —     default   —       —     —   —
 ";
         assert!(code == Some(0) && stdout.starts_with(want), "{stdout}");
         let json: serde_json::Value = serde_json::from_str(&run(dir, &["status", "-o", "json"]).1).unwrap();

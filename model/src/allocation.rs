@@ -9,6 +9,7 @@ use crate::principal::Principal;
 use crate::spec::AllocationSpec;
 use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
+use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -233,12 +234,15 @@ pub struct Allocation {
     /// How often it was preempted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub preempted_count: u32,
-    /// Suspended until somebody resumes it: it waits for no nodes.
+    /// Held until somebody resumes it: it waits for no nodes.
     #[serde(default, skip_serializing_if = "is_not")]
     pub held: bool,
     /// That the work of its present claim is measured more closely than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<TelemetryOrder>,
+    /// What the work of its present or last claim used of the nodes that have released it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<WorkUsage>,
     /// The ledger's revision at its last change.
     pub revision: Revision,
 }
@@ -246,6 +250,7 @@ pub struct Allocation {
 impl Allocation {
     /// One that was just submitted, at no revision yet.
     pub fn submitted(id: AllocationId, spec: AllocationSpec, owner: Principal, at: Timestamp) -> Self {
+        let held = spec.hold;
         Self {
             id,
             spec,
@@ -267,8 +272,9 @@ impl Allocation {
             preemption: None,
             preempted_by: None,
             preempted_count: 0,
-            held: false,
+            held,
             telemetry: None,
+            usage: None,
             revision: Revision(0),
         }
     }

@@ -138,8 +138,10 @@ actions! {
     AllocationSuspended,
     /// It could not save itself when one of its nodes was drained urgently, and goes on.
     PreemptFailed,
-    /// A suspended allocation waits for nodes again.
+    /// A suspended or held allocation waits for nodes again.
     AllocationResumed,
+    /// An allocation that waited for nodes waits for none until it is resumed.
+    AllocationHeld,
     /// An allocation's work is measured more closely from now on, or no more.
     TelemetryModeSet,
     /// The time for which it was to be is over.

@@ -44,6 +44,7 @@ pub mod tenant;
 pub mod time;
 pub mod topology;
 pub mod vcluster;
+pub mod work_usage;
 
 pub use allocation::{Allocation, AllocationState, EndReason};
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
@@ -72,3 +73,4 @@ pub use tenant::{Quota, Tenant};
 pub use time::Timestamp;
 pub use topology::{Assignment, NodeTopology};
 pub use vcluster::{DEFAULT_VCLUSTER, SchedulerKind, VCluster};
+pub use work_usage::WorkUsage;

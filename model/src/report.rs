@@ -4,6 +4,7 @@ use crate::allocation::EndReason;
 use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, CheckpointId, Epoch, Incarnation, NodeId};
 use crate::time::Timestamp;
+use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
 
 /// One report. The quorum takes those of one incarnation in sequence and ignores what it already has.
@@ -29,8 +30,13 @@ pub enum ReportItem {
     PrepareFailed { allocation: AllocationId, epoch: Epoch, why: String },
     /// The head's report that the entry point is over (or any node's, for walltime and loss).
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
-    /// Nothing of it is left here.
-    Released { allocation: AllocationId, epoch: Epoch },
+    /// Nothing of it is left here. `usage`: what its work used of this node, where that is known.
+    Released {
+        allocation: AllocationId,
+        epoch: Epoch,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<WorkUsage>,
+    },
     /// The head's report that a checkpoint of it is whole in the store. Only of work whose specification asks for checkpoints:
     /// the cluster's level is high enough then.
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
@@ -50,7 +56,7 @@ impl ReportItem {
             | Self::Ended { allocation, epoch, .. }
             | Self::Checkpointed { allocation, epoch, .. }
             | Self::NotPreempted { allocation, epoch, .. }
-            | Self::Released { allocation, epoch } => Some((*allocation, *epoch)),
+            | Self::Released { allocation, epoch, .. } => Some((*allocation, *epoch)),
             Self::Unheard { .. } => None,
         }
     }

@@ -116,6 +116,9 @@ pub struct AllocationSpec {
     /// How it is asked to save itself; `None`: it is not.
     #[serde(default)]
     pub checkpoint: Option<CheckpointPolicy>,
+    /// Whether it is held from its submission on, until somebody resumes it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
 }
 
 /// What an allocation runs.
@@ -231,6 +234,7 @@ impl AllocationSpec {
             sensitive: false,
             on_isolation: OnIsolation::Continue,
             checkpoint: None,
+            hold: false,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::assign::assign;
 use crate::record::Record;
 use lattice_model::{
     AllocationId, AllocationState, Assignment, CheckpointId, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation,
-    NodeId, NodeReport, NodeTopology, ReportItem, Timestamp,
+    NodeId, NodeReport, NodeTopology, ReportItem, Timestamp, WorkUsage,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -72,7 +72,7 @@ pub enum Event {
     /// No process of it is left.
     Stopped { allocation: AllocationId, epoch: Epoch },
     /// Nothing of it is left at all.
-    Undone { allocation: AllocationId, epoch: Epoch },
+    Undone { allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage> },
     /// The node's GPUs are found to be otherwise.
     Gpus(Box<GpusNow>),
     /// An error of a GPU, which is well, hit what runs on it: this work is to be started again.
@@ -407,9 +407,9 @@ impl Turn<'_> {
             }
             Event::Saved { allocation, epoch, request, saved } => self.saved(allocation, epoch, request, saved),
             Event::Unheard { at, word } => self.unheard(at, word),
-            Event::Undone { allocation, epoch } => {
+            Event::Undone { allocation, epoch, usage } => {
                 if let Some(Local { phase: Phase::Undoing, .. }) = self.subject(allocation, epoch) {
-                    self.gone(allocation, epoch);
+                    self.gone(allocation, epoch, usage);
                 }
             }
         }
@@ -477,8 +477,8 @@ impl Turn<'_> {
     }
 
     /// The report first: where the rest is cut off, it is undone and reported again, and a claim that nobody reports is held for ever.
-    fn gone(&mut self, allocation: AllocationId, epoch: Epoch) {
-        self.report(ReportItem::Released { allocation, epoch });
+    fn gone(&mut self, allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
+        self.report(ReportItem::Released { allocation, epoch, usage });
         self.write(Record::Gone { allocation, epoch });
     }
 
@@ -578,10 +578,12 @@ impl Turn<'_> {
             self.stop(allocation);
         }
         for (allocation, epoch) in list.leaving.iter().copied() {
-            let said = ReportItem::Released { allocation, epoch };
+            let released =
+                |item: &ReportItem| matches!(item, ReportItem::Released { allocation: a, epoch: e, .. } if (*a, *e) == (allocation, epoch));
+            let is_said = self.brain.outbox.iter().any(released);
             let known = self.subject(allocation, epoch).is_some() || self.brain.released.contains(&(allocation, epoch));
-            if !known && !self.brain.unswept.contains(&allocation) && !self.brain.outbox.contains(&said) {
-                self.gone(allocation, epoch);
+            if !known && !self.brain.unswept.contains(&allocation) && !is_said {
+                self.gone(allocation, epoch, None);
             }
         }
         for share in &list.shares {

@@ -89,10 +89,10 @@ fn what_is_not_free_is_not_given_and_said_so() {
     let told = b.reports().last().unwrap().item;
     assert!(matches!(&told, ReportItem::PrepareFailed { why, .. } if why.contains("GPUs")), "{told:?}");
     // What leaves is free for the next.
-    step(&mut b, Event::Undone { allocation: alloc(5), epoch: Epoch(1) });
+    step(&mut b, Event::Undone { allocation: alloc(5), epoch: Epoch(1), usage: None });
     step(&mut b, list(3, vec![]));
     step(&mut b, Event::Stopped { allocation: alloc(2), epoch: Epoch(1) });
-    step(&mut b, Event::Undone { allocation: alloc(2), epoch: Epoch(1) });
+    step(&mut b, Event::Undone { allocation: alloc(2), epoch: Epoch(1), usage: None });
     assert_eq!(names(&step(&mut b, list(4, vec![share(6, 2, AllocationState::Staging, 1)]))), ["prepare"]);
     each_has_its_own(&b);
 }
@@ -108,7 +108,7 @@ fn one_allocation_from_list_to_released() {
     let ended = Event::Ended { allocation: a, epoch: e, reason: EndReason::Exited { code: 0 } };
     assert_eq!(names(&step(&mut b, ended)), ["report", "stop"]);
     assert_eq!(names(&step(&mut b, Event::Stopped { allocation: a, epoch: e })), ["undo"]);
-    assert_eq!(names(&step(&mut b, Event::Undone { allocation: a, epoch: e })), ["report"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: a, epoch: e, usage: None })), ["report"]);
     assert_eq!(b.reports().map(|r| r.seq).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(names(&step(&mut b, list(3, vec![share(1, 1, AllocationState::Running, 2)]))), [""; 0], "never begun again in this epoch");
     assert_eq!(names(&step(&mut b, list(4, vec![share(1, 2, AllocationState::Staging, 2)]))), ["prepare"]);
@@ -128,7 +128,7 @@ fn a_new_epoch_waits_until_the_old_one_is_gone() {
     assert_eq!(names(&step(&mut b, list(2, vec![share(1, 2, AllocationState::Staging, 1)]))), ["stop"]);
     assert_eq!(names(&step(&mut b, Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) })), [""; 0]);
     step(&mut b, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) });
-    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1) })), ["report", "prepare"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1), usage: None })), ["report", "prepare"]);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_failed_prologue_is_reported_and_undone() {
     step(&mut b, list(1, vec![share(1, 1, AllocationState::Staging, 1)]));
     let failed = Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Err("no image".into()) };
     assert_eq!(names(&step(&mut b, failed)), ["report", "undo"]);
-    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1) })), ["report"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1), usage: None })), ["report"]);
     assert_eq!(b.locals().count(), 0);
 }
 
@@ -151,7 +151,7 @@ fn superseded_work_is_stopped_before_the_list_says_so_and_not_begun_again() {
     assert_eq!(names(&step(&mut b, superseded(1))), ["stop"]);
     assert_eq!(names(&step(&mut b, superseded(1))), Vec::<&str>::new());
     assert_eq!(names(&step(&mut b, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) })), ["undo"]);
-    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1) })), ["report"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1), usage: None })), ["report"]);
     // The list of before, again; then the next claim.
     assert_eq!(names(&step(&mut b, list(2, vec![share(1, 1, AllocationState::Running, 2)]))), Vec::<&str>::new());
     assert_eq!(names(&step(&mut b, list(3, vec![share(1, 2, AllocationState::Staging, 2)]))), ["prepare"]);
@@ -186,7 +186,7 @@ fn after_a_reboot_everything_is_taken_away_and_nothing_started() {
 #[test]
 fn a_node_without_memory_keeps_what_it_found_until_the_quorum_says_otherwise() {
     let found = |n| Local { share: share(n, 1, AllocationState::Running, 2), phase: Phase::Running, assignment: None };
-    let reports = vec![ReportItem::Released { allocation: alloc(9), epoch: Epoch(4) }];
+    let reports = vec![ReportItem::Released { allocation: alloc(9), epoch: Epoch(4), usage: None }];
     let mut b = Brain::recovered("n0".parse().unwrap(), Incarnation(3), vec![found(1), found(2)], reports);
     assert_eq!(b.found(), Some(vec![(alloc(1), Epoch(1)), (alloc(2), Epoch(1))]));
     let (mut records, mut actions) = (Vec::new(), Vec::new());
@@ -208,7 +208,7 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     let (missed, here) = ((alloc(1), Epoch(1)), share(2, 1, AllocationState::Staging, 1));
     step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
     assert_eq!(names(&step(&mut b, list_of(1, vec![here.clone()], vec![missed]))), ["report", "prepare"]);
-    let said = ReportItem::Released { allocation: alloc(1), epoch: Epoch(1) };
+    let said = ReportItem::Released { allocation: alloc(1), epoch: Epoch(1), usage: None };
     assert_eq!(released(&b), [said]);
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 1 });
     step(&mut b, list_of(2, vec![here], vec![missed]));
@@ -224,7 +224,7 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     assert_eq!(names(&step(&mut b, list_of(4, vec![], vec![here]))), ["stop"]);
     assert_eq!(released(&b), []);
     step(&mut b, Event::Stopped { allocation: alloc(2), epoch: Epoch(1) });
-    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(2), epoch: Epoch(1) })), ["report"]);
+    assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(2), epoch: Epoch(1), usage: None })), ["report"]);
     assert_eq!(released(&b).len(), 1);
 }
 
@@ -255,7 +255,7 @@ impl World {
                 Action::Stop(s) => self.pending.push(Event::Stopped { allocation: s.allocation, epoch: s.epoch }),
                 Action::Undo(s) => {
                     self.live.remove(&(s.allocation, s.epoch));
-                    self.pending.push(Event::Undone { allocation: s.allocation, epoch: s.epoch });
+                    self.pending.push(Event::Undone { allocation: s.allocation, epoch: s.epoch, usage: None });
                 }
                 Action::Preempt(s) => {
                     let request = s.preempt.map(|order| order.id).expect("it is asked for");
@@ -305,7 +305,7 @@ proptest! {
         let mut held: BTreeSet<(AllocationId, Epoch)> = BTreeSet::new();
         let leaving = |held: &BTreeSet<(AllocationId, Epoch)>, last: &[DesiredShare], brain: &Brain| {
             let over = held.iter().filter(|(id, epoch)| !last.iter().any(|s| s.allocation == *id && s.epoch == *epoch));
-            let said = |(allocation, epoch)| brain.reports().any(|r| r.item == ReportItem::Released { allocation, epoch });
+            let said = |(allocation, epoch)| brain.reports().any(|r| r.item == ReportItem::Released { allocation, epoch, usage: None });
             over.copied().filter(|claim| !said(*claim)).collect::<Vec<_>>()
         };
         let mut cut: Option<usize> = None;
@@ -437,11 +437,11 @@ fn whoever_had_a_lost_gpu_fails_and_is_told_which_and_nobody_gets_it_until_it_is
     // Said again it is no other loss.
     assert_eq!(names(&step(&mut brain, Event::Gpus(Box::new(now("its GPU 3b:00.0 is lost"))))), [] as [&str; 0]);
     step(&mut brain, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) });
-    step(&mut brain, Event::Undone { allocation: alloc(1), epoch: Epoch(1) });
+    step(&mut brain, Event::Undone { allocation: alloc(1), epoch: Epoch(1), usage: None });
     step(&mut brain, list(2, shares(&[2, 3, 4, 5])));
     assert!([2, 3, 4].iter().all(|n| gpu_of(&brain, *n) != lost));
     assert_eq!(brain.local(alloc(5)).unwrap().phase, Phase::Undoing, "there are three");
-    step(&mut brain, Event::Undone { allocation: alloc(5), epoch: Epoch(1) });
+    step(&mut brain, Event::Undone { allocation: alloc(5), epoch: Epoch(1), usage: None });
     step(&mut brain, Event::Gpus(Box::new(now(""))));
     step(&mut brain, list(3, shares(&[2, 3, 4, 6])));
     assert_eq!(gpu_of(&brain, 6), lost);

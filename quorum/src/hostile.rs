@@ -11,8 +11,8 @@ use crate::store::record::{self, Ending};
 use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
-    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, HeldKeys, NodeHealth, Refusal, RefusedClaim,
-    Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
+    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, HeldKeys, ListFilter, NodeHealth, Refusal,
+    RefusedClaim, Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::lifecycle::{Event, Illegal};
@@ -206,6 +206,7 @@ fn decoders() -> Vec<Decoder> {
         limit: 3,
         before: None,
         paged: true,
+        filter: ListFilter { name: Some("a".into()), node: Some("n1".parse().unwrap()), ..ListFilter::default() },
     };
     let submit = Request::Submit {
         id: allocation.id,

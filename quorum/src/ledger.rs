@@ -95,8 +95,8 @@ pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
-    CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL, SUSPENDS_LEVEL,
-    TELEMETRY_LEVEL, UNHEARD_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
+    CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
+    SUSPENDS_LEVEL, TELEMETRY_LEVEL, UNHEARD_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -397,6 +397,7 @@ impl Ledger {
             Action::Wiped { node, order, failed } => self.wiped(step, node, *order, failed.as_deref()),
             Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),
             Action::Preempt { allocation, epoch, by, order } => self.preempt(step, *allocation, *epoch, by, order),
+            Action::HoldAllocation { allocation, by } => self.hold_allocation(step, *allocation, by),
             Action::Resume { allocation, by } => self.resume(step, *allocation, by),
             Action::SetTelemetry { allocation, by, id, mode, duration_ms } => {
                 self.set_telemetry(step, *allocation, by, (*id, *mode, *duration_ms))

@@ -34,6 +34,14 @@ pub struct Terminal {
     pub path: PathBuf,
 }
 
+/// Characters of a line of the terminal that `of` is; `None`: it is none, or does not say.
+pub fn columns_of(of: &impl AsFd) -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: an open descriptor, and a structure that outlives the call.
+    let done = unsafe { libc::ioctl(of.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) } == 0;
+    (done && size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
 /// Makes a terminal for `owner` alone (mode 0600). Not root, it stays our own.
 pub fn open(owner: &Principal, size: Size, modes: Modes) -> io::Result<Terminal> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;

@@ -8,11 +8,13 @@ mod conformity;
 mod domains;
 mod holdings;
 mod misfit;
+mod outlook;
 mod quotas;
 mod settling;
 
 pub use holdings::Holdings;
 pub use misfit::{Misfit, misfit};
+pub use outlook::{Expected, Judge, Outlook, REASON_CHARS_MAX, Waits, clip};
 
 use domains::Domains;
 use lattice_model::claim::ClaimShare;
@@ -145,7 +147,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() || domains.keeps_off(allocation).is_some() {
             continue;
         }
-        if backoff(allocation).is_some() || settling.keeps_off(allocation).is_some() {
+        if allocation.waits_until.is_some() || settling.keeps_off(allocation).is_some() {
             continue;
         }
         let named = view.named(allocation);
@@ -217,16 +219,7 @@ fn possible(view: &View, allocation: &Allocation) -> usize {
 /// What keeps a pending allocation off whatever nodes there are, in the documents' words; `None`: its tenant's quotas leave
 /// room, there is a number for its network domain, no earlier attempt stands in its way, and it waits for no time.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
-    let quota = Quotas::of(view).keeps_off(allocation).map(|excess| format!("waiting for quota headroom: {excess}"));
-    let domain = || Domains::of(view).keeps_off(allocation).map(|no_vni| format!("{no_vni}; {}", no_vni.remedy()));
-    quota.or_else(domain).or_else(|| Settling::of(view).keeps_off(allocation)).or_else(|| backoff(allocation))
-}
-
-/// That it waits for a time, because its last claims were soon over.
-fn backoff(allocation: &Allocation) -> Option<String> {
-    let until = allocation.waits_until?;
-    let times = allocation.quick_requeues;
-    Some(format!("waits until {until}: it was requeued {times} time(s) in a row soon after it was claimed, and each such wait is longer"))
+    Judge::of(view).kept_off(allocation).map(|(why, _)| why)
 }
 
 /// Why a pending allocation waits.
@@ -240,39 +233,11 @@ pub struct Explanation {
 
 /// Tells why `allocation` is not placed, from the same view and the same rule.
 pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
-    let held = Holdings::of(view.nodes.values(), view.allocations.values());
-    let mut nodes = Vec::new();
-    let mut free = Vec::new();
-    for node in view.nodes.values() {
-        match why_not(view, &held, node, allocation) {
-            Some(why) => nodes.push((node.id.clone(), why)),
-            None => free.push(node),
-        }
-    }
-    let free = conformity::together(&free, &allocation.spec);
-    let wanted = allocation.spec.nodes as usize;
-    let possible = possible(view, allocation);
-    let (quotas, domains, settling) = (Quotas::of(view), Domains::of(view), Settling::of(view));
-    let kept_off = |a: &Allocation| {
-        quotas.keeps_off(a).is_some() || domains.keeps_off(a).is_some() || settling.keeps_off(a).is_some() || backoff(a).is_some()
-    };
-    let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && !kept_off(a);
-    let ahead = view.waiting_in(view.queue_of(allocation)).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
-    let wants = misfit::wants(&allocation.spec);
-    let summary = if let Some(misfit) = misfit(view.nodes.values(), view.named(allocation), &allocation.spec) {
-        format!("{}: it waits until there are more", misfit.summary())
-    } else if possible < wanted {
-        format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
-    } else if let Some(why) = headroom(view, allocation) {
-        why
-    } else if ahead > 0 {
-        format!("{wants}, {free} are free; {ahead} allocation(s) submitted before it are served first")
-    } else if free < wanted {
-        format!("{wants}, {free} are free: it is next")
-    } else {
-        format!("{wants}, {free} are free: it will be placed when an agent with the scheduler's lease looks next")
-    };
-    Explanation { summary: which_queue(view, allocation) + &summary, nodes }
+    let judge = Judge::of(view);
+    let (free, nodes) = judge.sort_nodes(allocation);
+    let waits =
+        judge.waits(allocation, judge.ahead(allocation), judge.possible(allocation), || conformity::together(&free, &allocation.spec));
+    Explanation { summary: which_queue(view, allocation) + &waits.summary(&allocation.spec), nodes }
 }
 
 /// The queue and its nodes, where there are several queues.

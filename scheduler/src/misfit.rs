@@ -1,5 +1,6 @@
 //! Whether the registered nodes could ever serve work, whatever their state and whatever is taken of them now.
 
+use crate::outlook::nodes;
 use lattice_model::{AllocationSpec, Node, NodeId, VCluster, hostlist};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -63,10 +64,10 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, named: Option<&VCluster
 
 /// What is asked for, for people.
 pub fn wants(spec: &AllocationSpec) -> String {
-    let nodes = spec.nodes;
+    let nodes = nodes(spec.nodes as usize);
     let wants = match &spec.share {
-        None => format!("wants {nodes} nodes"),
-        Some(share) => format!("wants {share} of each of {nodes} nodes"),
+        None => format!("wants {nodes}"),
+        Some(share) => format!("wants {share} of each of {nodes}"),
     };
     if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants }
 }

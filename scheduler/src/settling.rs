@@ -18,10 +18,14 @@ impl<'a> Settling<'a> {
         Self(open)
     }
 
+    /// Nodes where an earlier attempt may still run, of work that must not run twice.
+    pub fn nodes(&self, allocation: &Allocation) -> Option<&BTreeSet<&'a NodeId>> {
+        self.0.get(&allocation.id).filter(|_| allocation.spec.on_isolation == OnIsolation::Stop)
+    }
+
     /// What keeps it off, whatever nodes there are.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<String> {
-        let nodes = self.0.get(&allocation.id).filter(|_| allocation.spec.on_isolation == OnIsolation::Stop)?;
-        let told = hostlist::fold(nodes.iter().copied());
+        let told = hostlist::fold(self.nodes(allocation)?.iter().copied());
         Some(format!("waits until nothing of its last attempt can run on {told} any more: it was submitted with --on-isolation=stop"))
     }
 }

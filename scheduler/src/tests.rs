@@ -61,6 +61,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         preempted_count: 0,
         held: false,
         telemetry: None,
+        usage: None,
         revision: Revision(0),
     }
 }
@@ -150,7 +151,7 @@ fn shares_meet_on_one_node_until_it_is_full() {
     // The fourth wants a whole node, and none is whole any more.
     assert_eq!(got, [(id(1), "n1", half), (id(2), "n1", half), (id(3), "n2", half)]);
     let why = explain(&v, &v.allocations[&id(3)]);
-    assert!(why.summary.starts_with("wants 1 core of each of 1 nodes, 2 are free"), "{}", why.summary);
+    assert!(why.summary.starts_with("wants 1 core of each of 1 node, 2 are free"), "{}", why.summary);
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
     assert_eq!(why, want);
     assert_eq!(
         explain(&v, &v.allocations[&id(2)]).summary,
-        "wants 1 nodes, 3 are free: it will be placed when an agent with the scheduler's lease looks next"
+        "wants 1 node, 3 are free: it will be placed when an agent with the scheduler's lease looks next"
     );
     // One round does not go over a limit with two claims either.
     v.tenants.insert("physics".into(), Tenant { max_nodes: None, max_concurrent_allocations: Some(2), ..physics.clone() });
@@ -351,7 +352,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
         [(id(4), "n1"), (id(5), "n2")]
     );
     let why = explain(&v, &v.allocations[&id(2)]);
-    let want = "in the queue of vCluster small (n[3-4]): wants 1 nodes, 1 are free; 1 allocation(s) submitted before it are served first";
+    let want = "in the queue of vCluster small (n[3-4]): wants 1 node, 1 is free; 1 allocation(s) submitted before it are served first";
     assert_eq!(why.summary, want);
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
     assert_eq!(v.waiting_in("guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
@@ -429,7 +430,7 @@ fn what_registered_nodes_can_never_serve_is_told_at_once_whatever_their_state() 
     let share = |cores, memory_bytes, gpus| move |spec: &mut AllocationSpec| spec.share = Some(Resources { cores, memory_bytes, gpus });
     assert_eq!(told(&v, &share(2, 1 << 30, 0)), None);
     let none =
-        |of: &str, why: &str| Some(format!("wants {of} of each of 1 nodes; this cluster has 0 that could ever serve it; n[1-3] {why}"));
+        |of: &str, why: &str| Some(format!("wants {of} of each of 1 node; this cluster has 0 that could ever serve it; n[1-3] {why}"));
     assert_eq!(told(&v, &share(16, 0, 0)), none("16 cores", "has 2 cores; 16 are wanted"));
     assert_eq!(told(&v, &share(0, 500 << 30, 0)), none("500.0 GiB", "has 1.0 GiB of memory; 500.0 GiB are wanted"));
     assert_eq!(told(&v, &share(0, 0, 4)), none("4 GPUs", "has 0 GPUs; 4 are wanted"));
@@ -444,7 +445,7 @@ fn what_registered_nodes_can_never_serve_is_told_at_once_whatever_their_state() 
     assert_eq!(why, "wants 4 nodes; this cluster has 3 that could ever serve it: it waits until there are more");
     assert_eq!(
         explain(&view(0, vec![]), &pending(1, 1, 1)).summary,
-        "wants 1 nodes; this cluster has 0 that could ever serve it: it waits until there are more"
+        "wants 1 node; this cluster has 0 that could ever serve it: it waits until there are more"
     );
 }
 
@@ -455,4 +456,59 @@ fn work_that_names_its_nodes_is_placed_on_these() {
     assert_eq!(placed(&v), [(id(1), vec!["n1".into(), "n3".into()])]);
     v.alive.remove(&"n3".parse().unwrap());
     assert_eq!(placed(&v), [], "another one will not do");
+}
+
+#[test]
+fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
+    let mut v = view(3, vec![pending(1, 3, 10), pending(2, 1, 20), pending(3, 100, 5), pending(4, 1, 30), pending(5, 2, 6)]);
+    let mut running = pending(9, 1, 1);
+    running.state = AllocationState::Running;
+    running.shares = vec![Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
+    v.allocations.insert(running.id, running);
+    v.allocations.get_mut(&id(5)).unwrap().excluded = vec![("n1".parse().unwrap(), "x".into()), ("n3".parse().unwrap(), "x".into())];
+    let outlook = Outlook::of(&v);
+    let of = |n: u64| outlook.get(&id(n)).map(|expected| (expected.place, expected.reason.as_str()));
+    assert_eq!(of(9), None, "it does not wait");
+    assert_eq!(of(3), Some((None, "wants 100 nodes, 3 could serve")));
+    assert_eq!(of(5), Some((None, "2 nodes excluded: prologue failed")));
+    assert_eq!(of(1), Some((Some(1), "next: wants 3 nodes, 2 are free")));
+    assert_eq!(of(2), Some((Some(2), "behind 1 submitted before it")));
+    assert_eq!(of(4), Some((Some(3), "behind 2 submitted before it")));
+    let said = |n: u64| explain(&v, &v.allocations[&id(n)]).summary;
+    assert!(said(1).contains("it is next") && said(4).contains("2 allocation(s) submitted before it"), "{} {}", said(1), said(4));
+    assert!(said(3).contains("this cluster has 3") && said(5).contains("this cluster has 1"), "{} {}", said(3), said(5));
+    let alone = view(1, vec![pending(1, 1, 1)]);
+    assert_eq!(Outlook::of(&alone).get(&id(1)).unwrap().reason, "about to be placed: 1 is free");
+}
+
+proptest! {
+    #[test]
+    fn the_reason_of_a_list_has_ten_to_forty_characters_and_its_order_is_that_of_the_queue(
+        wanted in prop::collection::vec(1..5_000_000u32, 1..40), nodes in 0..6u64, tenant in ".{0,60}", excluded in 0..3u64,
+    ) {
+        let mut all: Vec<_> = wanted.iter().zip(1..).map(|(nodes, n)| pending(n, 1 + nodes % 7 * (nodes / 7 % 2 * 100_000 + 1), 100 - n)).collect();
+        for (at, allocation) in all.iter_mut().enumerate() {
+            allocation.spec.tenant.clone_from(&tenant);
+            if at % 3 == 0 {
+                allocation.excluded = (1..=excluded).map(|n| (format!("n{n}").parse().unwrap(), "x".into())).collect();
+            }
+        }
+        let mut v = view(nodes, all);
+        v.tenants.insert(tenant.clone(), Tenant { name: tenant, max_nodes: Some(4), max_concurrent_allocations: None, revision: Revision(1) });
+        let outlook = Outlook::of(&v);
+        let mut next = 1;
+        for waiting in queue(&v) {
+            let expected = outlook.get(&waiting.id).unwrap();
+            prop_assert!((10..=REASON_CHARS_MAX).contains(&expected.reason.chars().count()), "{:?}", expected.reason);
+            // What explain decides is what the list decides.
+            let judge = Judge::of(&v);
+            let (free, _) = judge.sort_nodes(waiting);
+            let waits = judge.waits(waiting, judge.ahead(waiting), judge.possible(waiting), || conformity::together(&free, &waiting.spec));
+            prop_assert_eq!(&expected.reason, &waits.brief(&waiting.spec));
+            if let Some(place) = expected.place {
+                prop_assert_eq!(place, next);
+                next += 1;
+            }
+        }
+    }
 }

@@ -106,6 +106,7 @@ fn report() -> lattice_model::ReportItem {
     lattice_model::ReportItem::Released {
         allocation: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
         epoch: lattice_model::Epoch(1),
+        usage: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::isolation;
 use super::networks::unenforced;
 use super::refusal::{status, unexpected};
+use super::situation::Situations;
 use super::watching::AllocationWatch;
 use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, telemetry, usage};
 use crate::cluster::Cluster;
@@ -16,7 +17,7 @@ use lattice_model::{
 use lattice_node::Event;
 use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::{LEVEL_FIRST, level_of};
-use lattice_quorum::wire::{Answer, ListPlace, Refusal, Request as Ask};
+use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -105,7 +106,10 @@ impl AllocationService for Api {
             (other, _) => return Err(unexpected(&other)),
         };
         caller.check(allocation.id, &allocation.owner)?;
-        let mut shown = v1::Allocation { age_ms, ..lattice_api::allocation::to_proto(&allocation) };
+        let cluster = self.cluster.borrow().clone();
+        let mut shown = v1::Allocation { age_ms, ..Situations::of(&cluster, &self.membership).shown(&allocation) };
+        let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
+        (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
         shown.network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
         shown.isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
         if allocation.waits()
@@ -124,14 +128,25 @@ impl AllocationService for Api {
         let uid = if request.all_users { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
-        let (all, more, age_ms) = match self.ask(Ask::ListAllocations { uid, states, limit, before, paged: true }, request.stale).await? {
+        let given = |text: String| Some(text).filter(|text| !text.is_empty());
+        let filter = ListFilter {
+            user: given(request.user),
+            name: given(request.name),
+            vcluster: given(request.vcluster),
+            tenant: given(request.tenant),
+            node: given(request.node).map(|node| super::nodes::node_id(&node)).transpose()?,
+        };
+        let question = Ask::ListAllocations { uid, states, limit, before, paged: true, filter };
+        let (all, more, age_ms) = match self.ask(question, request.stale).await? {
             (Answer::AllocationPage { allocations, more }, age_ms) => (allocations, more, age_ms),
             // Of a member that does not say whether there are more: behind the last ones is an empty page.
             (Answer::Allocations(all), age_ms) => (all, true, age_ms),
             (other, _) => return Err(unexpected(&other)),
         };
         let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
-        let allocations = all.iter().map(lattice_api::allocation::to_proto).collect();
+        let cluster = self.cluster.borrow().clone();
+        let mut situations = Situations::of(&cluster, &self.membership);
+        let allocations = all.iter().map(|allocation| situations.shown(allocation)).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 
@@ -188,6 +203,10 @@ impl AllocationService for Api {
     async fn read_telemetry(&self, request: Request<v1::ReadTelemetryRequest>) -> Result<Response<Self::ReadTelemetryStream>, Status> {
         let stream = telemetry::read(self, request).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn hold(&self, request: Request<v1::HoldAllocationRequest>) -> Result<Response<v1::HoldAllocationResponse>, Status> {
+        preempting::hold(self, request).await.map(Response::new)
     }
 
     async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
@@ -457,7 +476,8 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended if !allocation.held => "waits for nodes".to_owned(),
-        AllocationState::Pending | AllocationState::Suspended => {
+        AllocationState::Pending => format!("is held; `lattice resume {}` has it wait for nodes", allocation.id.short()),
+        AllocationState::Suspended => {
             let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
             let from =
                 allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));

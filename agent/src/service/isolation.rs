@@ -3,18 +3,47 @@
 use lattice_model::{Allocation, AllocationState, Node, NodeId, NodeState, OnIsolation, RequeuePolicy, SharePhase, hostlist};
 use std::collections::BTreeMap;
 
-/// Which of its nodes are not heard, what it waits for, and which command settles it; empty, where all are.
-pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
+/// Bytes of a list of nodes in few words; a longer one is a number.
+const NAMES_BYTES_MAX: usize = 14;
+
+/// In few words: which of its nodes are Down, and what settles it, or which are not heard; empty, where all are.
+pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
+    let silent = silent(allocation, nodes);
+    let down: Vec<&NodeId> = silent.iter().copied().filter(|id| is_down(nodes, id)).collect();
+    let named = |ids: &[&NodeId]| {
+        let (noun, verb) = if ids.len() == 1 { ("node", "is") } else { ("nodes", "are") };
+        let folded = hostlist::fold(ids.iter().copied());
+        let which = if folded.len() > NAMES_BYTES_MAX { ids.len().to_string() } else { folded };
+        if which.starts_with(|c: char| c.is_ascii_digit()) { format!("{which} {noun} {verb}") } else { format!("{noun} {which} {verb}") }
+    };
+    match allocation.spec.on_isolation {
+        _ if silent.is_empty() => String::new(),
+        OnIsolation::Continue if !down.is_empty() => format!("{} Down: confirm-dead", named(&down)),
+        OnIsolation::Stop if !down.is_empty() => format!("{} Down: it ends there", named(&down)),
+        OnIsolation::Continue | OnIsolation::Stop => format!("{} not heard", named(&silent)),
+    }
+}
+
+/// Its nodes that are not heard and have not released it.
+fn silent<'a>(allocation: &'a Allocation, nodes: &BTreeMap<NodeId, Node>) -> Vec<&'a NodeId> {
     let live = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
     let unheard = |n: &Node| matches!(n.state, NodeState::Degraded | NodeState::Down) && !n.is_unwell();
-    let silent = |id: &&NodeId| nodes.get(*id).is_some_and(unheard);
     let there = allocation.shares.iter().filter(|s| live && s.phase != SharePhase::Released).map(|s| &s.node);
-    let silent: Vec<&NodeId> = there.filter(silent).collect();
+    there.filter(|id| nodes.get(*id).is_some_and(unheard)).collect()
+}
+
+fn is_down(nodes: &BTreeMap<NodeId, Node>, id: &NodeId) -> bool {
+    nodes.get(id).is_some_and(|n| n.state == NodeState::Down)
+}
+
+/// Which of its nodes are not heard, what it waits for, and which command settles it; empty, where all are.
+pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
+    let silent = silent(allocation, nodes);
     if silent.is_empty() {
         return String::new();
     }
     let told = hostlist::fold(silent.iter().copied());
-    let down: Vec<&NodeId> = silent.into_iter().filter(|id| nodes.get(*id).is_some_and(|n| n.state == NodeState::Down)).collect();
+    let down: Vec<&NodeId> = silent.into_iter().filter(|id| is_down(nodes, id)).collect();
     let ends = if allocation.spec.requeue == RequeuePolicy::Never || allocation.requeue_count >= allocation.spec.requeues_max {
         "it is ended"
     } else {
@@ -80,6 +109,16 @@ mod tests {
         a.shares = vec![share("n1"), share("n2")];
         let nodes = |second| BTreeMap::from([node("n1", NodeState::Ready), node("n2", second)].map(|n| (n.id.clone(), n)));
         assert_eq!(note(&a, &nodes(NodeState::Ready)), "");
+        assert_eq!(brief(&a, &nodes(NodeState::Ready)), "");
+        assert_eq!(brief(&a, &nodes(NodeState::Degraded)), "node n2 is not heard");
+        assert_eq!(brief(&a, &nodes(NodeState::Down)), "node n2 is Down: confirm-dead");
+        let both = BTreeMap::from([node("n1", NodeState::Down), node("n2", NodeState::Down)].map(|n| (n.id.clone(), n)));
+        assert_eq!(brief(&a, &both), "nodes n[1-2] are Down: confirm-dead");
+        let far = ["x1000c0s0b0n0", "y2000c1s1b1n1"];
+        let mut wide = a.clone();
+        wide.shares = far.iter().map(|name| share(name)).collect();
+        let far = BTreeMap::from(far.map(|name| node(name, NodeState::Down)).map(|n| (n.id.clone(), n)));
+        assert_eq!(brief(&wide, &far), "2 nodes are Down: confirm-dead");
         assert_eq!(note(&a, &nodes(NodeState::Degraded)), "n2 is not heard: its work there goes on");
         let mut unwell = nodes(NodeState::Degraded);
         unwell.values_mut().for_each(|n| n.state_reason = format!("{UNWELL}disk: full"));
@@ -90,6 +129,7 @@ mod tests {
         assert!(note(&a, &nodes(NodeState::Down)).contains("it is ended"));
         a.spec.on_isolation = OnIsolation::Stop;
         assert!(note(&a, &nodes(NodeState::Down)).contains("run lease lapses"));
+        assert_eq!(brief(&a, &nodes(NodeState::Down)), "node n2 is Down: it ends there");
         a.state = AllocationState::Completed;
         assert_eq!(note(&a, &nodes(NodeState::Down)), "");
     }

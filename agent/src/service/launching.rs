@@ -550,6 +550,7 @@ mod tests {
             preempted_count: 0,
             held: false,
             telemetry: None,
+            usage: None,
             revision: lattice_model::Revision(1),
         }
     }

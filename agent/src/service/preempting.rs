@@ -5,7 +5,7 @@ use lattice_api::v1;
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::ids::IdError;
 use lattice_model::{AllocationState, CheckpointId, EndReason, PreemptCause, Preemption};
-use lattice_quorum::ledger::SUSPENDS_LEVEL;
+use lattice_quorum::ledger::{HELD_WORK_LEVEL, SUSPENDS_LEVEL};
 use lattice_quorum::wire::Request as Ask;
 use tonic::{Request, Status};
 
@@ -39,6 +39,24 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
     Ok(v1::PreemptResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
 }
 
+pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>) -> Result<v1::HoldAllocationResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let allocation = api.allocation(&request.into_inner().key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    if !allocation.state.is_without_nodes() {
+        let short = allocation.id.short();
+        let hint = if allocation.state.is_terminal() {
+            "only what waits for nodes can be held".to_owned()
+        } else {
+            format!("`lattice preempt --hold {short}` has it save itself and end, and then stay Suspended")
+        };
+        return Err(Status::failed_precondition(format!("allocation {short} is {}: it cannot be held\nhint: {hint}", allocation.state)));
+    }
+    api.at_level(HELD_WORK_LEVEL).await?;
+    api.done(&Ask::HoldAllocation { allocation: allocation.id, by: caller.principal }).await?;
+    Ok(v1::HoldAllocationResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
+}
+
 pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Result<v1::ResumeResponse, Status> {
     let caller = api.caller(&request).await?;
     let allocation = api.allocation(&request.into_inner().key).await?;
@@ -46,8 +64,10 @@ pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Re
     let short = allocation.id.short();
     // What was saved may have been resumed before, and the answer lost on its way: the quorum says so again, whatever it does by now.
     let resumed = allocation.checkpoint.is_some() && !allocation.state.is_terminal();
-    if allocation.state != AllocationState::Suspended && !resumed {
-        let text = format!("allocation {short} is {}, not Suspended: there is nothing to resume", allocation.state);
+    // Work that was held before it began is Pending, also where the answer was lost on its way.
+    let waits = allocation.state.is_without_nodes();
+    if !waits && !resumed {
+        let text = format!("allocation {short} is {}, and not held: there is nothing to resume", allocation.state);
         return Err(Status::failed_precondition(text));
     }
     api.at_level(SUSPENDS_LEVEL).await?;

@@ -4,6 +4,7 @@ use super::Api;
 use super::allocations::ANSWER;
 use super::nodes::node_id;
 use super::refusal::{status, unexpected};
+use super::situation::Situations;
 use lattice_api::v1;
 use lattice_api::v1::v_cluster_service_server::VClusterService;
 use lattice_model::vcluster::SchedulerError;
@@ -50,7 +51,8 @@ impl VClusterService for Api {
         }
         let view = cluster.view(&self.membership);
         let waiting = view.waiting_in(&name);
-        let shown = waiting.iter().take(SHOWN_MAX).map(|a| lattice_api::allocation::to_proto(a)).collect();
+        let mut situations = Situations::of(&cluster, &self.membership);
+        let shown = waiting.iter().take(SHOWN_MAX).map(|a| situations.shown(a)).collect();
         let waiting = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))
     }

@@ -373,6 +373,7 @@ prop_compose! {
             working_dir: dir.into(),
             env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
             sensitive: false,
+            hold: preemption_class % 2 == 1,
         }
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         binding: _,
         pty: _,
         session: _,
+        hold: _,
         launch: _,
         submit_dir: _,
     } = spec;

@@ -1,8 +1,9 @@
-//! `lattice status`, `lattice explain`, `lattice cancel` and `lattice logs`.
+//! `lattice status`, `lattice explain`, `lattice wait`, `lattice cancel` and `lattice logs`.
 
 use clap::Args;
 use lattice_api::allocation::state_from_name;
 use lattice_model::AllocationState;
+use std::time::Duration;
 
 #[derive(Args)]
 pub struct Key {
@@ -13,7 +14,7 @@ pub struct Key {
 #[derive(Args)]
 pub struct Status {
     /// One allocation: its id, the beginning of it, or @last
-    #[arg(conflicts_with_all = ["all", "state", "limit"])]
+    #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node"])]
     pub id: Option<String>,
     /// Everybody's, not only your own
     #[arg(short, long)]
@@ -21,15 +22,52 @@ pub struct Status {
     /// Only those in these states (pending, staging, running, suspended, completed, failed, cancelled)
     #[arg(long, value_delimiter = ',', value_parser = state)]
     pub state: Vec<AllocationState>,
-    /// At most this many, the newest
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: u32,
+    #[command(flatten)]
+    pub filter: StatusFilter,
+    /// At most this many: what has not ended, then the newest that have [default: 100 in a table; no limit with -o json, yaml, name]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
     /// As one member of the quorum has it, agreed with nobody: also without a majority. Its age is said
     #[arg(long)]
     pub stale: bool,
     /// Those that have not ended, then a line for each change; one that is named, until it has ended
-    #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
+    #[arg(short, long, conflicts_with_all = ["limit", "stale", "user", "name", "vcluster", "tenant", "node"])]
     pub watch: bool,
+}
+
+/// Which allocations are listed; all that is given must hold.
+#[derive(Args, Default)]
+pub struct StatusFilter {
+    /// Only this user's
+    #[arg(short, long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Only those of this name
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Only those in the queue of this vCluster
+    #[arg(long, value_name = "NAME")]
+    pub vcluster: Option<String>,
+    /// Only this tenant's
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Only those with this node, now or last
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+}
+
+const WAIT_HELP: &str = "Exit codes: the highest of the programs' own codes (128 + signal), 0 where all ended well; 125 where one
+ended without a code of its program (cancelled, its walltime over, lost) or Lattice failed; 124 where the
+timeout was over first. What is waited for goes on when this command is ended.";
+
+#[derive(Args)]
+#[command(after_help = WAIT_HELP)]
+pub struct Wait {
+    /// The allocations: ids, the beginnings of such, or @last
+    #[arg(required = true)]
+    pub ids: Vec<String>,
+    /// Wait no longer than this: 90s, 30m, 2h
+    #[arg(long, value_name = "TIME", value_parser = super::ttl)]
+    pub timeout: Option<Duration>,
 }
 
 #[derive(Args)]

@@ -1,4 +1,4 @@
-//! `lattice preempt` and `lattice resume`.
+//! `lattice preempt`, `lattice hold` and `lattice resume`.
 
 use clap::Args;
 use std::time::Duration;
@@ -28,6 +28,13 @@ pub struct Preempt {
     /// Then keep it Suspended until somebody resumes it, instead of having it wait for nodes
     #[arg(long)]
     pub hold: bool,
+}
+
+#[derive(Args)]
+pub struct Hold {
+    /// The allocations, which wait for nodes: ids, the beginnings of such, or @last
+    #[arg(required = true)]
+    pub ids: Vec<String>,
 }
 
 #[derive(Args)]

@@ -9,6 +9,10 @@ const SUBMIT_EXAMPLES: &str = "Examples:
       a script; its #LATTICE (or #SBATCH) lines say what it needs
   lattice submit --nodes=4 --walltime=2h job.sh
       the command line wins over the script's lines
+  lattice submit --wait job.sh
+      the same as job.sh run here: it ends when the work has, with its exit code
+  make-job | lattice submit - --nodes=4
+      a script from standard input
   lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate input.nml
       16 ranks of one MPI program on 2 nodes
 
@@ -23,7 +27,13 @@ A script's lines, before its first command:
 pub struct Submit {
     #[command(flatten)]
     pub flags: SubmitFlags,
-    /// The script to run on the first node; it starts ranks with `lattice launch`
+    /// Hold it: it waits for no nodes until `lattice resume ID`
+    #[arg(long, conflicts_with = "wait")]
+    pub hold: bool,
+    /// Wait until it has ended, and give its exit code (Ctrl-C leaves it to go on)
+    #[arg(long)]
+    pub wait: bool,
+    /// The script to run on the first node, - for standard input; it starts ranks with `lattice launch`
     pub script: Option<OsString>,
     /// The script's arguments (those that begin with a dash go after --)
     pub args: Vec<String>,

@@ -3,9 +3,9 @@
 use super::top::age;
 use crate::args::watching::Diag;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_model::resources::bytes_text;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     let client = session.connect().await?;
     let told = answer(client.allocations().diagnose(request)).await?;
     match session.format() {
-        Format::Table => print(&text(&told.nodes))?,
+        Format::Table => print(&text(&told.nodes, session.table_size()))?,
         Format::Data(notation) => notation.print(&json_of(&told))?,
         Format::Name => print_names(told.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
     }
@@ -35,7 +35,13 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     Ok(())
 }
 
-fn text(nodes: &[v1::NodeDiagnosis]) -> String {
+/// How its tables become narrower.
+const PROCESSES_FIT: Fit<'_> =
+    Fit { left_out: &["FILES", "MEMORY", "LAUNCH"], shortened: &[("NAME", 8), ("WAITS IN", 12), ("NODE", 8)], wrapped: &[], given_up: &[] };
+const FINDINGS_FIT: Fit<'_> =
+    Fit { left_out: &["SOURCE", "AGE"], shortened: &[("NODE", 8), ("ABOUT", 16)], wrapped: &[("FOUND", 24)], given_up: &["PART"] };
+
+fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
     let mut parts = Vec::new();
     let number = |n: Option<u32>| n.map(|n| n.to_string()).unwrap_or_default();
     let mut table = Table::new(&["NODE", "LAUNCH", "RANK", "PID", "NAME", "STATE", "WAITS IN", "STILL", "CPU", "MEMORY", "FILES"]);
@@ -61,7 +67,7 @@ fn text(nodes: &[v1::NodeDiagnosis]) -> String {
         }
     }
     if nodes.iter().any(|node| !node.processes.is_empty()) {
-        parts.push(table.text(&[]));
+        parts.push(table.on_screen(&[], &PROCESSES_FIT, size));
     }
     let mut details = String::new();
     for node in nodes {
@@ -90,7 +96,7 @@ fn text(nodes: &[v1::NodeDiagnosis]) -> String {
         }
     }
     if found {
-        parts.push(table.text(&[]));
+        parts.push(table.on_screen(&[], &FINDINGS_FIT, size));
     }
     parts.join("\n")
 }
@@ -174,7 +180,14 @@ n1    1       0     7    a.out  D      nfs_wait  61.0 s  1.5 s  1 MiB   9/10
 !  n1    storage  /x (nfs)  does not answer  statvfs  0.4 s
    n1    storage  disk sda  idle             ebpf     1.2 s
 ";
-        assert_eq!(text(&told.nodes), want);
+        assert_eq!(text(&told.nodes, TableSize::default()), want);
+        let narrow = TableSize { columns: Some(80), ..TableSize::default() };
+        let mut long = told.nodes.clone();
+        long[0].findings[0].text = "does not answer: ".to_owned() + &"every call to it waits ".repeat(8);
+        long[0].processes[0].waits_in = "a_function_of_the_kernel_with_a_long_name".into();
+        let shown = text(&long, narrow);
+        assert!(shown.lines().filter(|line| !line.starts_with(['!', ' '])).all(|line| line.chars().count() <= 80), "{shown}");
+        assert_eq!(shown.matches("every call").count(), 8, "nothing of it is lost: {shown}");
         let json = json_of(&told);
         assert_eq!(json["nodes"][0]["findings"][1]["age_ms"], 1200);
         assert_eq!((&json["nodes"][0]["processes"][0]["rank"], &json["nodes"][0]["findings"][0]["wrong"]), (&0.into(), &true.into()));

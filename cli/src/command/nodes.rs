@@ -39,7 +39,7 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
         return show(session, node);
     }
     match session.format() {
-        Format::Table => print(&nodes_table(&nodes, session.width())),
+        Format::Table => print(&nodes_table(&nodes, session.table_size())),
         Format::Data(notation) => notation.print(&nodes.iter().map(NodeJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(nodes.iter().map(|n| n.id.as_str())),
     }
@@ -102,7 +102,7 @@ pub fn find(mut nodes: Vec<v1::Node>, name: &str) -> Result<v1::Node, Failure> {
 /// One node.
 pub fn show(session: &Session, node: &v1::Node) -> Result<(), Failure> {
     match session.format() {
-        Format::Table => print(&nodes_table(std::slice::from_ref(node), session.width())),
+        Format::Table => print(&nodes_table(std::slice::from_ref(node), session.table_size())),
         Format::Data(notation) => notation.print(&NodeJson::from(node)),
         Format::Name => print_names([node.id.as_str()]),
     }

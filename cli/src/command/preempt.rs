@@ -1,6 +1,6 @@
-//! `lattice preempt` and `lattice resume`. Each goes on after a failure; the exit code is the first one's.
+//! `lattice preempt`, `lattice hold` and `lattice resume`. Each goes on after a failure; the exit code is the first one's.
 
-use crate::args::preempt::{Preempt, Resume};
+use crate::args::preempt::{Hold, Preempt, Resume};
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -33,6 +33,23 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
         false => format!("Preempting allocation {}, {state} so far\n", short(id)),
     };
     say(session, &done, line)?;
+    Ok(exit)
+}
+
+pub async fn hold(session: &Session, args: Hold) -> Result<u8, Failure> {
+    let client = session.connect().await?;
+    let (mut done, mut exit) = (Vec::new(), 0);
+    for typed in args.ids {
+        let asked = match session.key(&typed) {
+            Ok(key) => answer(client.allocations().hold(v1::HoldAllocationRequest { key })).await,
+            Err(failure) => Err(failure),
+        };
+        match asked {
+            Ok(response) => done.push((response.id, response.state)),
+            Err(failure) => exit = told(failure, exit),
+        }
+    }
+    say(session, &done, |(id, _)| format!("Allocation {} is held until `lattice resume {0}`\n", short(id)))?;
     Ok(exit)
 }
 

@@ -2,13 +2,19 @@
 
 use crate::args::allocations::Status;
 use crate::failure::Failure;
+use crate::last_words::LastWords;
 use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer, now};
-use crate::shown::{AllocationJson, allocation_block, allocations_table};
+use crate::shown::{AllocationJson, allocation_block, allocations_table, live_first};
 use crate::watch::{self, Watched};
+use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
+use lattice_model::AllocationState;
+
+/// Rows of a table, where no limit is asked for.
+const TABLE_ROWS_MAX: usize = 100;
 
 pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
     if args.watch {
@@ -33,27 +39,66 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     let client = session.connect().await?;
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::tell_age(session, allocation.age_ms);
+    let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
+    let last_words =
+        if has_ended && session.format() != Format::Name { LastWords::read(&client, &allocation).await } else { LastWords::default() };
     match session.format() {
-        Format::Table => print(&allocation_block(&allocation, now())),
-        Format::Data(notation) => notation.print(&AllocationJson::from(&allocation)),
+        Format::Table => print(&allocation_block(&allocation, &last_words, now())),
+        Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_words)),
         Format::Name => print_names([allocation.id.as_str()]),
     }
 }
 
+/// Everything that lives before what has ended; a table has a limit, data has none but the one that is asked for.
 async fn list(session: &Session, args: Status) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let states = args.state.iter().map(ToString::to_string).collect();
-    let request = v1::ListAllocationsRequest { all_users: args.all, states, stale: args.stale, ..Default::default() };
-    let listing::Found { allocations: mut found, more, age_ms } = listing::all(&client, request, args.limit as usize).await?;
-    listing::tell_age(session, age_ms);
-    found.sort_by(|a, b| (b.submitted_at_ms, &b.id).cmp(&(a.submitted_at_ms, &a.id)));
+    let is_table = session.format() == Format::Table;
+    let limit = match args.limit {
+        Some(limit) => limit as usize,
+        None if is_table => TABLE_ROWS_MAX,
+        None => usize::MAX,
+    };
+    let filtered = args.filter.user.is_some();
+    let request = v1::ListAllocationsRequest {
+        all_users: args.all || filtered,
+        stale: args.stale,
+        user: args.filter.user.unwrap_or_default(),
+        name: args.filter.name.unwrap_or_default(),
+        vcluster: args.filter.vcluster.unwrap_or_default(),
+        tenant: args.filter.tenant.unwrap_or_default(),
+        node: args.filter.node.unwrap_or_default(),
+        ..Default::default()
+    };
+    let (live, ended): (Vec<AllocationState>, Vec<_>) =
+        STATES.into_iter().filter(|state| args.state.is_empty() || args.state.contains(state)).partition(|state| !state.is_terminal());
+    let of = |states: &[AllocationState]| v1::ListAllocationsRequest {
+        states: states.iter().map(ToString::to_string).collect(),
+        ..request.clone()
+    };
+    let mut listed = listing::Found::default();
+    if !live.is_empty() {
+        // All of it: its order is known once all of it is, and the first of a queue were submitted first.
+        listed = listing::all(&client, of(&live), usize::MAX).await?;
+    }
+    if !ended.is_empty() {
+        let found = listing::all(&client, of(&ended), limit.saturating_sub(listed.allocations.len())).await?;
+        listed.allocations.extend(found.allocations);
+        listed.more = found.more;
+        listed.age_ms = listed.age_ms.max(found.age_ms);
+    }
+    listing::tell_age(session, listed.age_ms);
+    let mut found = listed.allocations;
+    live_first(&mut found);
+    listed.more |= found.len() > limit;
+    found.truncate(limit);
     match session.format() {
-        Format::Table => print(&allocations_table(&found, now(), args.all, session.width()))?,
+        Format::Table => print(&allocations_table(&found, now(), args.all || filtered, session.table_size()))?,
         Format::Data(notation) => notation.print(&found.iter().map(AllocationJson::from).collect::<Vec<_>>())?,
         Format::Name => print_names(found.iter().map(|a| a.id.as_str()))?,
     }
-    if more {
-        session.note(&format!("the newest {} are shown; --limit N shows more", args.limit));
+    if listed.more {
+        let shown = if limit == 1 { "1 is".to_owned() } else { format!("{limit} are") };
+        session.note(&format!("{shown} shown, what has not ended first; --limit N shows more, -o json all of them"));
     }
     Ok(())
 }

@@ -1,17 +1,19 @@
 //! `lattice submit`.
 
+use super::wait;
 use crate::args::submit::Submit;
 use crate::directives;
 use crate::failure::Failure;
 use crate::output::{Format, print};
-use crate::request::{self, Program, Surroundings};
+use crate::request::{self, Program, STDIN, Surroundings};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::client::Client;
 use lattice_api::v1;
 
-pub async fn run(session: &Session, args: Submit) -> Result<(), Failure> {
-    let (flags, program) = match args.script {
+pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
+    let piped = args.script.is_none() && args.rest.is_empty() && request::is_piped();
+    let (flags, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
@@ -21,21 +23,24 @@ pub async fn run(session: &Session, args: Submit) -> Result<(), Failure> {
             }
             (args.flags.over(said.flags), program)
         }
-        None if args.rest.is_empty() => {
-            return Err(Failure::usage("nothing to run")
-                .hint("`lattice submit SCRIPT`, or `lattice submit -- COMMAND ARGS...`; `lattice submit --help` has examples"));
-        }
+        None if args.rest.is_empty() => return Err(request::nothing_to_run()),
         None => (args.flags, Program::Command(args.rest)),
     };
     let around = Surroundings::look(flags.export)?;
-    let spec = request::specification(&flags, program, &session.settings, around)?;
+    let spec = v1::AllocationSpec { hold: args.hold, ..request::specification(&flags, program, &session.settings, around)? };
     let client = session.connect().await?;
     let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     match session.format() {
-        Format::Table => print(&format!("Submitted allocation {}\n", short(&id))),
-        Format::Name => print(&format!("{id}\n")),
-        Format::Data(notation) => notation.print(&serde_json::json!({ "id": id })),
+        Format::Table if args.hold => {
+            print(&format!("Submitted allocation {}, held until `lattice resume {0}`\n", short(&id)))?;
+        }
+        Format::Table => print(&format!("Submitted allocation {}\n", short(&id)))?,
+        Format::Name => print(&format!("{id}\n"))?,
+        // With --wait there is one answer: how it ended.
+        Format::Data(_) if args.wait => {}
+        Format::Data(notation) => notation.print(&serde_json::json!({ "id": id }))?,
     }
+    if args.wait { wait::until_ended(session, &id).await } else { Ok(0) }
 }
 
 /// Submits under a fresh id and remembers it as `@last`.

@@ -2,9 +2,9 @@
 
 use crate::args::top::Top;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{Session, answer};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_model::resources::bytes_text;
 use lattice_model::time::Timestamp;
@@ -23,13 +23,13 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     let summary = summary(&top.nodes);
     match session.format() {
         Format::Table if args.per_gpu => {
-            print(&gpus::table(&top.nodes))?;
+            print(&gpus::table(&top.nodes, session.table_size()))?;
             gpus::notes(&top.nodes).iter().for_each(|note| session.note(note));
         }
-        Format::Table if args.per_rank => print(&ranks::text(&top.nodes))?,
+        Format::Table if args.per_rank => print(&ranks::text(&top.nodes, session.table_size()))?,
         Format::Table if args.wide || session.width() == Width::Wide => print(&wide(&top.nodes))?,
-        Format::Table if args.per_node => print(&per_node(&top.nodes))?,
-        Format::Table => print(&whole(&summary))?,
+        Format::Table if args.per_node => print(&per_node(&top.nodes, session.table_size()))?,
+        Format::Table => print(&whole(&summary, session.table_size()))?,
         Format::Data(notation) => notation.print(&json(&top, &summary))?,
         Format::Name => print_names(top.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
     }
@@ -43,6 +43,9 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    if let Some(why) = nothing_measured(&top.nodes) {
+        session.note(why);
+    }
     let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
     for node in &silent {
         session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
@@ -51,6 +54,12 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what it uses"));
     }
     Ok(())
+}
+
+/// Why there is no number, where every node answered.
+fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
+    let empty = nodes.iter().all(|node| node.unreached.is_empty() && node.measured.is_empty());
+    empty.then_some("nothing is measured of it yet: its agents look once a second, and rates need two looks")
 }
 
 /// Refuses what the agent that was asked could not ask, or not of this.
@@ -167,7 +176,10 @@ fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
     [one.source.as_str(), one.over_source.as_str()].into_iter().filter(|source| !source.is_empty())
 }
 
-fn whole(sums: &[Sum]) -> String {
+/// How a list of numbers becomes narrower.
+const FIT: Fit<'_> = Fit { left_out: &["AGE", "SOURCE"], shortened: &[("METRIC", 16), ("NODE", 12)], wrapped: &[], given_up: &[] };
+
+fn whole(sums: &[Sum], size: TableSize) -> String {
     let mut table = Table::new(&["METRIC", "NOW", "MEAN", "MAX", "NODES", "SOURCE", "AGE"]);
     for sum in sums {
         let shown = |value: Option<f64>| value.map(|value| shown(value, &sum.unit)).unwrap_or_default();
@@ -181,10 +193,10 @@ fn whole(sums: &[Sum]) -> String {
             age(sum.age_ms),
         ]);
     }
-    table.text(&[])
+    table.on_screen(&[], &FIT, size)
 }
 
-fn per_node(nodes: &[v1::NodeUsage]) -> String {
+fn per_node(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     let mut table = Table::new(&["NODE", "METRIC", "NOW", "MEAN", "MAX", "SOURCE", "AGE"]);
     for node in nodes {
         for one in &node.measured {
@@ -200,7 +212,7 @@ fn per_node(nodes: &[v1::NodeUsage]) -> String {
             ]);
         }
     }
-    table.text(&[])
+    table.on_screen(&[], &FIT, size)
 }
 
 /// A row for each node, a column for each number that one of them has.
@@ -319,7 +331,7 @@ METRIC        NOW         MEAN        MAX         NODES  SOURCE          AGE
 cpu_cores     3.50 cores  1.75 cores  1.75 cores  2      cgroup2,procfs  0.9 s
 pressure_cpu  50.0 %      —           —           2      cgroup2         0.9 s
 ";
-        assert_eq!(whole(&summary(&nodes)), want);
+        assert_eq!(whole(&summary(&nodes), TableSize::default()), want);
         let want = "\
 NODE  METRIC        NOW         MEAN        MAX         SOURCE   AGE
 n1    cpu_cores     1.50 cores  0.75 cores  0.75 cores  cgroup2  0.1 s
@@ -327,7 +339,7 @@ n1    pressure_cpu  25.0 %      —           —           cgroup2  0.1 s
 n2    cpu_cores     2.00 cores  1.00 cores  1.00 cores  procfs   0.9 s
 n2    pressure_cpu  50.0 %      —           —           cgroup2  0.9 s
 ";
-        assert_eq!(per_node(&nodes), want);
+        assert_eq!(per_node(&nodes, TableSize::default()), want);
         let want = "\
 NODE  CPU_CORES   PRESSURE_CPU  AGE
 n1    1.50 cores  25.0 %        0.1 s
@@ -341,6 +353,14 @@ n2    2.00 cores  50.0 %        0.9 s
     }
 
     #[test]
+    fn that_there_is_no_number_is_said() {
+        let empty = v1::NodeUsage { node: "n1".into(), ..Default::default() };
+        assert!(nothing_measured(&[empty.clone()]).is_some_and(|why| why.contains("yet")));
+        assert_eq!(nothing_measured(&[empty, node("n2", 1, 1.0, 0.1)]), None);
+        assert_eq!(nothing_measured(&[v1::NodeUsage { unreached: "gone".into(), ..Default::default() }]), None, "that is said by itself");
+    }
+
+    #[test]
     fn what_is_the_stores_is_said() {
         let mut told = node("n1", 100, 1.5, 0.25);
         told.measured.truncate(1);
@@ -349,8 +369,8 @@ n2    2.00 cores  50.0 %        0.9 s
 METRIC     NOW         MEAN        MAX         NODES  SOURCE         AGE
 cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
 ";
-        assert_eq!(whole(&summary(&[told.clone()])), want);
-        assert!(per_node(&[told]).lines().any(|line| line.contains("cgroup2,store")));
+        assert_eq!(whole(&summary(&[told.clone()]), TableSize::default()), want);
+        assert!(per_node(&[told], TableSize::default()).lines().any(|line| line.contains("cgroup2,store")));
         let url = "http://vm:8428/".to_owned();
         let mut stored = v1::Stored { url, until_ms: 1000, age_ms: Some(2500), ended: true, ..Default::default() };
         let said = "it has ended: these numbers are of the store at http://vm:8428/, whose newest is 2.5 s old, \

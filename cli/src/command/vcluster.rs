@@ -94,7 +94,7 @@ async fn queue(session: &Session, client: &Client, name: String) -> Result<(), F
         session.note(&format!("{left_out} more wait behind these"));
     }
     match session.format() {
-        Format::Table => print(&allocations_table(&queue.allocations, session::now(), true, session.width())),
+        Format::Table => print(&allocations_table(&queue.allocations, session::now(), true, session.table_size())),
         Format::Data(notation) => notation.print(&queue.allocations.iter().map(AllocationJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(queue.allocations.iter().map(|a| a.id.as_str())),
     }

@@ -274,6 +274,8 @@ fn continues(w: &World) {
     for told in [w.ok(&["explain", &id]), w.ok(&["status", &id])] {
         assert!(told.contains(&format!("lattice node confirm-dead {node} --yes")), "{told}");
     }
+    let listed = w.ok(&["status"]);
+    assert!(listed.contains(&format!("node {node} is Down: confirm-dead")), "the list says it too: {listed}");
     let unsure = w.run(&["node", "confirm-dead", &node, "--reason", "x"]);
     assert!(unsure.code() == 2 && unsure.err().contains("--yes"), "{}", unsure.err());
     let user = w.run_as(crate::harness::NOBODY, &["node", "confirm-dead", &node, "--yes", "--reason", "x"]);

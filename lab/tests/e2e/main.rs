@@ -73,6 +73,7 @@ mod refusal;
 mod services;
 mod sessions;
 mod stored;
+mod summaries;
 mod supervisor;
 mod survival;
 mod telemetry;
@@ -166,6 +167,7 @@ fn main() -> ExitCode {
         telemetry::trials(),
         counting::trials(),
         stored::trials(),
+        summaries::trials(),
         debugging::trials(),
         opens::trials(),
         monitoring::trials(),

@@ -6,7 +6,7 @@ use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, PREEMPTED_
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, NodeId, Principal, SharePhase,
-    Timestamp,
+    Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -169,6 +169,16 @@ impl Ledger {
             && let Some(share) = allocation.shares.iter_mut().find(|s| s.node == *node)
         {
             share.phase = SharePhase::Released;
+        }
+    }
+
+    /// What a node's work used is of the claim that it is said of, and of no later one.
+    pub(super) fn add_usage(&mut self, step: &mut Step, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
+        if let Some(usage) = usage
+            && self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)
+            && let Some(allocation) = self.allocation_mut(step, id)
+        {
+            allocation.usage = Some(allocation.usage.unwrap_or_default().with(usage));
         }
     }
 }

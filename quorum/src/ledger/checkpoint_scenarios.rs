@@ -78,7 +78,7 @@ fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins
     assert_eq!(*s.story.ledger.audit_head(), again);
     s.says(1, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::NodeLost { node: node(1), why: "x".into() } });
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch: first });
+        s.says(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
     }
     let second = s.begin(&[2, 0]);
     assert_eq!((s.restores(2), s.restores(0)), (Some(whole(1, first)), Some(whole(1, first))));

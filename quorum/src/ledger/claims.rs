@@ -79,6 +79,7 @@ impl Ledger {
             (allocation.preemption, allocation.held) = (None, false);
             allocation.epoch = epoch;
             allocation.claimed_at = Some(at);
+            allocation.usage = None;
             allocation.vni = vni;
             allocation.shares =
                 claim.shares.iter().map(|s| Share { node: s.node.clone(), resources: s.resources, phase: SharePhase::Claimed }).collect();

@@ -157,6 +157,8 @@ pub enum Action {
     Notified { way: NotifyWay, upto: u64 },
     /// See [`crate::wire::Request::Preempt`].
     Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
+    /// See [`crate::wire::Request::HoldAllocation`].
+    HoldAllocation { allocation: AllocationId, by: Principal },
     /// See [`crate::wire::Request::Resume`].
     Resume { allocation: AllocationId, by: Principal },
     /// See [`crate::wire::Request::DrainUrgently`].
@@ -250,6 +252,7 @@ impl Action {
             | Self::Preempt { .. }
             | Self::Resume { .. }
             | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
+            Self::HoldAllocation { .. } => super::HELD_WORK_LEVEL,
             Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
             Self::RecordAccess(access) => access.kind.level(),
             Self::Bootstrap { .. }
@@ -321,6 +324,7 @@ impl Action {
             | Self::SetTelemetry { mode: TelemetryMode::Debug | TelemetryMode::Audit, .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
+            | Self::HoldAllocation { .. }
             | Self::Cancel { .. }
             | Self::Register(_)
             | Self::Report(_)
@@ -397,6 +401,7 @@ impl Action {
             | Self::DriftOver { .. }
             | Self::ConformanceStale { .. }
             | Self::Notified { .. }
+            | Self::HoldAllocation { .. }
             | Self::Resume { .. }
             | Self::SetTelemetry { .. }
             | Self::EndTelemetry { .. }

@@ -258,7 +258,12 @@ impl World {
             self.agents[usize::from(n)].shims.remove(&(allocation, epoch));
             let known = self.ledger.node(&node(n)).unwrap();
             let (incarnation, seq) = (known.incarnation, known.report_seq + 1);
-            self.apply(Action::Report(NodeReport { node: node(n), incarnation, seq, item: ReportItem::Released { allocation, epoch } }));
+            self.apply(Action::Report(NodeReport {
+                node: node(n),
+                incarnation,
+                seq,
+                item: ReportItem::Released { allocation, epoch, usage: None },
+            }));
         }
     }
 

@@ -95,7 +95,7 @@ fn a_lapse_that_the_node_reports_requeues_as_the_loss_of_it() {
     assert!(matches!(&told.reason, Some(EndReason::NodeLost { why, .. }) if why.contains("lapsed")), "{told:?}");
     let refused = s.claim(1, &[1]);
     assert!(matches!(&refused, Err(Refusal::Conflict { conflicts }) if conflicts[0].why.contains("may still run there")), "{refused:?}");
-    s.report(0, ReportItem::Released { allocation: id(1), epoch });
+    s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     s.claimed(1, &[1]);
 }
 
@@ -150,7 +150,7 @@ fn work_that_stops_waits_for_every_node_of_its_last_attempt() {
     stands(&mut s, 0, NodeState::Down);
     s.done(fence(&s, 0, OVER_MS));
     assert_eq!(state(&s, id(1)), AllocationState::Pending);
-    s.report(1, ReportItem::Released { allocation: id(1), epoch });
+    s.report(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let silent = |s: &mut Story| matches!(s.claim(1, &[1, 3, 4]), Err(Refusal::Conflict { conflicts }) if conflicts[0].node == node(2));
     assert!(silent(&mut s), "n2 has not said that its part is gone");
     stands(&mut s, 2, NodeState::Down);
@@ -175,7 +175,7 @@ fn a_node_that_came_back_is_not_fenced_and_gets_new_work_when_the_old_is_gone() 
     assert!(s.ledger.desired(&node(0)).shares.is_empty(), "it is to end it");
     let why = s.ledger.node(&node(0)).unwrap().unclaimable().unwrap();
     assert!(why.contains("has not said yet that nothing is left"), "{why}");
-    s.report(0, ReportItem::Released { allocation: id(1), epoch });
+    s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     assert_eq!(s.ledger.node(&node(0)).unwrap().unclaimable(), None);
     s.claimed(1, &[0]);
 }

@@ -20,7 +20,7 @@ fn lift(number: u8, kind: HoldKind) -> Action {
 }
 
 fn released(number: u128, epoch: Epoch) -> ReportItem {
-    ReportItem::Released { allocation: id(number), epoch }
+    ReportItem::Released { allocation: id(number), epoch, usage: None }
 }
 
 impl Story {

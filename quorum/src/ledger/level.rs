@@ -21,8 +21,11 @@ pub const LEVEL_FIRST: u32 = 1;
 /// first six or not to all of its processes, or without anybody's request;
 /// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
 /// registration what they are made of. 11: what nodes saw of themselves while nobody heard them.
-/// 12: requeued work waits.
+/// 12: requeued work waits; work is held before it has begun.
 pub const LEVEL_KNOWN: u32 = 12;
+
+/// The level at which every member understands that work is held before it has begun.
+pub const HELD_WORK_LEVEL: u32 = 12;
 
 /// The level at which every member understands that work is suspended.
 pub const SUSPENDS_LEVEL: u32 = 8;
@@ -56,6 +59,9 @@ pub const WAITS_LEVEL: u32 = 12;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
+    if spec.hold {
+        return HELD_WORK_LEVEL;
+    }
     if let Some(policy) = &spec.checkpoint {
         let first = policy.by.is_signal() && policy.signal.is_of_the_first() && policy.automatic.is_none();
         return if first { 7 } else { CHECKPOINT_MODES_LEVEL };

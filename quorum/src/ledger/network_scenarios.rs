@@ -27,7 +27,7 @@ fn ended(s: &mut Story, on: u8, number: u128, epoch: Epoch) {
 }
 
 fn released(s: &mut Story, on: u8, number: u128, epoch: Epoch) {
-    s.report(on, ReportItem::Released { allocation: id(number), epoch });
+    s.report(on, ReportItem::Released { allocation: id(number), epoch, usage: None });
 }
 
 fn vni(s: &Story, number: u128) -> Option<u32> {

@@ -10,6 +10,33 @@ use lattice_model::{
 };
 use uuid::Uuid;
 
+#[test]
+fn work_is_held_before_it_has_begun_by_its_owner_alone_and_waits_again_when_it_is_resumed() {
+    let mut s = Preempting::new();
+    s.submit(AllocationSpec { hold: true, ..spec(1, RequeuePolicy::Never, 0) });
+    let held = |s: &Preempting| s.story.ledger.allocation(id(1)).map(|a| (a.held, a.waits())).unwrap();
+    assert_eq!(held(&s), (true, false));
+    assert!(matches!(s.story.claim(1, &[0]), Err(Refusal::NotPending { .. })), "nobody gives it nodes");
+    s.story.done(Action::Resume { allocation: id(1), by: user(7) });
+    assert_eq!(held(&s), (false, true));
+    let hold = |by| Action::HoldAllocation { allocation: id(1), by: user(by) };
+    assert!(matches!(s.story.act(hold(8)), Err(Refusal::NotYours { .. })));
+    let records = s.story.acted(hold(7));
+    assert_eq!(records.iter().map(|r| r.action).collect::<Vec<_>>(), [AuditAction::AllocationHeld]);
+    assert!(s.story.acted(hold(7)).is_empty(), "said again it is the same success");
+    s.story.done(Action::Resume { allocation: id(1), by: user(7) });
+    s.run(&[0]);
+    assert!(matches!(s.story.act(hold(7)), Err(Refusal::NotPending { .. })), "what has nodes is preempted, not held");
+    let mut older = Story::at_level(1, LEVEL_KNOWN - 1);
+    let submitted = Action::Submit {
+        id: id(1),
+        spec: Box::new(AllocationSpec { hold: true, ..spec(1, RequeuePolicy::Never, 0) }),
+        owner: user(7),
+        claim: None,
+    };
+    assert!(matches!(older.act(submitted), Err(Refusal::ClusterLevel { .. })), "a member that does not know it would let it run");
+}
+
 struct Preempting {
     story: Story,
     seqs: [u64; 3],
@@ -110,7 +137,7 @@ fn what_saved_itself_waits_with_its_time_and_goes_on_elsewhere() {
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch });
+        s.says(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let second = s.run(&[2, 0]);
     let share = s.story.ledger.desired(&node(2)).shares[0].clone();
@@ -157,7 +184,7 @@ fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
     let epoch = s.run(&[0]);
     s.preempt(epoch, 7, asked(1, false)).unwrap();
     s.ended(0, epoch, Err("it ignored that".into()));
-    s.says(0, ReportItem::Released { allocation: id(1), epoch });
+    s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let second = s.run(&[1]);
     assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
     assert_eq!((s.now().state, s.told(1)), (AllocationState::Running, None));
@@ -165,7 +192,7 @@ fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
     assert_eq!(s.told(1), Some(asked(2, false).id), "another request is another");
     // It ended by itself before it had saved itself, and went back to the queue because of that.
     s.says(1, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 1 } });
-    s.says(1, ReportItem::Released { allocation: id(1), epoch: second });
+    s.says(1, ReportItem::Released { allocation: id(1), epoch: second, usage: None });
     let third = s.run(&[2]);
     assert_eq!(s.preempt(third, 7, asked(2, false)), Ok(Outcome::Done));
     assert_eq!((s.now().state, s.told(2)), (AllocationState::Running, None), "it has given its nodes back since it was asked");
@@ -175,7 +202,7 @@ fn a_request_that_is_said_again_means_nothing_to_the_next_claim() {
     let epoch = s.story.claimed(1, &[0, 1]);
     s.preempt(epoch, 7, asked(1, false)).unwrap();
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch });
+        s.says(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let second = s.run(&[0, 1]);
     assert_eq!(s.preempt(second, 7, asked(1, false)), Ok(Outcome::Done));
@@ -190,7 +217,7 @@ fn what_has_not_begun_goes_back_at_once_and_what_is_sensitive_or_headed_by_an_ol
     s.preempt(epoch, 0, asked(1, false)).unwrap();
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Pending, 1), "there is nothing to go on from");
     for from in [0, 1] {
-        s.says(from, ReportItem::Released { allocation: id(1), epoch });
+        s.says(from, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let epoch = s.story.claimed(1, &[0, 1]);
     s.preempt(epoch, 0, asked(2, true)).unwrap();
@@ -225,7 +252,7 @@ fn walltime_suspends_what_was_saved_in_its_grace_until_it_is_resumed() {
     s.says(0, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
     assert_eq!((s.now().state, s.now().held, s.now().preempted_count), (AllocationState::Suspended, true, 0));
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
-    s.says(0, ReportItem::Released { allocation: id(1), epoch });
+    s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let epoch = s.run(&[1]);
     // A checkpoint of the claim before is none of this one's.
     s.says(1, ReportItem::Ended { allocation: id(1), epoch, reason: saved(made) });
@@ -324,7 +351,7 @@ fn one_request_drains_the_node_that_its_work_went_to_as_well_and_is_no_other_whe
     s.checkpointed(0, epoch, first.0.as_u128());
     s.ended(0, epoch, Ok(first));
     assert_eq!(s.now().state, AllocationState::Suspended);
-    s.says(0, ReportItem::Released { allocation: id(1), epoch });
+    s.says(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let epoch = s.run(&[1]);
     s.story.done(drain(1));
     let second = s.told(1).unwrap();
@@ -332,7 +359,7 @@ fn one_request_drains_the_node_that_its_work_went_to_as_well_and_is_no_other_whe
     s.checkpointed(1, epoch, second.0.as_u128());
     s.ended(1, epoch, Ok(second));
     assert_eq!((s.now().state, s.now().preempted_count), (AllocationState::Suspended, 2));
-    s.says(1, ReportItem::Released { allocation: id(1), epoch });
+    s.says(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
     // A person's request that reads the new claim when it is said again.
     let epoch = s.run(&[2]);
     let again = Preemption { id: second, ..asked(0, false) };

@@ -199,6 +199,25 @@ impl Ledger {
         step.changed.desired.insert(node.clone());
     }
 
+    pub(super) fn hold_allocation(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        if !by.may_act_for(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        if !allocation.state.is_without_nodes() {
+            return Err(Refusal::NotPending { id, state: allocation.state });
+        }
+        if allocation.held {
+            return Ok(Outcome::Done);
+        }
+        let detail = format!("while {}", allocation.state);
+        if let Some(allocation) = self.allocation_mut(step, id) {
+            allocation.held = true;
+        }
+        self.record(step, &by.name, AuditAction::AllocationHeld, Subject { allocation: Some(id), node: None }, detail);
+        Ok(Outcome::Done)
+    }
+
     pub(super) fn resume(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
         let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
         if !by.may_act_for(&allocation.owner) {

@@ -4,7 +4,7 @@ use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase,
+    AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
 };
 
 /// The prologue that fails for this time ends the allocation.
@@ -41,7 +41,7 @@ impl Ledger {
                 self.prepare_failed(step, &report.node, *allocation, *epoch, bounded(why));
             }
             ReportItem::Ended { allocation, epoch, reason } => self.ended_report(step, &report.node, *allocation, *epoch, reason),
-            ReportItem::Released { allocation, epoch } => self.released(step, &report.node, *allocation, *epoch),
+            ReportItem::Released { allocation, epoch, usage } => self.released(step, &report.node, *allocation, *epoch, *usage),
             ReportItem::Checkpointed { allocation, epoch, checkpoint } => {
                 self.checkpointed(step, &report.node, *allocation, *epoch, checkpoint);
             }
@@ -172,7 +172,7 @@ impl Ledger {
         self.end_begun(step, id, said_by(node, reason), &format!("node:{node}"), begun);
     }
 
-    fn released(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch) {
+    fn released(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         let Some(holdings) = self.holdings.get_mut(node) else { return };
         let before = holdings.len();
         holdings.retain(|h| (h.allocation, h.epoch) != (id, epoch));
@@ -185,6 +185,7 @@ impl Ledger {
         // A node that is free of a claim which still stands has lost it.
         let live = self.is_live(id, epoch);
         self.mark_released(step, id, epoch, node);
+        self.add_usage(step, id, epoch, usage);
         if live {
             let why = "it reports that nothing of it is left".to_owned();
             self.end(step, id, EndReason::NodeLost { node: node.clone(), why }, &format!("node:{node}"));

@@ -7,6 +7,7 @@ use lattice_model::spec::share_of;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation,
     NodeAddresses, NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
+    WorkUsage,
 };
 use std::path::Path;
 use uuid::Uuid;
@@ -198,7 +199,7 @@ fn prepared(number: u128, epoch: Epoch) -> ReportItem {
 }
 
 fn released(number: u128, epoch: Epoch) -> ReportItem {
-    ReportItem::Released { allocation: id(number), epoch }
+    ReportItem::Released { allocation: id(number), epoch, usage: None }
 }
 
 #[test]
@@ -586,4 +587,30 @@ fn one_that_registers_and_is_not_well_never_is_ready_and_is_so_when_it_registers
     let mut before = Story::at_level(1, 8);
     before.done(registers(Some("disk: full")));
     assert_eq!(stands(&before).0, NodeState::Ready);
+}
+
+#[test]
+fn what_work_used_is_that_of_its_last_claim_on_all_nodes_that_released_it_each_once() {
+    let mut s = Story::new(2);
+    let used = |memory, cpu| Some(WorkUsage { nodes: 1, memory_peak_bytes: Some(memory), cpu_ms: Some(cpu) });
+    let released = |epoch, usage| ReportItem::Released { allocation: id(1), epoch, usage };
+    s.submit(1, 2, RequeuePolicy::Always, 3);
+    let first = s.claimed(1, &[0, 1]);
+    s.report(0, prepared(1, first));
+    s.report(1, prepared(1, first));
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::Exited { code: 1 } });
+    s.report(0, released(first, used(9, 90)));
+    s.report(1, released(first, used(8, 80)));
+    let second = s.claimed(1, &[0, 1]);
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().usage, None, "what is begun anew has used nothing yet");
+    s.report(0, prepared(1, second));
+    s.report(1, prepared(1, second));
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch: second, reason: EndReason::Exited { code: 0 } });
+    s.report(0, released(second, used(5, 20)));
+    // Said again, under either epoch, it adds nothing.
+    s.report(0, released(second, used(5, 20)));
+    s.report(1, released(first, used(8, 80)));
+    s.report(1, released(second, used(7, 30)));
+    let want = WorkUsage { nodes: 2, memory_peak_bytes: Some(7), cpu_ms: Some(50) };
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().usage, Some(want));
 }

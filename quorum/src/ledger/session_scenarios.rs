@@ -78,7 +78,7 @@ fn it_goes_with_its_allocations_claim() {
     s.done(Action::Register(registration(0, 2, 1, true)));
     assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Pending);
     assert_eq!(s.ledger.sessions().count(), 0);
-    s.report(1, ReportItem::Released { allocation: id(2), epoch: other });
+    s.report(1, ReportItem::Released { allocation: id(2), epoch: other, usage: None });
     let again = runs(&mut s, 1, 1);
     assert!(again > epoch);
     s.done(create(3, 1, 7));

@@ -50,7 +50,7 @@ fn what_would_exceed_a_quota_waits_and_is_not_claimed() {
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
     assert_eq!(has(&s), (0, 0));
     for number in [0, 1] {
-        s.report(number, ReportItem::Released { allocation: id(1), epoch });
+        s.report(number, ReportItem::Released { allocation: id(1), epoch, usage: None });
     }
     let epoch: Epoch = s.claimed(2, &[0, 1]);
     assert_eq!(quota(s.claim(1, &[3, 4])), (Quota::MaxNodes, 2, 2, 3));

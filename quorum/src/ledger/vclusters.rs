@@ -214,8 +214,7 @@ impl Ledger {
             let queue = self.queue_of(&allocation.spec.vcluster);
             if let Some(standing) = standings.iter_mut().find(|s| s.vcluster.name == queue) {
                 match allocation.state {
-                    AllocationState::Pending => standing.pending += 1,
-                    AllocationState::Suspended => standing.pending += u32::from(!allocation.held),
+                    AllocationState::Pending | AllocationState::Suspended => standing.pending += u32::from(!allocation.held),
                     AllocationState::Staging | AllocationState::Running => standing.running += 1,
                     AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {}
                 }

@@ -2,7 +2,7 @@
 
 use super::{AuditHead, Holding, Ledger, SUSPENDS_LEVEL, UNHEARD_LEVEL};
 use crate::pack::{self, PackError};
-use crate::wire::{ListPlace, Refusal, WatchPlace};
+use crate::wire::{ListFilter, ListPlace, Refusal, WatchPlace};
 use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -141,14 +141,22 @@ impl Ledger {
         Err(Refusal::AmbiguousAllocation { key: key.to_owned(), candidates })
     }
 
-    /// The newest `limit` allocations of this user (all where none is given) in these states (all where none is given),
-    /// behind this place (from the newest where none is given).
-    pub fn list(&self, uid: Option<u32>, states: &[AllocationState], limit: usize, before: Option<ListPlace>) -> Vec<Arc<Allocation>> {
+    /// The newest `limit` allocations of this user (all where none is given) in these states (all where none is given) that the
+    /// filter lets through, behind this place (from the newest where none is given).
+    pub fn list(
+        &self,
+        uid: Option<u32>,
+        states: &[AllocationState],
+        limit: usize,
+        before: Option<ListPlace>,
+        filter: &ListFilter,
+    ) -> Vec<Arc<Allocation>> {
         let place = |a: &Arc<Allocation>| ListPlace { submitted_at: a.submitted_at, id: a.id };
         let wanted = |a: &&Arc<Allocation>| {
             uid.is_none_or(|uid| a.owner.uid == uid)
                 && (states.is_empty() || states.contains(&a.state))
                 && before.is_none_or(|before| place(a) < before)
+                && self.is_let_through(filter, a)
         };
         let mut found: Vec<&Arc<Allocation>> = self.allocations.values().filter(wanted).collect();
         if limit > 0 && limit < found.len() {
@@ -158,6 +166,15 @@ impl Ledger {
         }
         found.sort_unstable_by_key(|a| std::cmp::Reverse(place(a)));
         found.into_iter().cloned().collect()
+    }
+
+    fn is_let_through(&self, filter: &ListFilter, a: &Allocation) -> bool {
+        let ListFilter { user, name, vcluster, tenant, node } = filter;
+        user.as_ref().is_none_or(|user| a.owner.name == *user)
+            && name.as_ref().is_none_or(|name| a.spec.name == *name)
+            && vcluster.as_ref().is_none_or(|vcluster| self.queue_of(&a.spec.vcluster) == vcluster)
+            && tenant.as_ref().is_none_or(|tenant| a.spec.tenant == *tenant)
+            && node.as_ref().is_none_or(|node| a.nodes().any(|of| of == node))
     }
 
     /// How many nodes stand where.

@@ -39,7 +39,7 @@ fn a_wipe_waits_for_the_last_share_and_ends_when_the_node_confirms_it() {
     s.done(wipe(false));
     assert!(matches!(s.claim(2, &[1]), Err(Refusal::Conflict { .. })));
     s.done(Action::Cancel { id: id(1), by: super::scenarios::user(7) });
-    s.report(1, ReportItem::Released { allocation: id(1), epoch });
+    s.report(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let now = order(&s).expect("nothing is left");
     assert!(matches!(s.act(back), Err(Refusal::Malformed { .. })), "nothing but the node's word lifts it");
     s.done(wiped(now + 1, None));

@@ -74,6 +74,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Preempt { .. }
+        | Request::HoldAllocation { .. }
         | Request::Resume { .. }
         | Request::SetTelemetry { .. }
         | Request::DrainUrgently { .. }
@@ -157,6 +158,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
         }
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Preempt { allocation, epoch, by, order } => (Action::Preempt { allocation, epoch, by, order }, 0),
+        Request::HoldAllocation { allocation, by } => (Action::HoldAllocation { allocation, by }, 0),
         Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
         Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {
             (Action::SetTelemetry { allocation, by, id, mode, duration_ms }, 0)
@@ -321,6 +323,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Preempt { .. }
+        | Request::HoldAllocation { .. }
         | Request::Resume { .. }
         | Request::SetTelemetry { .. }
         | Request::DrainUrgently { .. }
@@ -357,10 +360,10 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
     let ledger = core.agreed.ledger();
     Some(match request {
         Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
-        Request::ListAllocations { uid, states, limit, before, paged } => {
+        Request::ListAllocations { uid, states, limit, before, paged, filter } => {
             let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) } as usize;
             // One more than is shown tells whether there are more.
-            let mut found = ledger.list(*uid, states, limit + 1, *before);
+            let mut found = ledger.list(*uid, states, limit + 1, *before, filter);
             drop(ledger);
             let all = found.len();
             found.truncate(limit);

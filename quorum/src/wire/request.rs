@@ -31,6 +31,8 @@ pub enum Request {
     /// Has an allocation save itself and give its nodes back: it is Suspended then, and otherwise ended. Of this claim: where it
     /// is over, its nodes are given back (success).
     Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
+    /// Has an allocation that waits for nodes wait for none until it is resumed. One that is held already stays so (success).
+    HoldAllocation { allocation: AllocationId, by: Principal },
     /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.
     Resume { allocation: AllocationId, by: Principal },
     /// Has an allocation's work be measured in this mode on all of its nodes, for so long (Debug). `id` is the idempotency key.
@@ -58,6 +60,8 @@ pub enum Request {
         before: Option<ListPlace>,
         #[serde(default)]
         paged: bool,
+        #[serde(default)]
+        filter: ListFilter,
     },
     /// All nodes.
     ListNodes,
@@ -206,6 +210,20 @@ pub struct VniPoolChange {
     pub end: Option<u32>,
     /// See [`lattice_model::VniPool::grace_ms`].
     pub grace_ms: Option<u64>,
+}
+
+/// Which allocations a list has, besides whose they are and in which states; what is `None` matters not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListFilter {
+    /// Their owner's name.
+    pub user: Option<String>,
+    /// Their own name.
+    pub name: Option<String>,
+    /// The vCluster in whose queue they stand or stood.
+    pub vcluster: Option<String>,
+    pub tenant: Option<String>,
+    /// A node of their present or last claim.
+    pub node: Option<NodeId>,
 }
 
 /// A place in the list of all allocations, the newest first.

@@ -66,7 +66,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
         Err(CallError::Refused(Refusal::Conflict { conflicts })) => assert_eq!(conflicts[0].holder, Some(id)),
         other => panic!("{other:?}"),
     }
-    agent.report(ReportItem::Released { allocation: id, epoch }).await;
+    agent.report(ReportItem::Released { allocation: id, epoch, usage: None }).await;
     assert!(matches!(claim(&client, next, token, &["n1"]).await, Ok(Answer::Claimed { .. })));
 
     let key = id.short();
@@ -106,7 +106,7 @@ async fn what_is_reported_of_a_claim_that_another_followed_is_acknowledged_and_r
         first.report(ReportItem::Prepared { allocation: id, epoch }).await;
         assert_eq!(first.superseded, [(id, epoch)]);
         // The share of the claim that is over is given back, which is never refused.
-        first.report(ReportItem::Released { allocation: id, epoch }).await;
+        first.report(ReportItem::Released { allocation: id, epoch, usage: None }).await;
         assert_eq!((first.superseded.len(), second.superseded.len()), (1, 0));
     }
     for member in members {

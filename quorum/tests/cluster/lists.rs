@@ -3,7 +3,7 @@
 use crate::lab::{Lab, PATIENCE, owner, spec};
 use futures::StreamExt;
 use lattice_model::{AllocationId, AllocationState};
-use lattice_quorum::wire::{Answer, ListPlace, Request};
+use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Request};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -22,7 +22,14 @@ async fn a_long_list_comes_in_pages_each_allocation_once() {
     });
     futures::stream::iter(commits).buffer_unordered(64).collect::<Vec<()>>().await;
     let page = async |before, stale: bool, paged: bool, limit: u32| {
-        let question = Request::ListAllocations { uid: None, states: vec![AllocationState::Pending], limit, before, paged };
+        let question = Request::ListAllocations {
+            uid: None,
+            states: vec![AllocationState::Pending],
+            limit,
+            before,
+            paged,
+            filter: ListFilter::default(),
+        };
         let question = if stale { Request::Stale(Box::new(question)) } else { question };
         match client.call(&question, PATIENCE).await.unwrap() {
             Answer::Allocations(page) if !paged => (page, true),
@@ -59,6 +66,27 @@ async fn a_long_list_comes_in_pages_each_allocation_once() {
     for (limit, more) in [(300, false), (299, true)] {
         let before = all[all.len() - 301];
         assert_eq!(page(Some(before), false, true, limit).await.1, more);
+    }
+    let filtered = async |filter: ListFilter| {
+        let question = Request::ListAllocations { uid: None, states: vec![], limit: 5, before: None, paged: true, filter };
+        match client.call(&question, PATIENCE).await.unwrap() {
+            Answer::AllocationPage { allocations, more } => (allocations.len(), more),
+            other => panic!("{other:?}"),
+        }
+    };
+    let nothing = ListFilter::default;
+    let name = Some(spec(1).name);
+    let queue = Some("default".to_owned());
+    assert_eq!(filtered(ListFilter { user: Some(owner().name), name, vcluster: queue, ..nothing() }).await, (5, true));
+    let (other, node) = (Some("another".to_owned()), Some("n1".parse().unwrap()));
+    for none in [
+        ListFilter { user: other.clone(), ..nothing() },
+        ListFilter { name: other.clone(), ..nothing() },
+        ListFilter { vcluster: other.clone(), ..nothing() },
+        ListFilter { tenant: other, ..nothing() },
+        ListFilter { node, ..nothing() },
+    ] {
+        assert_eq!(filtered(none).await, (0, false));
     }
     drop(client);
     member.stop().await;

@@ -2,6 +2,7 @@
 
 use super::line::hear;
 use super::{AllocationTask, Phase};
+use crate::allocation::final_usage::final_usage;
 use crate::allocation::walltime::{self, Awaited};
 use crate::allocation::{Standing, undo};
 use crate::hooks::Moment;
@@ -142,6 +143,10 @@ impl AllocationTask {
         failpoint::pass(Point::ShimGone);
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
         self.insist(move || undo::kill_scope(&context, allocation)).await;
+        let used = {
+            let context = Arc::clone(&self.context);
+            tokio::task::spawn_blocking(move || final_usage(&context, allocation)).await.ok().flatten()
+        };
         self.epilogue().await;
         failpoint::pass(Point::EpilogueOver);
         let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
@@ -150,7 +155,7 @@ impl AllocationTask {
         self.context.workers.forget(&self.share);
         // A launch that came in while this was being done has nobody to run it.
         self.context.launches.drop_of(self.share.allocation);
-        self.tell(|allocation, epoch| Event::Undone { allocation, epoch }).await;
+        self.tell(|allocation, epoch| Event::Undone { allocation, epoch, usage: used }).await;
         self.context.checks.again();
     }
 

@@ -179,8 +179,11 @@ async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -
 pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Result<v1::TopResponse, Status> {
     let Answered { said, found } = answered(api, allocation, asked).await;
     if !said.lacks.is_empty() {
-        let text =
-            format!("allocation {} is {}: its agents measure it no more, and {}", allocation.id.short(), allocation.state, said.lacks);
+        let short = allocation.id.short();
+        let text = format!(
+            "allocation {short} is {}: its agents measure it no more, and {}\nhint: `lattice status {short}` shows its memory peak and processor time",
+            allocation.state, said.lacks
+        );
         // Another one may be asked, or the same one later.
         return Err(if said.url.is_empty() { Status::failed_precondition(text) } else { Status::unavailable(text) });
     }

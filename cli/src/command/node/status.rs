@@ -88,7 +88,7 @@ async fn others(session: &Session, client: &Client, names: &[String]) -> Result<
 async fn several(session: &Session, client: &Client, found: &[v1::Node]) -> Result<(), Failure> {
     match session.format() {
         Format::Table => {
-            print(&nodes_table(found, session.width()))?;
+            print(&nodes_table(found, session.table_size()))?;
             for node in found.iter().filter(|node| !node.by_gossip) {
                 if nodes::is_under(node, HoldKind::Drain) {
                     let left = answer(client.nodes().waits(v1::NodeWaitsRequest { node: node.id.clone() })).await?;

@@ -1,7 +1,8 @@
 //! `lattice top --per-gpu`: each GPU of an allocation.
 
 use super::{age, shown};
-use crate::table::Table;
+use crate::output::TableSize;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use serde_json::{Value, json};
 
@@ -17,7 +18,15 @@ const COLUMNS: &[(&str, &str)] = &[
     ("gpu_ecc_uncorrected", "ECC"),
 ];
 
-pub fn table(nodes: &[v1::NodeUsage]) -> String {
+/// How the table becomes narrower.
+const FIT: Fit<'_> = Fit {
+    left_out: &["AGE", "SOURCE", "ENERGY", "ECC", "CLOCK", "FULL"],
+    shortened: &[("GPU", 10), ("NODE", 8), ("HELD DOWN BY", 12)],
+    wrapped: &[],
+    given_up: &[],
+};
+
+pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     let headings: Vec<&str> =
         ["NODE", "GPU"].into_iter().chain(COLUMNS.iter().map(|(_, heading)| *heading)).chain(["HELD DOWN BY", "SOURCE", "AGE"]).collect();
     let mut table = Table::new(&headings);
@@ -33,7 +42,7 @@ pub fn table(nodes: &[v1::NodeUsage]) -> String {
             table.row(row);
         }
     }
-    table.text(&[])
+    table.on_screen(&[], &FIT, size)
 }
 
 /// What is not in the table, for people.
@@ -86,7 +95,7 @@ NODE  GPU    BUSY    MEMORY  FULL  POWER  TEMPERATURE  CLOCK  ENERGY  ECC  HELD 
 n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   —    power_cap     nvml    0.3 s
 n1    GPU-2  —       —       —     —      —            —      —       —    —             —       —
 ";
-        assert_eq!(table(&[node.clone(), older.clone()]), want);
+        assert_eq!(table(&[node.clone(), older.clone()], TableSize::default()), want);
         assert_eq!(notes(&[node.clone(), older]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not tell of its GPUs: older"]);
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["it has no GPUs"]);
         let away = v1::NodeUsage { unreached: "gone".into(), ..Default::default() };

@@ -1,6 +1,7 @@
 //! Ranks, one by one: which is the busiest of a launch, and which the least busy.
 
-use crate::table::Table;
+use crate::output::TableSize;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_model::resources::bytes_text;
 use serde_json::{Value, json};
@@ -56,7 +57,15 @@ fn cores(value: f64) -> String {
     format!("{value:.2} cores")
 }
 
-pub fn text(nodes: &[v1::NodeUsage]) -> String {
+/// How the table becomes narrower.
+const FIT: Fit<'_> = Fit {
+    left_out: &["PROCESSES", "THREADS", "LAUNCH"],
+    shortened: &[("NAME", 8), ("NODE", 8), ("STATE", 9)],
+    wrapped: &[],
+    given_up: &[],
+};
+
+pub fn text(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     let mut table = Table::new(&["LAUNCH", "RANK", "NODE", "PID", "NAME", "CPU", "MEMORY", "PROCESSES", "THREADS", "STATE"]);
     let all = sorted(nodes);
     for (node, rank) in &all {
@@ -76,7 +85,7 @@ pub fn text(nodes: &[v1::NodeUsage]) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let mut text = table.text(&[]) + "\n";
+    let mut text = table.on_screen(&[], &FIT, size) + "\n";
     for Launch { number, ranks, busiest, least, median, states } in launches(nodes) {
         let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
         text += &format!("launch {number}: {ranks} {}, {}", if ranks == 1 { "rank" } else { "ranks" }, states.join(", "));
@@ -159,7 +168,7 @@ LAUNCH  RANK  NODE  PID  NAME   CPU         MEMORY  PROCESSES  THREADS  STATE
 
 launch 1: 4 ranks, 1 running, 2 sleeping, 1 uninterruptible; busiest rank 2 on n1, 1.00 cores; least busy rank 0 on n1, 0.01 cores; median 0.02 cores
 ";
-        assert_eq!(text(&nodes), want);
+        assert_eq!(text(&nodes, TableSize::default()), want);
         assert!(notes(&nodes).is_empty());
         let json = (json(&nodes), launches_json(&nodes));
         assert_eq!((&json.0[1]["node"], &json.0[1]["over_ms"], &json.0[3]["cpu_cores"]), (&"n2".into(), &1002.into(), &Value::Null));
@@ -169,6 +178,6 @@ launch 1: 4 ranks, 1 running, 2 sleeping, 1 uninterruptible; busiest rank 2 on n
         let said =
             ["n2 does not tell of its ranks: it is of an older version", "of 3 processes on n1 it cannot be told which rank they are of"];
         assert_eq!(notes(&nodes), said);
-        assert_eq!((text(&[]), notes(&[])), (String::new(), vec!["no rank of a launch runs".to_owned()]));
+        assert_eq!((text(&[], TableSize::default()), notes(&[])), (String::new(), vec!["no rank of a launch runs".to_owned()]));
     }
 }

@@ -146,7 +146,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                     ReportItem::NotPreempted { allocation, epoch, id: asked.unwrap_or(saved(&allocation)), why: "x".into() }
                 }
                 16 => ReportItem::Unheard { at: Timestamp(skip), word: "not well: x".into() },
-                _ => ReportItem::Released { allocation, epoch },
+                _ => ReportItem::Released { allocation, epoch, usage: None },
             };
             let (incarnation, seq) = known.map(|n| (n.incarnation, n.report_seq)).unwrap_or_default();
             Action::Report(NodeReport { node: node(number), incarnation, seq: seq + skip, item })
@@ -269,6 +269,11 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Preempt { id: number, how: 0, .. } => {
             let (by, reason, seed) = ("root".into(), "x".into(), uuid::Uuid::from_u128(number));
             Action::DrainUrgently { node: node(number as u8 % NODES), by, reason, deadline: None, seed }
+        }
+        Move::Preempt { id: number, how: 3, hold: true } => {
+            let waits = ledger.allocations().find(|a| a.waits());
+            let (allocation, by) = waits.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            Action::HoldAllocation { allocation, by }
         }
         Move::Preempt { id: number, how: 1..=3, .. } => {
             // Mostly one that is held.

@@ -29,7 +29,7 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
         let shares: BTreeSet<_> = allocation.nodes().filter(|_| stands).cloned().collect();
         assert_eq!(holding, shares, "{allocation:?}");
         assert_eq!(allocation.state.is_without_nodes(), allocation.shares.is_empty() && !allocation.state.is_terminal());
-        assert!(!allocation.held || allocation.state == AllocationState::Suspended, "{allocation:?}");
+        assert!(!allocation.held || allocation.state.is_without_nodes(), "{allocation:?}");
         assert!(allocation.preemption.is_none() || stands, "{allocation:?}");
         assert!(allocation.telemetry.is_none() || stands, "{allocation:?}");
         for share in allocation.nodes().flat_map(|node| ledger.desired(node).shares).filter(|share| share.allocation == allocation.id) {

@@ -159,7 +159,7 @@ fn what_runs_is_adopted_and_nothing_is_placed_before() {
     assert_eq!(now.ledger.holdings(&node(2)), before);
     // Its end is reported as ever, and its node is given away under an epoch that nobody had.
     now.report(0, ReportItem::Ended { allocation: id(1), epoch: known, reason: EndReason::Exited { code: 0 } });
-    now.report(0, ReportItem::Released { allocation: id(1), epoch: known });
+    now.report(0, ReportItem::Released { allocation: id(1), epoch: known, usage: None });
     assert_eq!(now.state(1), AllocationState::Completed);
     assert!(now.claim(3, &[0]).unwrap() > Epoch(since.0 + 1_000_000));
 }
@@ -203,7 +203,7 @@ fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() 
     let mut now = quorum.backup().recovered();
     // After the backup: the first domain is released, and its number is another one's; then it is there again with the next.
     quorum.report(0, ReportItem::Ended { allocation: id(1), epoch: known, reason: EndReason::Exited { code: 0 } });
-    quorum.report(0, ReportItem::Released { allocation: id(1), epoch: known });
+    quorum.report(0, ReportItem::Released { allocation: id(1), epoch: known, usage: None });
     quorum.act(Action::ReleaseDomains).unwrap();
     for (number, on, domain) in [(2, 1, "b"), (3, 2, "a")] {
         quorum.submit_within(number, 1, domain);
@@ -221,7 +221,7 @@ fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() 
         1,
         ReportItem::Ended { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch, reason: EndReason::Exited { code: 0 } },
     );
-    now.report(1, ReportItem::Released { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch });
+    now.report(1, ReportItem::Released { allocation: id(2), epoch: now.ledger.allocation(id(2)).unwrap().epoch, usage: None });
     assert!(matches!(now.claim(4, &[1]), Err(Refusal::Conflict { conflicts }) if conflicts[0].why.contains("any VNI")));
     now.comes_back(2, 1, quorum.held(2));
     now.comes_back(0, 1, vec![]);
@@ -249,7 +249,7 @@ fn what_ended_since_the_backup_does_not_run_again() {
     let why = now.ledger.allocation(id(1)).unwrap().reason.as_ref().unwrap().to_string();
     assert!(why.contains("after the backup"), "{why}");
     assert_eq!(now.ledger.held(&node(1)), SIZE, "not free before it is gone");
-    now.report(1, ReportItem::Released { allocation: id(2), epoch: since });
+    now.report(1, ReportItem::Released { allocation: id(2), epoch: since, usage: None });
     assert!(now.ledger.holdings(&node(1)).is_empty());
 }
 
@@ -316,7 +316,7 @@ fn what_saved_itself_and_gave_its_node_back_goes_on_from_there_and_what_was_aske
     now.comes_back_with(0, 1, vec![], vec![checkpointed(1, first), ended(1, first, preempted(1))]);
     now.comes_back_with(1, 1, vec![], vec![checkpointed(2, second), ended(2, second, walltime)]);
     // The word of what it saved is lost.
-    quorum.report(2, ReportItem::Released { allocation: id(3), epoch: third });
+    quorum.report(2, ReportItem::Released { allocation: id(3), epoch: third, usage: None });
     let fourth = quorum.run(4, &[2]);
     let mut held = quorum.held(2);
     let (by, reason, cause) = ("x".to_owned(), "x".to_owned(), PreemptCause::Request);

@@ -1,0 +1,55 @@
+//! Why allocations that live stand where they stand, in the few words of a list.
+
+use super::isolation;
+use crate::cluster::Cluster;
+use crate::membership::Membership;
+use lattice_api::v1;
+use lattice_model::{Allocation, AllocationState, SharePhase};
+use lattice_scheduler::{Outlook, clip};
+
+/// What there is to say of each, by what this agent knows of the cluster; the outlook is made once something waits.
+pub(super) struct Situations<'a> {
+    cluster: &'a Cluster,
+    membership: &'a Membership,
+    outlook: Option<Outlook>,
+}
+
+impl<'a> Situations<'a> {
+    pub fn of(cluster: &'a Cluster, membership: &'a Membership) -> Self {
+        Self { cluster, membership, outlook: None }
+    }
+
+    /// An allocation as a list shows it.
+    pub fn shown(&mut self, allocation: &Allocation) -> v1::Allocation {
+        let mut shown = lattice_api::allocation::to_proto(allocation);
+        if allocation.waits() {
+            let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.view(self.membership)));
+            // What this agent's watch has not brought yet has no place in line yet.
+            if let Some(expected) = outlook.get(&allocation.id) {
+                shown.situation.clone_from(&expected.reason);
+                shown.queue_place = expected.place.unwrap_or(0);
+            }
+        } else {
+            shown.situation = clip(with_nodes(allocation, self.cluster));
+        }
+        shown
+    }
+}
+
+/// Of one that has nodes, or is held; empty: nothing is amiss.
+fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
+    match allocation.state {
+        AllocationState::Pending | AllocationState::Suspended => format!("held: `lattice resume {}`", allocation.id.short()),
+        AllocationState::Staging | AllocationState::Running => {
+            let unheard = isolation::brief(allocation, &cluster.nodes);
+            let prepared = allocation.shares.iter().filter(|s| s.phase != SharePhase::Claimed).count();
+            match allocation.state {
+                _ if !unheard.is_empty() => unheard,
+                _ if allocation.preemption.is_some() => "gives its nodes back".to_owned(),
+                AllocationState::Staging => format!("preparing, {prepared} of {} ready", allocation.shares.len()),
+                _ => String::new(),
+            }
+        }
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => String::new(),
+    }
+}

@@ -1,0 +1,92 @@
+//! `lattice wait`, and the waiting of `lattice submit --wait`.
+
+use crate::args::allocations::Wait;
+use crate::failure::{Exit, Failure};
+use crate::follow::{End, exit_of};
+use crate::output::{Format, print_names};
+use crate::patience::Patience;
+use crate::session::Session;
+use crate::shown::{AllocationJson, short};
+use lattice_api::allocation::state_from_name;
+use lattice_api::v1;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// What `timeout` of coreutils gives as well.
+const TIMED_OUT: u8 = 124;
+/// Of work that ended without a code of its program.
+const NO_CODE: u8 = Exit::Beside as u8;
+
+pub async fn run(session: &Session, args: Wait) -> Result<u8, Failure> {
+    let keys = args.ids.iter().map(|typed| session.key(typed)).collect::<Result<Vec<_>, _>>()?;
+    wait(session, &keys, args.timeout).await
+}
+
+/// Waits until all of these have ended, and gives the highest of their codes.
+pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>) -> Result<u8, Failure> {
+    let deadline = at_most.map(|time| Instant::now() + time);
+    let mut ended = Vec::new();
+    let mut code = 0;
+    for key in keys {
+        let end = end_of(session, key);
+        let waited = match deadline {
+            Some(deadline) => timeout_at(deadline, end).await.ok(),
+            None => Some(end.await),
+        };
+        let Some(allocation) = waited.transpose()? else {
+            session.note(&format!("{key} has not ended within {} s", at_most.unwrap_or_default().as_secs()));
+            code = TIMED_OUT;
+            break;
+        };
+        code = code.max(exit_code(session, &allocation));
+        ended.push(allocation);
+    }
+    match session.format() {
+        Format::Table => {}
+        Format::Data(notation) => notation.print(&ended.iter().map(AllocationJson::from).collect::<Vec<_>>())?,
+        Format::Name => print_names(ended.iter().map(|a| a.id.as_str()))?,
+    }
+    Ok(code)
+}
+
+/// Waits until one that was just submitted has ended, and gives its code.
+pub async fn until_ended(session: &Session, id: &str) -> Result<u8, Failure> {
+    let ended = end_of(session, id).await?;
+    if let Format::Data(notation) = session.format() {
+        notation.print(&AllocationJson::from(&ended))?;
+    }
+    Ok(exit_code(session, &ended))
+}
+
+/// The code of one that has ended; what did not end well is said.
+fn exit_code(session: &Session, allocation: &v1::Allocation) -> u8 {
+    if allocation.state != "Completed" {
+        session.note(&format!("allocation {} is {}: {}", short(&allocation.id), allocation.state, allocation.reason));
+    }
+    exit_of(&End::Ended(Box::new(allocation.clone())), None).unwrap_or(NO_CODE)
+}
+
+/// The last state of an allocation, over connections that break.
+async fn end_of(session: &Session, key: &str) -> Result<v1::Allocation, Failure> {
+    let patience = Patience::default();
+    let mut client = session.connect().await?;
+    loop {
+        let once = async {
+            let request = v1::WatchAllocationRequest { key: key.to_owned(), ..Default::default() };
+            let mut stream = client.allocations().watch(request).await?.into_inner();
+            while let Some(allocation) = stream.message().await? {
+                patience.progress();
+                if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) {
+                    return Ok(allocation);
+                }
+            }
+            // An agent that is being stopped ends its streams in good order.
+            Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {key} before it ended")))
+        };
+        match once.await {
+            Ok(allocation) => return Ok(allocation),
+            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) => return Err(failure),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The last lines that ended work wrote to its standard error: what a summary of its end shows. They are read from its output,
+//! wherever that is kept.
+
+use lattice_api::client::Client;
+use lattice_api::v1;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long reading them may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of one output that are looked through, from its end.
+const TAIL_BYTES_MAX: usize = 4096;
+/// Characters of a line that are shown.
+const LINE_CHARS_MAX: usize = 200;
+/// Messages of a stream that are read.
+const CHUNKS_MAX: usize = 256;
+
+/// One line, and who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LastWord {
+    /// The launch's number; 0 is the script.
+    pub launch: u32,
+    pub rank: u32,
+    pub line: String,
+}
+
+/// The script's last line, and that of the last launch; there may be neither.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastWords {
+    pub lines: Vec<LastWord>,
+    /// Why they could not be read.
+    pub unread: Option<String>,
+}
+
+impl LastWords {
+    /// Of the rank that brought the launch down, where one did, else of the first.
+    pub async fn read(client: &Client, allocation: &v1::Allocation) -> Self {
+        let rank = rank_named(&allocation.brought_down).unwrap_or(0);
+        let key = allocation.id.clone();
+        let request = v1::LogsRequest { key, stream: "stderr".to_owned(), rank: Some(rank), tail: Some(1), ..Default::default() };
+        let mut outputs = Outputs::default();
+        let reading = async {
+            let mut stream = client.allocations().logs(request).await?.into_inner();
+            for _ in 0..CHUNKS_MAX {
+                let Some(chunk) = stream.message().await? else { break };
+                outputs.take(&chunk);
+            }
+            Ok::<(), tonic::Status>(())
+        };
+        let unread = match timeout(READ_TIMEOUT, reading).await {
+            Ok(Ok(())) => None,
+            Ok(Err(status)) => Some(status.message().lines().next().unwrap_or_default().to_owned()),
+            Err(_) => Some(format!("its output was not there within {} s", READ_TIMEOUT.as_secs())),
+        };
+        Self { lines: outputs.lines(rank), unread }
+    }
+}
+
+/// The rank in `rank 3 on n2 was killed by signal 11`.
+fn rank_named(brought_down: &str) -> Option<u32> {
+    brought_down.strip_prefix("rank ")?.split(' ').next()?.parse().ok()
+}
+
+/// The ends of outputs, by launch.
+#[derive(Default)]
+struct Outputs(BTreeMap<u32, Vec<u8>>);
+
+impl Outputs {
+    fn take(&mut self, chunk: &v1::LogChunk) {
+        // Two are shown: the script's and that of the last launch.
+        if chunk.launch != 0 {
+            self.0.retain(|launch, _| *launch == 0 || *launch >= chunk.launch);
+        }
+        if self.0.keys().all(|launch| *launch <= chunk.launch) || chunk.launch == 0 {
+            let kept = self.0.entry(chunk.launch).or_default();
+            kept.extend(&chunk.data);
+            let surplus = kept.len().saturating_sub(TAIL_BYTES_MAX);
+            kept.drain(..surplus);
+        }
+    }
+
+    fn lines(&self, rank: u32) -> Vec<LastWord> {
+        let last = |bytes: &Vec<u8>| {
+            let text = String::from_utf8_lossy(bytes);
+            let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+            Some(line.trim_end().chars().take(LINE_CHARS_MAX).collect::<String>())
+        };
+        self.0.iter().filter_map(|(&launch, bytes)| Some(LastWord { launch, rank, line: last(bytes)? })).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_of_the_script_and_of_the_last_launch_are_kept() {
+        let chunk = |launch, data: &str| v1::LogChunk { launch, stderr: true, data: data.as_bytes().to_vec(), ..Default::default() };
+        let mut outputs = Outputs::default();
+        for (launch, data) in [(1, "old\n"), (2, "segv"), (0, "line 4: foo: not "), (2, "fault\n\n"), (0, "found\n"), (1, "older\n")] {
+            outputs.take(&chunk(launch, data));
+        }
+        let word = |launch, line: &str| LastWord { launch, rank: 3, line: line.to_owned() };
+        assert_eq!(outputs.lines(3), [word(0, "line 4: foo: not found"), word(2, "segvfault")]);
+        let mut long = Outputs::default();
+        long.take(&chunk(0, &"x".repeat(3 * TAIL_BYTES_MAX)));
+        assert_eq!((long.0[&0].len(), long.lines(0)[0].line.len()), (TAIL_BYTES_MAX, LINE_CHARS_MAX));
+        assert_eq!(rank_named("rank 3 on n2 was killed by signal 11"), Some(3));
+        assert_eq!((rank_named(""), rank_named("out of memory on n2: launch 1 was killed")), (None, None));
+    }
+}

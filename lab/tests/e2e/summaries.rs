@@ -1,0 +1,129 @@
+//! What users see of their work at a glance: the list while it lives, the summary of its end, and waiting for it.
+
+use crate::harness::{Group, World};
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::io::Write;
+use std::process::Stdio;
+
+static SUMMARIES: Group = Group::small("summaries");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        SUMMARIES.test("the_list_has_what_lives_first_and_says_why_the_rest_waits", &[], list),
+        SUMMARIES.test("the_summary_of_an_end_is_kept", &[], summary),
+        SUMMARIES.test("work_is_waited_for_with_its_code", &[], waited_for),
+        SUMMARIES.test("work_is_held_before_it_begins_and_released", &[], held),
+        SUMMARIES.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
+    ]
+}
+
+fn listed(w: &World, args: &[&str]) -> Vec<Value> {
+    let json = w.ok(&[&["status", "-o", "json"], args].concat());
+    serde_json::from_str::<Value>(&json).unwrap().as_array().unwrap().clone()
+}
+
+fn list(w: &World) {
+    let ended = w.submit(&["--name", "was", "--", "/bin/true"]);
+    w.completed(&ended);
+    let runs = w.submit(&["--name", "runs", "-N", "3", "--walltime", "10m", "--", "/bin/sleep", "300"]);
+    w.running(&runs);
+    let next = w.submit(&["--name", "next", "-N", "2", "--", "/bin/true"]);
+    let behind = w.submit(&["--name", "behind", "--", "/bin/true"]);
+    w.wait("what waits to have its place", || {
+        let all = listed(w, &["--state", "pending"]);
+        all.len() == 2 && all.iter().all(|a| a["queue_place"].is_u64())
+    });
+    let names: Vec<String> = listed(w, &[]).iter().map(|a| text(a, "name")).collect();
+    assert_eq!(names[..3], ["runs", "next", "behind"], "{names:?}");
+    assert!(names.iter().any(|name| name == "was"), "{names:?}");
+    let mut narrow = w.lattice.command(&["status"]);
+    let shown = String::from_utf8(narrow.env("COLUMNS", "80").output().unwrap().stdout).unwrap();
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    for (id, said) in [(&next, "next: wants 2 nodes, 0 are free"), (&behind, "behind 1 submitted before it")] {
+        assert!(shown.lines().any(|line| line.starts_with(&id[..8]) && line.ends_with(said)), "{said}: {shown}");
+    }
+    assert!(w.ok(&["explain", &next]).contains("it is next"), "{}", w.ok(&["explain", &next]));
+    let left = shown.lines().find(|line| line.starts_with(&runs[..8])).unwrap();
+    assert!(left.contains("00:09:"), "how much time is left: {left}");
+    let of = |args: &[&str]| listed(w, args).iter().map(|a| text(a, "name")).collect::<Vec<_>>();
+    assert_eq!(of(&["--name", "next"]), ["next"]);
+    let node = w.status(&runs)["nodes"][1].as_str().unwrap().to_owned();
+    assert_eq!(of(&["--node", &node, "--state", "running"]), ["runs"]);
+    assert_eq!(of(&["--vcluster", "default", "--state", "pending"]), ["next", "behind"]);
+    assert_eq!((of(&["--tenant", "nobody"]), of(&["--user", "nobody-of-this-name"])), (vec![], vec![]));
+    let cut = w.run(&["status", "--limit", "2"]);
+    assert!(cut.out().contains("runs") && !cut.out().contains("was") && cut.err().contains("2 are shown"), "{}{}", cut.out(), cut.err());
+    w.ok(&["cancel", &runs]);
+    w.completed(&next);
+    w.completed(&behind);
+}
+
+fn summary(w: &World) {
+    let script = w.script(
+        "fails.sh",
+        "#!/bin/sh\n#LATTICE name=fails\ni=0; while [ $i -lt 300000 ]; do i=$((i+1)); done\necho first >&2\necho 'it is the last' >&2\nexit 3\n",
+    );
+    let id = w.submit(&[&script, "an argument"]);
+    assert_eq!(w.run(&["wait", &id]).code(), 3);
+    w.wait("its node to say what it used", || w.status(&id)["cpu_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    let ended = w.status(&id);
+    assert_eq!((&ended["command"], &ended["last_stderr"][0]["line"]), (&serde_json::json!(["an argument"]), &"it is the last".into()));
+    assert!(ended["script"].as_str().unwrap().contains("echo first"), "{ended}");
+    // Where the kernel counts memory for the lab's scopes, its peak is known as well.
+    let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
+    let counts = !nodes[0]["unlimited"].as_array().unwrap().iter().any(|what| what == "memory");
+    assert!(!counts || ended["memory_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{ended}");
+    let shown = w.ok(&["status", &id]);
+    for want in ["it is the last", "Processor time:", "'an argument'", "fails (6 lines", "Directory:"] {
+        assert!(shown.contains(want), "{want}: {shown}");
+    }
+}
+
+fn waited_for(w: &World) {
+    let done = w.run(&["submit", "--wait", "-o", "name", "--", "/bin/sh", "-c", "exit 5"]);
+    assert_eq!(done.code(), 5, "{}", done.err());
+    let (well, badly) = (w.submit(&["--", "/bin/true"]), w.submit(&["--", "/bin/sh", "-c", "kill -TERM $$"]));
+    let both = w.run(&["wait", &well, &badly]);
+    assert!(both.code() == 128 + 15 && both.err().contains("is Failed"), "{} {}", both.code(), both.err());
+    assert_eq!(w.run(&["wait", &well]).code(), 0);
+    let long = w.submit(&["--", "/bin/sleep", "300"]);
+    let late = w.run(&["wait", "--timeout", "1s", &long]);
+    assert!(late.code() == 124 && late.err().contains("has not ended within 1 s"), "{} {}", late.code(), late.err());
+    w.ok(&["cancel", &long]);
+    let cancelled = w.run(&["wait", &long]);
+    assert!(cancelled.code() == 125 && cancelled.err().contains("is Cancelled"), "{} {}", cancelled.code(), cancelled.err());
+    assert_eq!(w.run(&["wait", "00000000"]).code(), 125, "there is none");
+    // A script that comes by standard input, named and not.
+    for args in [&["submit", "--wait", "-"][..], &["submit", "--wait"]] {
+        let mut command = w.lattice.command(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"#!/bin/sh\n#LATTICE name=piped\nexit 6\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+fn held(w: &World) {
+    let id = w.submit(&["--hold", "--", "/bin/echo", "released"]);
+    assert!(w.ok(&["status"]).contains(&format!("held: `lattice resume {}`", &id[..8])), "{}", w.ok(&["status"]));
+    assert!(w.ok(&["explain", &id]).contains("is held; `lattice resume"), "{}", w.ok(&["explain", &id]));
+    // What is submitted behind it goes by it.
+    w.completed(&w.submit(&["--", "/bin/true"]));
+    assert_eq!(text(&w.status(&id), "state"), "Pending");
+    w.ok(&["release", &id]);
+    w.completed(&id);
+    let runs = w.submit(&["-N", "3", "--", "/bin/sleep", "300"]);
+    w.running(&runs);
+    let refused = w.run(&["hold", &runs]);
+    assert!(refused.code() == 4 && refused.err().contains("preempt --hold"), "{} {}", refused.code(), refused.err());
+    let waits = w.submit(&["--", "/bin/true"]);
+    w.ok(&["hold", &waits]);
+    w.ok(&["cancel", &runs]);
+    w.ended(&runs);
+    w.completed(&w.submit(&["--", "/bin/true"]));
+    assert_eq!(text(&w.status(&waits), "state"), "Pending", "it is held");
+    w.ok(&["resume", &waits]);
+    w.completed(&waits);
+}

@@ -1,0 +1,231 @@
+//! Why each allocation waits, and in which order they are expected to begin. [`crate::explain`] says it in a sentence, a list in a
+//! few words, and both are of one decision: [`Judge::waits`].
+
+use crate::domains::Domains;
+use crate::misfit::wants;
+use crate::quotas::Quotas;
+use crate::settling::Settling;
+use crate::{Holdings, View, possible, why_not};
+use lattice_model::input::STDIN_VARIABLE;
+use lattice_model::tenant::Quota;
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Node, NodeId, hostlist};
+use std::collections::BTreeMap;
+
+/// Characters of a reason in a list, at most.
+pub const REASON_CHARS_MAX: usize = 40;
+/// Shapes of work for which it is remembered how many nodes could ever serve them, while a queue is gone through.
+const SHAPES_MAX: usize = 16;
+
+/// Why an allocation waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Fewer nodes could ever serve it than it wants.
+    TooFewNodes { possible: usize, excluded: usize },
+    /// Something keeps it off whatever nodes there are: what, in a sentence and in a few words.
+    KeptOff { why: String, brief: String },
+    /// Others of its queue are served first.
+    Behind { ahead: usize, free: usize },
+    /// It is the next one, and too few nodes are free.
+    Next { free: usize },
+    /// It fits now.
+    Placeable { free: usize },
+}
+
+impl Waits {
+    /// In a sentence.
+    pub fn summary(&self, spec: &AllocationSpec) -> String {
+        let wants = wants(spec);
+        match self {
+            Self::TooFewNodes { possible, .. } => {
+                format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
+            }
+            Self::KeptOff { why, .. } => why.clone(),
+            Self::Behind { ahead, free } => {
+                format!("{wants}, {}; {ahead} allocation(s) submitted before it are served first", are_free(*free))
+            }
+            Self::Next { free } => format!("{wants}, {}: it is next", are_free(*free)),
+            Self::Placeable { free } => {
+                format!("{wants}, {}: it will be placed when an agent with the scheduler's lease looks next", are_free(*free))
+            }
+        }
+    }
+
+    /// In ten to forty characters.
+    pub fn brief(&self, spec: &AllocationSpec) -> String {
+        let wanted = spec.nodes as usize;
+        let text = match self {
+            Self::TooFewNodes { possible, excluded } if possible + excluded >= wanted => {
+                format!("{} excluded: prologue failed", nodes(*excluded))
+            }
+            Self::TooFewNodes { possible, .. } => format!("wants {}, {possible} could serve", nodes(wanted)),
+            Self::KeptOff { brief, .. } => brief.clone(),
+            Self::Behind { ahead, .. } => format!("behind {ahead} submitted before it"),
+            Self::Next { free } => format!("next: wants {}, {}", nodes(wanted), are_free(*free)),
+            Self::Placeable { free } => format!("about to be placed: {}", are_free(*free)),
+        };
+        clip(text)
+    }
+
+    /// Whether it stands in line: those behind it wait for it.
+    fn is_in_line(&self) -> bool {
+        match self {
+            Self::TooFewNodes { .. } | Self::KeptOff { .. } => false,
+            Self::Behind { .. } | Self::Next { .. } | Self::Placeable { .. } => true,
+        }
+    }
+}
+
+/// A reason that is not too long for a list.
+pub fn clip(text: String) -> String {
+    if text.chars().count() <= REASON_CHARS_MAX {
+        return text;
+    }
+    text.chars().take(REASON_CHARS_MAX - 1).chain(['…']).collect()
+}
+
+pub(crate) fn nodes(count: usize) -> String {
+    if count == 1 { "1 node".to_owned() } else { format!("{count} nodes") }
+}
+
+fn are_free(count: usize) -> String {
+    if count == 1 { "1 is free".to_owned() } else { format!("{count} are free") }
+}
+
+/// What is weighed of a view, gathered once.
+pub struct Judge<'a> {
+    view: &'a View,
+    held: Holdings,
+    quotas: Quotas<'a>,
+    domains: Domains<'a>,
+    settling: Settling<'a>,
+}
+
+impl<'a> Judge<'a> {
+    /// Of this view.
+    pub fn of(view: &'a View) -> Self {
+        let held = Holdings::of(view.nodes.values(), view.allocations.values());
+        Self { view, held, quotas: Quotas::of(view), domains: Domains::of(view), settling: Settling::of(view) }
+    }
+
+    /// Nodes that can be taken for an allocation now, and why each of the others cannot.
+    pub fn sort_nodes(&self, allocation: &Allocation) -> (Vec<&'a Node>, Vec<(NodeId, crate::WhyNot)>) {
+        let (mut free, mut others) = (Vec::new(), Vec::new());
+        for node in self.view.nodes.values() {
+            match why_not(self.view, &self.held, node, allocation) {
+                Some(why) => others.push((node.id.clone(), why)),
+                None => free.push(node),
+            }
+        }
+        (free, others)
+    }
+
+    /// What keeps it off whatever nodes there are, in a sentence and in a few words.
+    pub fn kept_off(&self, allocation: &Allocation) -> Option<(String, String)> {
+        if let Some(excess) = self.quotas.keeps_off(allocation) {
+            let of = match excess.quota {
+                Quota::MaxNodes => "nodes",
+                Quota::MaxConcurrentAllocations => "allocations",
+                Quota::SensitivePoolSize => "sensitive nodes",
+            };
+            let brief = format!("quota: {} of {} {of} in use", excess.current, excess.limit);
+            return Some((format!("waiting for quota headroom: {excess}"), brief));
+        }
+        if let Some(no_vni) = self.domains.keeps_off(allocation) {
+            let brief = format!("no VNI for network {}", allocation.spec.connectivity.network_domain);
+            return Some((format!("{no_vni}; {}", no_vni.remedy()), brief));
+        }
+        if let Some(unsettled) = self.settling.nodes(allocation) {
+            let brief = format!("last attempt may run on {}", hostlist::fold(unsettled.iter().copied()));
+            return Some((self.settling.keeps_off(allocation)?, brief));
+        }
+        let until = allocation.waits_until?;
+        let times = allocation.quick_requeues;
+        let why = format!(
+            "waits until {until}: it was requeued {times} time(s) in a row soon after it was claimed, and each such wait is longer"
+        );
+        Some((why, format!("waits until {until}")))
+    }
+
+    /// How many of the cluster's nodes could ever serve it.
+    pub fn possible(&self, allocation: &Allocation) -> usize {
+        possible(self.view, allocation)
+    }
+
+    /// Why it waits, where so many are in line before it, so many nodes could ever serve it, and so many are free for it.
+    pub fn waits(&self, allocation: &Allocation, ahead: usize, possible: usize, free: impl FnOnce() -> usize) -> Waits {
+        let wanted = allocation.spec.nodes as usize;
+        if possible < wanted {
+            return Waits::TooFewNodes { possible, excluded: allocation.excluded.len() };
+        }
+        if let Some((why, brief)) = self.kept_off(allocation) {
+            return Waits::KeptOff { why, brief };
+        }
+        let free = free();
+        match ahead {
+            0 if free < wanted => Waits::Next { free },
+            0 => Waits::Placeable { free },
+            ahead => Waits::Behind { ahead, free },
+        }
+    }
+
+    /// How many are in line before an allocation in its queue.
+    pub fn ahead(&self, allocation: &Allocation) -> usize {
+        let queue = self.view.waiting_in(self.view.queue_of(allocation));
+        let before = queue.into_iter().take_while(|a| a.id != allocation.id);
+        before.filter(|a| self.waits(a, 0, self.possible(a), || 0).is_in_line()).count()
+    }
+}
+
+/// What is expected of one that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Its place in its vCluster's queue, from 1; `None`: others go by it, and what it waits for is not its turn.
+    pub place: Option<u32>,
+    /// Why it waits, in ten to forty characters.
+    pub reason: String,
+}
+
+/// Everything that waits, by id.
+#[derive(Clone, Debug, Default)]
+pub struct Outlook(BTreeMap<AllocationId, Expected>);
+
+impl Outlook {
+    /// Of all queues of a view.
+    pub fn of(view: &View) -> Self {
+        let judge = Judge::of(view);
+        let mut in_line: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut shapes: Vec<(&Allocation, usize)> = Vec::new();
+        let mut outlook = BTreeMap::new();
+        for allocation in crate::queue(view) {
+            let known = shapes.iter().find(|(like, _)| is_alike(like, allocation)).map(|(_, possible)| *possible);
+            let possible = known.unwrap_or_else(|| judge.possible(allocation));
+            if known.is_none() && shapes.len() < SHAPES_MAX {
+                shapes.push((allocation, possible));
+            }
+            let ahead = in_line.entry(view.queue_of(allocation)).or_default();
+            // The few words of those behind others do not say how many nodes are free.
+            let free = || if *ahead == 0 { crate::conformity::together(&judge.sort_nodes(allocation).0, &allocation.spec) } else { 0 };
+            let waits = judge.waits(allocation, *ahead, possible, free);
+            let place = waits.is_in_line().then(|| {
+                *ahead += 1;
+                u32::try_from(*ahead).unwrap_or(u32::MAX)
+            });
+            outlook.insert(allocation.id, Expected { place, reason: waits.brief(&allocation.spec) });
+        }
+        Self(outlook)
+    }
+
+    /// Of one that waits.
+    pub fn get(&self, id: &AllocationId) -> Option<&Expected> {
+        self.0.get(id)
+    }
+}
+
+/// Whether the same nodes could ever serve both: all that [`possible`] asks of work is the same.
+fn is_alike(a: &Allocation, b: &Allocation) -> bool {
+    let (x, y) = (&a.spec, &b.spec);
+    let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);
+    let same_layout = (x.tasks_per_node, &x.binding, &x.launch) == (y.tasks_per_node, &y.binding, &y.launch);
+    let same_care = (x.on_isolation, &x.checkpoint) == (y.on_isolation, &y.checkpoint);
+    same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
+}
