@@ -2,7 +2,7 @@
 
 use crate::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationState, EndReason};
+use lattice_model::{Allocation, AllocationState, Attempt, EndReason};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
@@ -69,6 +69,21 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         held: allocation.held,
         telemetry: allocation.telemetry.as_ref().map(ToString::to_string).unwrap_or_default(),
         brought_down: ended.and_then(EndReason::brought_down).unwrap_or_default(),
+        attempts: allocation.attempts.iter().map(attempt).collect(),
+        attempt: allocation.attempt_number(),
+    }
+}
+
+fn attempt(attempt: &Attempt) -> v1::Attempt {
+    v1::Attempt {
+        number: attempt.number,
+        epoch: attempt.epoch.0,
+        nodes: attempt.nodes.clone(),
+        claimed_at_ms: attempt.claimed_at.map_or(0, |at| at.0),
+        started_at_ms: attempt.started_at.map_or(0, |at| at.0),
+        ended_at_ms: attempt.ended_at.0,
+        reason: attempt.reason.to_string(),
+        by: attempt.by.clone(),
     }
 }
 
@@ -111,6 +126,7 @@ mod tests {
             shares: vec![],
             vni: None,
             requeue_count: 1,
+            attempts: Vec::new(),
             excluded: vec![],
             checkpoint: None,
             preemption: None,

@@ -9,6 +9,7 @@
 //! Data goes to stdout, talk to stderr; the exit codes are in [`failure::Exit`].
 
 mod args;
+mod attempts;
 mod binding;
 mod command;
 mod data;

@@ -1,5 +1,6 @@
 //! Allocations and nodes as JSON and as columns. The JSON's fields are documented and stay.
 
+use crate::attempts::AttemptJson;
 use crate::output::Width;
 use crate::table::{NOTHING, Table, block};
 use lattice_api::v1;
@@ -24,6 +25,10 @@ pub struct AllocationJson<'a> {
     tasks_per_node: u32,
     exit_code: Option<i32>,
     requeue_count: u32,
+    /// The number of its present or last claim, 1 for the first.
+    attempt: Option<u32>,
+    /// Its claims that are over.
+    attempts: Vec<AttemptJson<'a>>,
     /// `None`: a service, without any.
     walltime_seconds: Option<u64>,
     submitted_at: Option<String>,
@@ -99,6 +104,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             tasks_per_node: a.tasks_per_node,
             exit_code: a.exit_code,
             requeue_count: a.requeue_count,
+            attempt: a.attempt,
+            attempts: a.attempts.iter().map(AttemptJson::from).collect(),
             walltime_seconds: (a.walltime_seconds > 0).then_some(a.walltime_seconds),
             submitted_at: time(a.submitted_at_ms),
             claimed_at: time(a.claimed_at_ms),
@@ -503,7 +510,7 @@ vCluster:   ml-training
             serde_json::json!({
                 "id": "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88", "name": "training-run", "state": "Running", "reason": null,
                 "owner": "ada", "nodes": ["n1", "n2", "n3"], "nodes_wanted": 3, "tasks_per_node": 2, "exit_code": 0,
-                "requeue_count": 1, "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
+                "requeue_count": 1, "attempt": null, "attempts": [], "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
                 "tenant": "", "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,

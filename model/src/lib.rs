@@ -9,6 +9,7 @@
 //! [`Timestamp`]s that somebody else took, ids are made by whoever creates the thing.
 
 pub mod allocation;
+pub mod attempt;
 pub mod audit;
 pub mod binding;
 pub mod call;
@@ -46,6 +47,7 @@ pub mod topology;
 pub mod vcluster;
 
 pub use allocation::{Allocation, AllocationState, EndReason};
+pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
 pub use call::Call;

@@ -52,6 +52,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         shares: vec![],
         vni: None,
         requeue_count: 0,
+        attempts: Vec::new(),
         excluded: vec![],
         checkpoint: None,
         preemption: None,

@@ -541,6 +541,7 @@ mod tests {
             shares: Vec::new(),
             vni: None,
             requeue_count: 0,
+            attempts: Vec::new(),
             excluded: Vec::new(),
             checkpoint: None,
             preemption: None,

@@ -1,6 +1,7 @@
 //! `lattice status`.
 
 use crate::args::allocations::Status;
+use crate::attempts::attempts_text;
 use crate::failure::Failure;
 use crate::listing;
 use crate::output::{Format, print, print_names};
@@ -34,7 +35,7 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::tell_age(session, allocation.age_ms);
     match session.format() {
-        Format::Table => print(&allocation_block(&allocation, now())),
+        Format::Table => print(&(allocation_block(&allocation, now()) + &attempts_text(&allocation))),
         Format::Data(notation) => notation.print(&AllocationJson::from(&allocation)),
         Format::Name => print_names([allocation.id.as_str()]),
     }

@@ -134,7 +134,7 @@ impl Ledger {
 
     /// Ends the present claim; the allocation goes on from its last checkpoint when it has another one.
     pub(super) fn suspend(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
-        self.back_to_queue(step, id, reason.clone());
+        self.back_to_queue(step, id, reason.clone(), actor);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         if hold || allocation.checkpoint.is_some() {
             allocation.state = AllocationState::Suspended;

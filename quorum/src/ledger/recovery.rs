@@ -240,6 +240,9 @@ impl Ledger {
             Some(made) => {
                 if let Some(allocation) = self.allocation_mut(step, id) {
                     (allocation.epoch, allocation.checkpoint) = (epoch, Some(made.clone()));
+                    // Of its nodes the head alone is known, which reports this.
+                    let resources = allocation.shares.first().map(|s| s.resources).unwrap_or_default();
+                    allocation.shares = vec![Share { node: node.clone(), resources, phase: SharePhase::Released }];
                 }
                 self.suspend(step, id, reason, hold, &actor);
             }

@@ -115,7 +115,7 @@ impl Ledger {
         if failures >= PROLOGUE_FAILURES_MAX {
             self.end(step, id, reason, &actor);
         } else {
-            self.back_to_queue(step, id, reason);
+            self.back_to_queue(step, id, reason, &actor);
         }
     }
 

@@ -5,8 +5,8 @@ use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, NodeAddresses,
-    NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
+    AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, HoldKind, Incarnation,
+    NodeAddresses, NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp, When,
 };
 use std::path::Path;
 use uuid::Uuid;
@@ -541,4 +541,44 @@ fn one_that_registers_and_is_not_well_never_is_ready_and_is_so_when_it_registers
     let mut before = Story::at_level(1, 8);
     before.done(registers(Some("disk: full")));
     assert_eq!(stands(&before).0, NodeState::Ready);
+}
+
+#[test]
+fn the_record_has_each_attempt_with_its_nodes_and_who_ended_it() {
+    let mut s = Story::new(4);
+    s.submit(1, 2, RequeuePolicy::Always, 5);
+    let first = s.claimed(1, &[1, 0]);
+    s.report(0, prepared(1, first));
+    s.report(1, prepared(1, first));
+    let began = s.now();
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::Exited { code: 7 } });
+    let second = s.claimed(1, &[2, 3]);
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().attempt_number(), Some(2));
+    s.report(3, ReportItem::PrepareFailed { allocation: id(1), epoch: second, why: "no image".into() });
+    let known = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((known.attempt_number(), known.claimed_at, known.started_at), (None, None, None));
+    let told: Vec<_> = known.attempts.iter().map(|a| (a.number, a.epoch, a.nodes.as_str(), a.by.as_str(), a.may_have_run())).collect();
+    assert_eq!(told, [(1, first, "n[0-1]", "node:n1", true), (2, second, "n[2-3]", "node:n3", false)]);
+    assert_eq!((&known.attempts[0].head, known.attempts[0].started_at), (&node(1), Some(began)));
+    assert_eq!(known.attempts[0].reason, EndReason::Exited { code: 7 });
+}
+
+#[test]
+fn an_attempt_that_a_drain_ended_names_who_drained_the_node() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::OnNodeFailure, 3);
+    s.claimed(1, &[0]);
+    let deadline = Timestamp(s.now().0 + 1000);
+    let set = Action::SetHold {
+        node: node(0),
+        kind: HoldKind::Drain,
+        by: "ada".into(),
+        reason: "fan".into(),
+        until: None,
+        deadline: Some(When::At(deadline)),
+    };
+    s.done(set);
+    s.done(Action::EndDrained { node: node(0), deadline });
+    let known = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((known.state, known.attempts[0].by.as_str()), (AllocationState::Pending, "ada"));
 }
