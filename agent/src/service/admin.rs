@@ -47,7 +47,7 @@ impl AdminService for Api {
     }
 
     async fn change_members(&self, request: Request<v1::ChangeMembersRequest>) -> Result<Response<v1::ChangeMembersResponse>, Status> {
-        let by = self.user(&request).await?;
+        let by = self.person(&request).await?;
         let change = change(request.into_inner())?;
         match self.quorum.call(&Ask::ChangeMembers(MembersOrder { by, change }), CHANGE).await.map_err(|e| status(&e))? {
             Answer::Changed { done, text } => Ok(Response::new(v1::ChangeMembersResponse { done, text })),
