@@ -17,7 +17,8 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
         let asked = match session.key(&typed) {
             Ok(key) => {
                 let (id, reason) = (Uuid::new_v4().to_string(), args.reason.clone());
-                answer(client.allocations().preempt(v1::PreemptRequest { key, id, deadline_ms, reason, hold: args.hold })).await
+                let (hold, kill) = (args.hold, args.kill);
+                answer(client.allocations().preempt(v1::PreemptRequest { key, id, deadline_ms, reason, hold, kill })).await
             }
             Err(failure) => Err(failure),
         };

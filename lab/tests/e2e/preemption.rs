@@ -235,7 +235,12 @@ fn ignores(w: &World) {
     assert!(text(&over, "reason").contains("had not saved itself after"), "{over}");
     let bare = w.submit(&["--", "/bin/sleep", "600"]);
     w.running(&bare);
-    w.ok(&["preempt", &bare]);
+    for how in [&["preempt", &bare[..]][..], &["preempt", "--hold", &bare]] {
+        let unsure = w.run(how);
+        assert!(unsure.code() == 4 && unsure.err().contains("would be lost") && unsure.err().contains("--kill"), "{}", unsure.err());
+    }
+    assert_eq!(state(w, &bare), "Running");
+    w.ok(&["preempt", "--kill", &bare]);
     let over = w.ended(&bare);
     assert!(text(&over, "reason").contains("without --checkpoint"), "{over}");
     assert!(w.ok(&["explain", &bare]).contains("--checkpoint=signal"));
@@ -244,7 +249,7 @@ fn ignores(w: &World) {
     w.running(&again);
     let waits = || counted(w, "lattice_preemption_victim_requeue_total");
     let before = waits();
-    w.ok(&["preempt", &again]);
+    w.ok(&["preempt", "--kill", &again]);
     w.wait("it to be counted among what waits", || waits() == before + 1.0);
     w.wait("it to run again", || {
         let now = w.status(&again);

@@ -181,7 +181,7 @@ impl Ledger {
 }
 
 /// Whether the allocation goes back into the queue. Never after a cancel, its walltime, or the last failed prologue.
-fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
+pub(super) fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
     let policy = match reason {
         EndReason::NodeLost { .. } | EndReason::DrainDeadline { .. } | EndReason::RunLeaseLapsed { .. } => {
             allocation.spec.requeue != RequeuePolicy::Never

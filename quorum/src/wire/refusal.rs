@@ -130,6 +130,9 @@ pub enum Refusal {
     WipeFailed { node: NodeId, why: String },
     #[error("allocation {id} cannot be preempted: {why}")]
     NotPreemptible { id: AllocationId, why: String },
+    /// Work that cannot save itself, and what ending it would lose.
+    #[error("allocation {} cannot save itself; {lost}", id.short())]
+    CannotSave { id: AllocationId, lost: String },
     #[error("allocation {id} is {state}, not Suspended")]
     NotSuspended { id: AllocationId, state: AllocationState },
     #[error("allocation {id} cannot be measured in this mode: {why}")]
@@ -190,6 +193,7 @@ impl Refusal {
             Self::NoFingerprint { .. } => "its agent tells it when it is connected, from the version on that knows of it".to_owned(),
             Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
+            Self::CannotSave { .. } => "`lattice preempt --kill` ends it all the same; `lattice cancel` ends it for good".to_owned(),
             Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
             Self::TelemetryMode { .. } => {
                 "raw measurements and audits go to the log store: it takes agents of this version with `log_store` in their configuration, and for \
