@@ -61,7 +61,7 @@ pub use input::Stdin;
 pub use launch::{LaunchSpec, MemoryKill, NodeRanks, RankOutcome, TerminalSize};
 pub use layout::{Distribution, EntryLaunch, LaunchShape};
 pub use network::{Connectivity, Exposed, VniPool};
-pub use node::{CUT_OFF, Hold, HoldKind, Leaving, Node, NodeAddresses, NodeState, UNWELL, When, Wipe};
+pub use node::{CUT_OFF, Hold, HoldKind, HoldReason, Leaving, NO_REASON, Node, NodeAddresses, NodeState, UNWELL, When, Wipe};
 pub use preemption::{PreemptCause, Preemption};
 pub use principal::Principal;
 pub use probe::{LivenessProbe, ProbeCheck};

@@ -613,7 +613,8 @@ fn failed_and_killed(w: &World) {
         w.ok(&["cancel", &deaf]);
         w.ended(&deaf);
         // The drain is over a moment after the work.
-        w.wait("the node to be drained", || w.run(&["node", "undrain", &node]).code() == 0);
+        w.wait("the node to be drained", || w.ok(&["node", "list", "--state=drained", "-o", "name"]).trim() == node);
+        w.ok(&["node", "undrain", &node]);
     }
     w.ok(&["node", "uncordon", "n3"]);
     w.assert_nothing_left();

@@ -242,11 +242,7 @@ fn told(known: &[String], all: u64) -> String {
 
 /// What to do where a node's state stands against something.
 fn remedy_of(node: &NodeId, illegal: Illegal) -> Option<String> {
-    let wait =
-        || format!("`lattice node status {node}` shows what it waits for, `lattice node drain {node} --wait --reason ...` waits for it");
     match (illegal.event, illegal.state) {
-        (Event::DrainLifted, NodeState::Draining) => Some(wait()),
-        (Event::DrainLifted, _) => Some("it is Drained again when its agent is heard, and may be undrained then".to_owned()),
         (Event::BootBegun, NodeState::Down) => Some(format!(
             "`{} {node}` or `{} {node}` first, as `lattice node status {node}` shows it",
             HoldKind::Disable.exit(),
