@@ -41,8 +41,10 @@ mod shown;
 mod table;
 mod terminal;
 mod time;
+mod tips;
 mod typist;
 mod unbuilt;
+mod waiting;
 mod watch;
 
 use args::{Cli, Command};
@@ -59,7 +61,7 @@ fn main() -> ExitCode {
     if mpi_launcher::is_called() {
         return mpi_launcher::main();
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| tips::without_wrong_tips(error).exit());
     // These are other programs' own: they need no agent and read their own configuration.
     let done = match &cli.command {
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),

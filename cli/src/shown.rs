@@ -4,6 +4,7 @@ use crate::attempts::AttemptJson;
 use crate::output::Width;
 use crate::table::{NOTHING, Table, block};
 use lattice_api::v1;
+use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
 use lattice_model::hostlist;
 use lattice_model::resources::{Resources, bytes_text};
@@ -35,8 +36,8 @@ pub struct AllocationJson<'a> {
     claimed_at: Option<String>,
     started_at: Option<String>,
     ended_at: Option<String>,
-    tenant: &'a str,
-    vcluster: &'a str,
+    tenant: Option<&'a str>,
+    vcluster: Option<&'a str>,
     uenv: Option<&'a str>,
     uenv_sha256: Option<&'a str>,
     epoch: u64,
@@ -97,7 +98,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             id: &a.id,
             name: &a.name,
             state: &a.state,
-            reason: filled(&a.reason),
+            reason: end_reason(a),
             owner: &a.owner,
             nodes: &a.nodes,
             nodes_wanted: a.nodes_wanted,
@@ -111,8 +112,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             claimed_at: time(a.claimed_at_ms),
             started_at: time(a.started_at_ms),
             ended_at: time(a.ended_at_ms),
-            tenant: &a.tenant,
-            vcluster: &a.vcluster,
+            tenant: filled(&a.tenant),
+            vcluster: filled(&a.vcluster),
             uenv: filled(&a.uenv),
             uenv_sha256: filled(&a.uenv_sha256),
             epoch: a.epoch,
@@ -222,7 +223,7 @@ pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
 }
 
 /// The columns of [`node_row`].
-pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "UNLIMITED", "REASON"];
+pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "NOT ENFORCED", "REASON"];
 
 /// A node on a line of a watch.
 pub fn node_row(n: &v1::Node) -> Vec<String> {
@@ -269,8 +270,8 @@ pub fn allocation_block(a: &v1::Allocation, now: Timestamp) -> String {
         ("Ended", time(a.ended_at_ms).unwrap_or_default()),
         ("On isolation", if a.on_isolation == "stop" { "stop: it ends where it is cut off".to_owned() } else { String::new() }),
         ("Isolated", a.isolation_note.clone()),
-        ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
-        ("Preempted", if a.preempted_count == 0 { String::new() } else { format!("{} times", a.preempted_count) }),
+        ("Requeued", if a.requeue_count == 0 { String::new() } else { counted(a.requeue_count, "time") }),
+        ("Preempted", if a.preempted_count == 0 { String::new() } else { counted(a.preempted_count, "time") }),
         ("Held", if a.held { format!("until `lattice resume {}`", short(&a.id)) } else { String::new() }),
         ("Telemetry", a.telemetry.clone()),
         ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
@@ -295,7 +296,8 @@ fn checkpoint(c: &v1::CheckpointRef) -> String {
 /// group is, since when each node stands where it stands, and where it is.
 pub fn nodes_table(nodes: &[v1::Node], width: Width) -> String {
     let is_wide = width == Width::Wide;
-    let first = ["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "CONFORMANCE", "ALLOCATIONS", "GOSSIP", "UNLIMITED"];
+    let first =
+        ["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "CONFORMANCE", "ALLOCATIONS", "GOSSIP", "NOT ENFORCED"];
     let more: &[&str] = if is_wide { &["SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
     // Where all are alike it says nothing, unless it is asked for.
@@ -324,7 +326,7 @@ pub fn nodes_table(nodes: &[v1::Node], width: Width) -> String {
         cells.push(standing(n));
         table.row(cells);
     }
-    table.shown(&["VCLUSTER", "FEATURES", "CONFORMANCE", "UNLIMITED", "REASON"], width)
+    table.shown(&["VCLUSTER", "FEATURES", "CONFORMANCE", "NOT ENFORCED", "REASON"], width)
 }
 
 /// The group of a node on a line; wide with how many are of it. No spaces within: people sort by it and count.
@@ -395,13 +397,17 @@ fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     (a.started_at_ms != 0).then(|| clock(end.since_ms(Timestamp(a.started_at_ms)) / 1000))
 }
 
-/// Why; nothing where it only repeats the state.
+/// Why; while it runs, what is asked of it.
 fn reason(a: &v1::Allocation) -> String {
-    match a.reason.as_str() {
-        "" => a.preemption.clone(),
-        reason if reason.eq_ignore_ascii_case(&a.state) => String::new(),
-        reason => reason.to_owned(),
+    match end_reason(a) {
+        None if a.reason.is_empty() => a.preemption.clone(),
+        reason => reason.unwrap_or_default().to_owned(),
     }
+}
+
+/// Why it ended or waits; nothing where that only repeats the state.
+fn end_reason(a: &v1::Allocation) -> Option<&str> {
+    filled(&a.reason).filter(|reason| !reason.eq_ignore_ascii_case(&a.state))
 }
 
 fn memory(bytes: u64) -> String {
@@ -512,13 +518,16 @@ vCluster:   ml-training
                 "owner": "ada", "nodes": ["n1", "n2", "n3"], "nodes_wanted": 3, "tasks_per_node": 2, "exit_code": 0,
                 "requeue_count": 1, "attempt": null, "attempts": [], "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
-                "tenant": "", "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
+                "tenant": null, "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
                 "on_isolation": null, "isolation_note": null,
                 "expose": [],
                 "checkpoint": null, "preempted_count": 0, "preemption": null, "held": false, "telemetry": null,
             })
         );
+        let completed = v1::Allocation { state: "Completed".into(), reason: "completed".into(), vcluster: String::new(), ..running() };
+        let json = serde_json::to_value(AllocationJson::from(&completed)).unwrap();
+        assert_eq!((&json["reason"], &json["vcluster"]), (&serde_json::Value::Null, &serde_json::Value::Null));
     }
 
     #[test]
@@ -546,9 +555,9 @@ vCluster:   ml-training
             ..Default::default()
         };
         let want = "\
-NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   UNLIMITED  REASON
-n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —          —
-login  Degraded  2      800 MiB    0     —            suspect  memory,io  silent for 31 s; cordon by ada since 2026: fan (`lattice node uncordon` lifts it); takes no work (schedulable: false)
+NODE   STATE     CORES  MEMORY     GPUS  ALLOCATIONS  GOSSIP   NOT ENFORCED  REASON
+n1     Ready     64     512.0 GiB  4     1f0c9a4e     alive    —             —
+login  Degraded  2      800 MiB    0     —            suspect  memory,io     silent for 31 s; cordon by ada since 2026: fan (`lattice node uncordon` lifts it); takes no work (schedulable: false)
 ";
         assert_eq!(nodes_table(&[node.clone(), login], Width::Terse), want);
         assert!(!nodes_table(std::slice::from_ref(&node), Width::Terse).contains("REASON"));
@@ -584,8 +593,8 @@ ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   VCLUSTER     
             ..Default::default()
         };
         let want = "\
-NODE  STATE  CORES  MEMORY     GPUS  VCLUSTER  FEATURES  CONFORMANCE  ALLOCATIONS  GOSSIP  UNLIMITED  SINCE                     MESH     REASON
-n1    Ready  64     512.0 GiB  0     default   —         01234567(3)  —            alive   —          2026-03-05T10:00:00.000Z  h1:9401  —
+NODE  STATE  CORES  MEMORY     GPUS  VCLUSTER  FEATURES  CONFORMANCE  ALLOCATIONS  GOSSIP  NOT ENFORCED  SINCE                     MESH     REASON
+n1    Ready  64     512.0 GiB  0     default   —         01234567(3)  —            alive   —             2026-03-05T10:00:00.000Z  h1:9401  —
 ";
         assert_eq!(nodes_table(std::slice::from_ref(&node), Width::Wide), want);
         assert!(!nodes_table(std::slice::from_ref(&node), Width::Terse).contains("CONFORMANCE"), "where all are alike it says nothing");

@@ -18,6 +18,7 @@ pub mod claim;
 pub mod config;
 pub mod conformance;
 pub mod constraint;
+pub mod count;
 pub mod data;
 pub mod duration;
 pub mod fact;

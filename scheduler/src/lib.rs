@@ -14,6 +14,7 @@ pub use holdings::Holdings;
 
 use domains::Domains;
 use lattice_model::claim::ClaimShare;
+use lattice_model::count::{counted, is_or_are};
 use lattice_model::{Allocation, AllocationId, Claim, Node, NodeId, Resources, Tenant, VCluster, VniPool, hostlist};
 use quotas::Quotas;
 use settling::Settling;
@@ -250,20 +251,22 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let comes_first = |a: &&&Allocation| self::possible(view, a) >= a.spec.nodes as usize && !kept_off(a);
     let ahead = view.waiting_in(view.queue_of(allocation)).iter().take_while(|a| a.id != allocation.id).filter(comes_first).count();
     let wants = match &allocation.spec.share {
-        None => format!("wants {wanted} nodes"),
+        None => format!("wants {}", counted(wanted, "node")),
+        Some(share) if wanted == 1 => format!("wants {share} of one node"),
         Some(share) => format!("wants {share} of each of {wanted} nodes"),
     };
     let wants = if allocation.spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
+    let are = is_or_are(free);
     let summary = if possible < wanted {
         format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
     } else if let Some(why) = headroom(view, allocation) {
         why
     } else if ahead > 0 {
-        format!("{wants}, {free} are free; {ahead} allocation(s) submitted before it are served first")
+        format!("{wants}, {free} {are} free; {} submitted before it {} served first", counted(ahead, "allocation"), is_or_are(ahead))
     } else if free < wanted {
-        format!("{wants}, {free} are free: it is next")
+        format!("{wants}, {free} {are} free: it is next")
     } else {
-        format!("{wants}, {free} are free: it will be placed when an agent with the scheduler's lease looks next")
+        format!("{wants}, {free} {are} free: it will be placed when an agent with the scheduler's lease looks next")
     };
     Explanation { summary: which_queue(view, allocation) + &summary, nodes }
 }
@@ -276,7 +279,7 @@ fn which_queue(view: &View, allocation: &Allocation) -> String {
     let named = view.named(allocation);
     let nodes: Vec<&NodeId> = view.nodes.values().filter(|n| VCluster::may_use(named, n)).map(|n| &n.id).collect();
     let folded = hostlist::fold(nodes.iter().copied());
-    let told = if nodes.is_empty() || folded.len() > NODES_TOLD_BYTES_MAX { format!("{} nodes", nodes.len()) } else { folded };
+    let told = if nodes.is_empty() || folded.len() > NODES_TOLD_BYTES_MAX { counted(nodes.len(), "node") } else { folded };
     format!("in the queue of vCluster {} ({told}): ", VCluster::queue(named))
 }
 

@@ -149,7 +149,7 @@ fn shares_meet_on_one_node_until_it_is_full() {
     // The fourth wants a whole node, and none is whole any more.
     assert_eq!(got, [(id(1), "n1", half), (id(2), "n1", half), (id(3), "n2", half)]);
     let why = explain(&v, &v.allocations[&id(3)]);
-    assert!(why.summary.starts_with("wants 1 core of each of 1 nodes, 2 are free"), "{}", why.summary);
+    assert!(why.summary.starts_with("wants 1 core of one node, 2 are free"), "{}", why.summary);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
     assert_eq!(why, want);
     assert_eq!(
         explain(&v, &v.allocations[&id(2)]).summary,
-        "wants 1 nodes, 3 are free: it will be placed when an agent with the scheduler's lease looks next"
+        "wants 1 node, 3 are free: it will be placed when an agent with the scheduler's lease looks next"
     );
     // One round does not go over a limit with two claims either.
     v.tenants.insert("physics".into(), Tenant { max_nodes: None, max_concurrent_allocations: Some(2), ..physics.clone() });
@@ -230,7 +230,7 @@ fn what_a_node_lacks_for_a_share_is_said() {
     assert_eq!(
         texts,
         [
-            "n1 has too little free: 2 cores are wanted, 1 free; 1.0 GiB of memory are wanted, 512 MiB free".to_owned(),
+            "n1 has too little free: 2 cores are wanted, 1 free; 1.0 GiB of memory is wanted, 512 MiB free".to_owned(),
             format!("n2 is taken by allocation {}", id(9).short()),
         ]
     );
@@ -313,8 +313,8 @@ fn nodes_that_lack_what_is_asked_for_are_never_taken_and_say_so() {
         explain(&v, &v.allocations[&id(n)]).nodes.iter().map(|(node, why)| (node.to_string(), why.to_string())).collect()
     };
     assert_eq!(lacks(1)[0], ("n1".into(), "lacks the feature nvme_scratch".into()));
-    assert_eq!(lacks(2)[0], ("n1".into(), "has 0 GPUs; its 1 tasks there want 3".into()));
-    assert_eq!(lacks(3)[1], ("n3".into(), "has 0 GPUs; 1 are wanted".into()));
+    assert_eq!(lacks(2)[0], ("n1".into(), "has 0 GPUs; its tasks there want 3".into()));
+    assert_eq!(lacks(3)[1], ("n3".into(), "has 0 GPUs; 1 is wanted".into()));
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
         [(id(4), "n1"), (id(5), "n2")]
     );
     let why = explain(&v, &v.allocations[&id(2)]);
-    let want = "in the queue of vCluster small (n[3-4]): wants 1 nodes, 1 are free; 1 allocation(s) submitted before it are served first";
+    let want = "in the queue of vCluster small (n[3-4]): wants 1 node, 1 is free; 1 allocation submitted before it is served first";
     assert_eq!(why.summary, want);
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
     assert_eq!(v.waiting_in("guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);

@@ -33,6 +33,7 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
         LOGS.test("each_attempt_is_read_and_said_why_it_ended", &[], attempts),
+        LOGS.test("following_what_waits_says_what_for", &[], following_what_waits),
         S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
     ]
 }
@@ -477,4 +478,21 @@ fn attempts(w: &World) {
         }
     }
     assert_eq!(logs(w, &["--previous", &id]).out(), "first\n");
+}
+
+fn following_what_waits(w: &World) {
+    let holder = w.submit(&["--nodes", "2", "--", "/bin/sleep", "600"]);
+    w.running(&holder);
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", "echo ran"]);
+    let said = w.dir.join("waiting.err");
+    let mut command = w.at("n1").command(&["logs", "-f", &id]);
+    let out = Stdio::piped();
+    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(std::fs::File::create(&said).unwrap()).spawn().unwrap();
+    let told = || std::fs::read_to_string(&said).unwrap();
+    w.wait("it to say what it waits for", || told().contains("is Pending: wants 2 nodes, 0 are free"));
+    w.ok(&["cancel", &holder]);
+    w.wait("logs -f to end", || child.try_wait().unwrap().is_some());
+    let done = child.wait_with_output().unwrap();
+    assert!(done.status.success() && String::from_utf8_lossy(&done.stdout) == "ran\nran\n", "{done:?} {}", told());
+    assert_eq!(told().matches("wants 2 nodes, 0 are free").count(), 1, "once: {}", told());
 }

@@ -508,9 +508,9 @@ fn a_lost_gpu_keeps_nobody_off_who_wants_none_and_is_in_the_audit_log() {
         s.claimed_share(2, 0, of(1, &SIZE));
         let smaller = Resources { gpus: 1, ..SIZE };
         let records = s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) }));
-        assert_eq!(records.iter().any(|r| r.detail.contains("1 GPUs")), level == LEVEL_KNOWN, "{records:?}");
+        assert_eq!(records.iter().any(|r| r.detail.contains("1 GPU")), level == LEVEL_KNOWN, "{records:?}");
         let refused = s.claim_share(4, 0, of(1, &smaller)).unwrap_err();
-        assert!(refused.to_string().contains("1 GPUs are wanted, 0 free"), "{refused}");
+        assert!(refused.to_string().contains("1 GPU is wanted, 0 free"), "{refused}");
         // Members of the level before count otherwise.
         assert_eq!(s.claim_share(3, 0, of(0, &smaller)).is_ok(), level == LEVEL_KNOWN);
         assert!(s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) })).is_empty());

@@ -1,6 +1,7 @@
 //! Why a request was not granted, and what to do about it.
 
 use crate::store::room::Shortage;
+use lattice_model::count::counted;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
@@ -24,7 +25,7 @@ pub enum Refusal {
     NoSuchNode { node: NodeId },
     #[error("allocation {id} is {state}, not Pending")]
     NotPending { id: AllocationId, state: AllocationState },
-    #[error("allocation {id} was requeued {now} times, the claim saw {seen}")]
+    #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
     /// Up to 16 conflicts.
     #[error("the claim conflicts with what stands: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -79,7 +80,7 @@ pub enum Refusal {
     NoSuchTenant { name: String },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
-    #[error("tenant {name:?} has work: {live} allocations have not ended")]
+    #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
     TenantHasWork { name: String, live: u64 },
     #[error("there are {most} {what} already, and no more are taken")]
     TooMany { what: String, most: u64 },
@@ -98,7 +99,7 @@ pub enum Refusal {
     NoSuchVCluster { name: String, known: Vec<String>, all: u64 },
     #[error("vCluster {name} exists already, with another scheduler, tenant or nodes")]
     VClusterExists { name: String },
-    #[error("vCluster {name} has work: {live} allocations have not ended")]
+    #[error("vCluster {name} has work that has not ended: {}", counted(*live, "allocation"))]
     VClusterHasWork { name: String, live: u64 },
     #[error("vCluster {name} takes work of tenant {tenant:?} alone; this is of {}", if given.is_empty() { "none".to_owned() } else { format!("{given:?}") })]
     VClusterOfTenant { name: String, tenant: String, given: String },
