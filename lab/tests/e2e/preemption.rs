@@ -646,6 +646,19 @@ fn urgent_drain(w: &World) {
     assert!(text(&w.ended(&deaf), "reason").contains("drain_deadline"));
     chain.end(w);
     w.ok(&["node", "undrain", &both]);
+    // Called off while it is under way: what it asked work to do is not undone, and said.
+    let slow = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
+    slow.behaves("wait");
+    let node = on(&slow.id);
+    w.ok(&["node", "drain", &node, "--urgent", "--yes", "--reason", "wrong node"]);
+    w.wait_log(&slow.id, "asked ");
+    let lifted = w.run(&["node", "undrain", &node]);
+    assert!(lifted.code() == 0 && lifted.err().contains("an urgent drain had asked"), "{} {}", lifted.out(), lifted.err());
+    assert!(lifted.err().contains(&slow.id[..8]), "{}", lifted.err());
+    assert_eq!(w.ok(&["node", "list", "--state=ready", &node, "-o", "name"]).trim(), node);
+    assert!(w.status(&slow.id)["preemption"].is_string_and_has("being preempted by root"));
+    w.ok(&["cancel", &slow.id]);
+    w.ended(&slow.id);
     w.assert_nothing_left();
 }
 
