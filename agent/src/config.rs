@@ -67,6 +67,8 @@ pub struct AgentConfig {
     pub roles: Vec<Role>,
     /// Whether work is placed here. A login node says false.
     pub schedulable: bool,
+    /// What allocations' work on this node may do at the agent's socket, see [`WorkMay`].
+    pub work_may: WorkMay,
     /// Whether work may run as root. For `dev` and the lab alone.
     pub allow_root: bool,
     /// The slice for allocations, below the root of the cgroup v2 tree; delegated to the agent.
@@ -217,6 +219,16 @@ pub fn is_system(path: &Path) -> bool {
     SYSTEM.iter().any(|s| path.starts_with(s))
 }
 
+/// What the work of an allocation may do at the agent's socket. What is the operators' is refused to it either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkMay {
+    /// What its owner may: submit, and act on every allocation of that user.
+    AsOwner,
+    /// Act on its own allocation alone.
+    OwnAllocation,
+}
+
 /// A role of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -244,6 +256,7 @@ impl Default for AgentConfig {
             gossip: lattice_gossip::Config::default(),
             roles: vec![Role::Api, Role::Scheduler],
             schedulable: true,
+            work_may: WorkMay::AsOwner,
             allow_root: false,
             cgroup_root: "workload.slice".into(),
             cgroup_delegated: PathBuf::new(),

@@ -420,6 +420,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         session: session_view,
         placing,
         vouches: config.has(Role::Api),
+        work_may: config.work_may,
         degraded: Arc::new(degraded),
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),

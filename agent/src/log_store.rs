@@ -108,13 +108,10 @@ struct Metadata<'a> {
     indexes: Vec<String>,
 }
 
-/// Of a [`Metadata`], what tells where its output is.
-#[derive(Debug, Deserialize)]
-pub struct Attempt {
-    pub epoch: Epoch,
-    /// The head first.
-    #[serde(default)]
-    pub nodes: Vec<NodeId>,
+/// Of a [`Metadata`], which attempt wrote it.
+#[derive(Deserialize)]
+struct WrittenUnder {
+    epoch: Epoch,
 }
 
 impl LogStore {
@@ -255,14 +252,7 @@ impl LogStore {
     /// The epoch of the `metadata.json` that there is.
     async fn epoch_of(&self, key: &Key) -> Result<Option<u64>, StoreError> {
         let Some(bytes) = self.get_bounded(key).await? else { return Ok(None) };
-        Ok(serde_json::from_slice::<Attempt>(&bytes).ok().map(|known| known.epoch.0))
-    }
-
-    /// The last attempt of an allocation that left output, whatever the epoch of `place`.
-    pub async fn last_attempt(&self, place: &Place) -> Result<Option<Attempt>, StoreError> {
-        let key = self.key(place, &["metadata.json"]);
-        let Some(bytes) = self.get_bounded(&key).await? else { return Ok(None) };
-        serde_json::from_slice(&bytes).map(Some).map_err(|e| StoreError::Damaged { key: key.to_string(), why: e.to_string() })
+        Ok(serde_json::from_slice::<WrittenUnder>(&bytes).ok().map(|known| known.epoch.0))
     }
 
     /// What a node said of its output, if it said anything.

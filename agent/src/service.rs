@@ -42,6 +42,7 @@ pub use watching::Heads;
 
 use crate::checkpoint::said;
 use crate::cluster::Cluster;
+use crate::config::WorkMay;
 use crate::context::Shared;
 use crate::membership::Membership;
 use crate::places::Places;
@@ -80,6 +81,8 @@ pub struct Api {
     pub session: watch::Receiver<SessionState>,
     /// Whether this agent vouches for the users of its machine.
     pub vouches: bool,
+    /// What allocations' work may do here.
+    pub work_may: WorkMay,
     /// The scheduler, where this agent is one.
     pub placing: Placing,
     /// What this node cannot do, each with its remedy.

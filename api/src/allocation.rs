@@ -2,7 +2,7 @@
 
 use crate::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationState, EndReason, Entrypoint};
+use lattice_model::{Allocation, AllocationState, Attempt, EndReason, Entrypoint};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
@@ -77,6 +77,21 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         command: Vec::new(),
         working_dir: String::new(),
         script: String::new(),
+        attempts: allocation.attempts.iter().map(attempt).collect(),
+        attempt: allocation.attempt_number(),
+    }
+}
+
+fn attempt(attempt: &Attempt) -> v1::Attempt {
+    v1::Attempt {
+        number: attempt.number,
+        epoch: attempt.epoch.0,
+        nodes: attempt.nodes.clone(),
+        claimed_at_ms: attempt.claimed_at.map_or(0, |at| at.0),
+        started_at_ms: attempt.started_at.map_or(0, |at| at.0),
+        ended_at_ms: attempt.ended_at.0,
+        reason: attempt.reason.to_string(),
+        by: attempt.by.clone(),
     }
 }
 
@@ -135,6 +150,7 @@ mod tests {
             requeue_count: 1,
             quick_requeues: 0,
             waits_until: None,
+            attempts: Vec::new(),
             excluded: vec![],
             checkpoint: None,
             preemption: None,

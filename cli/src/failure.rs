@@ -80,6 +80,8 @@ impl Failure {
     /// The same, said of this.
     pub fn about(self, what: &str) -> Self {
         match self {
+            // What names it already is not said twice.
+            Self::Told { exit, what: why, hint, again } if why.starts_with(what) => Self::Told { exit, what: why, hint, again },
             Self::Told { exit, what: why, hint, again } => Self::Told { exit, what: format!("{what}: {why}"), hint, again },
             Self::ReaderGone => Self::ReaderGone,
         }

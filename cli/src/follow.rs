@@ -18,6 +18,7 @@ use crate::received::Received;
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::typist::{Farewell, Typist};
+use crate::waiting::Waiting;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -208,7 +209,8 @@ pub async fn follow(
     let cancelled = Cell::new(None);
     let submitted = watch::Sender::new(submission.is_none());
     let (screen, patience) = (RefCell::new(screen), Patience::default());
-    let following = Following { session, request, screen, patience, cancelled, submission, submitted };
+    let waiting = Waiting::default();
+    let following = Following { session, request, screen, patience, cancelled, submission, submitted, waiting };
     loop {
         let along = !following.is_submitted();
         let once = following.once(&client, &mut own).await;
@@ -263,6 +265,8 @@ struct Following<'a> {
     submission: Option<v1::SubmitRequest>,
     /// Whether that is committed.
     submitted: watch::Sender<bool>,
+    /// What somebody else's or an earlier submission waits for.
+    waiting: Waiting,
 }
 
 impl Following<'_> {
@@ -280,6 +284,7 @@ impl Following<'_> {
             sleep(WAITING_TOLD_AFTER).await;
         };
         tokio::pin!(waiting);
+        let mut telling = Box::pin(self.waiting.tell(self.session, client, &last));
         loop {
             let came = {
                 let hands = async {
@@ -295,6 +300,7 @@ impl Following<'_> {
                             break None;
                         }
                         came = &mut hands => break Some(came?),
+                        never = &mut telling, if !ours => match never {},
                         () = &mut waiting, if !waiting_told => {
                             waiting_told = true;
                             if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {

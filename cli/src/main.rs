@@ -9,6 +9,7 @@
 //! Data goes to stdout, talk to stderr; the exit codes are in [`failure::Exit`].
 
 mod args;
+mod attempts;
 mod binding;
 mod command;
 mod data;
@@ -42,8 +43,10 @@ mod shown;
 mod table;
 mod terminal;
 mod time;
+mod tips;
 mod typist;
 mod unbuilt;
+mod waiting;
 mod watch;
 
 use args::{Cli, Command};
@@ -65,7 +68,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => match mistyped::explain(&error, &typed) {
             Some(failure) => return failure.tell(),
-            None => error.exit(),
+            None => tips::without_wrong_tips(error).exit(),
         },
     };
     // These are other programs' own: they need no agent and read their own configuration.

@@ -2,14 +2,12 @@
 
 use crate::directives::sbatch::{self, Rule};
 use crate::failure::Failure;
+use crate::unbuilt::UnbuiltFlags;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 
 /// Commands that take the options of a submission.
 const SUBMITTING: [&str; 3] = ["submit", "launch", "session"];
-/// Options that are refused by name where they are given, so that nobody is led to them.
-const UNBUILT: [&str; 9] =
-    ["--intent", "--view", "--image", "--topology", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
 
 /// What to say of a command line that was not read; `None`: what the parser says.
 pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
@@ -51,7 +49,7 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> Failur
             Rule::Export => failure.hint("say --export and --env"),
         };
     }
-    match suggested.filter(|suggested| !UNBUILT.contains(&suggested.as_str())) {
+    match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
         Some(meant) => failure.hint(format!("did you mean {meant}?")),
         None => failure
             .hint(format!("`lattice {command} --help` lists the options; what begins with a dash and is the program's own goes after --")),

@@ -1,5 +1,7 @@
 //! How many nodes, and how many ranks on each, from whichever of the three numbers were given.
 
+use lattice_model::count::{counted, is_or_are};
+
 /// Nodes and the ranks on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -31,12 +33,17 @@ pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>
     let most = u64::from(nodes) * u64::from(tasks_per_node);
     if u64::from(ranks) > most {
         return Err(format!(
-            "{nodes} nodes × {tasks_per_node} tasks per node are {most} ranks, not the {ranks} of -n: leave one of the three out"
+            "{} × {} per node {} {}, not the {ranks} of -n: leave one of the three out",
+            counted(nodes, "node"),
+            counted(tasks_per_node, "task"),
+            is_or_are(most),
+            counted(most, "rank")
         ));
     }
     if ranks.div_ceil(plane) < nodes {
         let used = ranks.div_ceil(plane);
-        return Err(format!("{ranks} ranks leave {} of {nodes} nodes without any: -N {used} would do", nodes - used));
+        let (ranks, nodes, without) = (counted(ranks, "rank"), counted(nodes, "node"), nodes - used);
+        return Err(format!("with {ranks}, {without} of {nodes} would have none: -N {used} would do"));
     }
     Ok(Shape { nodes, tasks_per_node, ranks })
 }
@@ -64,7 +71,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
         let refused = |ranks, nodes, tasks, plane| shape(Some(ranks), nodes, tasks, plane).unwrap_err();
-        assert!(refused(2, Some(3), None, None).ends_with("2 ranks leave 1 of 3 nodes without any: -N 2 would do"));
+        assert!(refused(2, Some(3), None, None).ends_with("with 2 ranks, 1 of 3 nodes would have none: -N 2 would do"));
         assert!(refused(7, Some(3), Some(2), None).contains("are 6 ranks, not the 7"));
         assert!(refused(4, Some(2), None, Some(4)).ends_with("-N 1 would do"));
     }

@@ -1,10 +1,12 @@
 //! Allocations and nodes as JSON and as columns. The JSON's fields are documented and stay.
 
+use crate::attempts::AttemptJson;
 use crate::last_words::{LastWord, LastWords};
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, NOTHING, Table, block, shortened};
 use lattice_api::allocation::state_from_name;
 use lattice_api::v1;
+use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
 use lattice_model::hostlist;
 use lattice_model::resources::{Resources, bytes_text};
@@ -26,6 +28,10 @@ pub struct AllocationJson<'a> {
     tasks_per_node: u32,
     exit_code: Option<i32>,
     requeue_count: u32,
+    /// The number of its present or last claim, 1 for the first.
+    attempt: Option<u32>,
+    /// Its claims that are over.
+    attempts: Vec<AttemptJson<'a>>,
     /// `None`: a service, without any.
     walltime_seconds: Option<u64>,
     submitted_at: Option<String>,
@@ -109,13 +115,15 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             id: &a.id,
             name: &a.name,
             state: &a.state,
-            reason: filled(&a.reason).filter(|reason| !reason.eq_ignore_ascii_case(&a.state)),
+            reason: end_reason(a),
             owner: &a.owner,
             nodes: &a.nodes,
             nodes_wanted: a.nodes_wanted,
             tasks_per_node: a.tasks_per_node,
             exit_code: a.exit_code,
             requeue_count: a.requeue_count,
+            attempt: a.attempt,
+            attempts: a.attempts.iter().map(AttemptJson::from).collect(),
             walltime_seconds: (a.walltime_seconds > 0).then_some(a.walltime_seconds),
             submitted_at: time(a.submitted_at_ms),
             claimed_at: time(a.claimed_at_ms),
@@ -295,7 +303,7 @@ pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
 }
 
 /// The columns of [`node_row`].
-pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "UNLIMITED", "REASON"];
+pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "NOT ENFORCED", "REASON"];
 
 /// A node on a line of a watch.
 pub fn node_row(n: &v1::Node) -> Vec<String> {
@@ -351,8 +359,8 @@ pub fn allocation_block(a: &v1::Allocation, last_words: &LastWords, now: Timesta
         ("Ended", time(a.ended_at_ms).unwrap_or_default()),
         ("On isolation", if a.on_isolation == "stop" { "stop: it ends where it is cut off".to_owned() } else { String::new() }),
         ("Isolated", a.isolation_note.clone()),
-        ("Requeued", if a.requeue_count == 0 { String::new() } else { format!("{} times", a.requeue_count) }),
-        ("Preempted", if a.preempted_count == 0 { String::new() } else { format!("{} times", a.preempted_count) }),
+        ("Requeued", if a.requeue_count == 0 { String::new() } else { counted(a.requeue_count, "time") }),
+        ("Preempted", if a.preempted_count == 0 { String::new() } else { counted(a.preempted_count, "time") }),
         ("Held", if a.held { format!("until `lattice resume {}`", short(&a.id)) } else { String::new() }),
         ("Telemetry", a.telemetry.clone()),
         ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
@@ -433,7 +441,7 @@ const NODES_FIT: Fit<'_> = Fit {
 pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     let is_wide = size.width == Width::Wide;
     let first = ["NODE", "STATE", "FREE CORES", "FREE MEMORY", "FREE GPUS", "VCLUSTER", "CONFORMANCE", "ALLOCATIONS", "GOSSIP"];
-    let more: &[&str] = if is_wide { &["FEATURES", "UNLIMITED", "SINCE", "MESH"] } else { &[] };
+    let more: &[&str] = if is_wide { &["FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
     // Where all are alike it says nothing, unless it is asked for.
     let told = |n: &v1::Node| n.conformance.as_ref().map(|told| (told.fingerprint.clone(), told.drifted_since_ms != 0));
@@ -553,13 +561,17 @@ fn left(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     }
 }
 
-/// Why; nothing where it only repeats the state.
+/// Why; while it runs, what is asked of it.
 fn reason(a: &v1::Allocation) -> String {
-    match a.reason.as_str() {
-        "" => a.preemption.clone(),
-        reason if reason.eq_ignore_ascii_case(&a.state) => String::new(),
-        reason => reason.to_owned(),
+    match end_reason(a) {
+        None if a.reason.is_empty() => a.preemption.clone(),
+        reason => reason.unwrap_or_default().to_owned(),
     }
+}
+
+/// Why it ended or waits; nothing where that only repeats the state.
+fn end_reason(a: &v1::Allocation) -> Option<&str> {
+    filled(&a.reason).filter(|reason| !reason.eq_ignore_ascii_case(&a.state))
 }
 
 fn memory(bytes: u64) -> String {
@@ -768,7 +780,7 @@ vCluster:   ml-training
             serde_json::json!({
                 "id": "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88", "name": "training-run", "state": "Running", "reason": null,
                 "owner": "ada", "nodes": ["n1", "n2", "n3"], "nodes_wanted": 3, "tasks_per_node": 2, "exit_code": 0,
-                "requeue_count": 1, "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
+                "requeue_count": 1, "attempt": null, "attempts": [], "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
                 "tenant": null, "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
                 "share": {"cores": 2, "memory_bytes": 1024, "gpus": 0}, "network_domain": null, "vni": null, "network_note": null,
@@ -779,6 +791,9 @@ vCluster:   ml-training
                 "memory_peak_bytes": null, "cpu_seconds": null, "command": null, "working_dir": null, "script": null, "last_stderr": null,
             })
         );
+        let completed = v1::Allocation { state: "Completed".into(), reason: "completed".into(), vcluster: String::new(), ..running() };
+        let json = serde_json::to_value(AllocationJson::from(&completed)).unwrap();
+        assert_eq!((&json["reason"], &json["vcluster"]), (&serde_json::Value::Null, &serde_json::Value::Null));
     }
 
     #[test]
@@ -848,8 +863,8 @@ ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   LEFT      VCL
             ..Default::default()
         };
         let want = "\
-NODE  STATE  FREE CORES  FREE MEMORY  FREE GPUS  VCLUSTER  CONFORMANCE  ALLOCATIONS  GOSSIP  FEATURES  UNLIMITED  SINCE                     MESH     REASON
-n1    Ready  64          512.0 GiB    0          default   01234567(3)  —            alive   —         —          2026-03-05T10:00:00.000Z  h1:9401  —
+NODE  STATE  FREE CORES  FREE MEMORY  FREE GPUS  VCLUSTER  CONFORMANCE  ALLOCATIONS  GOSSIP  FEATURES  NOT ENFORCED  SINCE                     MESH     REASON
+n1    Ready  64          512.0 GiB    0          default   01234567(3)  —            alive   —         —             2026-03-05T10:00:00.000Z  h1:9401  —
 ";
         assert_eq!(nodes_table(std::slice::from_ref(&node), WIDE), want);
         assert!(!nodes_table(std::slice::from_ref(&node), TERSE).contains("CONFORMANCE"), "where all are alike it says nothing");

@@ -27,6 +27,10 @@ pub struct UnbuiltFlags {
 }
 
 impl UnbuiltFlags {
+    /// All of them.
+    pub const NAMES: [&str; 9] =
+        ["--intent", "--view", "--image", "--topology", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
+
     /// These, and where they say nothing, what `under` says.
     pub fn over(self, under: Self) -> Self {
         Self {
@@ -45,17 +49,17 @@ impl UnbuiltFlags {
     /// The first of them that was given, if one was.
     pub fn first(&self) -> Option<&'static str> {
         let given = [
-            ("--intent", self.intent.is_some()),
-            ("--view", self.view.is_some()),
-            ("--image", self.image.is_some()),
-            ("--topology", self.topology.is_some()),
-            ("--reactive", self.reactive),
-            ("--depends-on", !self.depends_on.is_empty()),
-            ("--telemetry", self.telemetry.is_some()),
-            ("--task-group", self.task_group.is_some()),
-            ("--sensitive", self.sensitive),
+            self.intent.is_some(),
+            self.view.is_some(),
+            self.image.is_some(),
+            self.topology.is_some(),
+            self.reactive,
+            !self.depends_on.is_empty(),
+            self.telemetry.is_some(),
+            self.task_group.is_some(),
+            self.sensitive,
         ];
-        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
+        Self::NAMES.into_iter().zip(given).find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
     /// Puts them into the specification.

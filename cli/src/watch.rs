@@ -21,6 +21,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_model::AllocationState;
+use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -106,8 +107,8 @@ impl Watch<'_> {
                 Watched::Leases => lines.extend(gone.into_iter().map(ended_lease)),
                 Watched::Allocations { .. } if !gone.is_empty() => {
                     self.session.note(&format!(
-                        "{} allocations ended meanwhile; `lattice status ID` tells how: {}",
-                        gone.len(),
+                        "{} ended meanwhile; `lattice status ID` tells how: {}",
+                        counted(gone.len(), "allocation"),
                         gone.join(" ")
                     ));
                 }

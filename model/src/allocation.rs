@@ -1,7 +1,9 @@
 //! What the cluster has agreed about one allocation.
 
+use crate::attempt::{self, Attempt};
 use crate::checkpoint::CheckpointRef;
 use crate::claim::Share;
+use crate::hostlist;
 use crate::ids::{AllocationId, CheckpointId, Epoch, NodeId, Revision};
 use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
 use crate::preemption::Preemption;
@@ -219,6 +221,9 @@ pub struct Allocation {
     /// Requeued: it is not claimed before this time of the leader's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_until: Option<Timestamp>,
+    /// Its claims that are over, the oldest first: the last ones ([`attempt::ATTEMPTS_KEPT_MAX`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<Attempt>,
     /// Nodes whose prologue failed for it, with the reason: not claimed for it again.
     #[serde(default)]
     pub excluded: Vec<(NodeId, String)>,
@@ -267,6 +272,7 @@ impl Allocation {
             requeue_count: 0,
             quick_requeues: 0,
             waits_until: None,
+            attempts: Vec::new(),
             excluded: Vec::new(),
             checkpoint: None,
             preemption: None,
@@ -292,6 +298,30 @@ impl Allocation {
     /// Its nodes in rank order.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
         self.shares.iter().map(|s| &s.node)
+    }
+
+    /// The number of its present or last claim, 1 for the first; `None`: it waits for one.
+    pub fn attempt_number(&self) -> Option<u32> {
+        let before = self.attempts.last().map_or(0, |a| a.number);
+        (!self.shares.is_empty()).then_some(before.saturating_add(1))
+    }
+
+    /// Moves its present claim to those that are over. Without nodes there is none, and nothing happens.
+    pub fn close_attempt(&mut self, ended_at: Timestamp, reason: &EndReason, by: &str) {
+        let (Some(number), Some(head)) = (self.attempt_number(), self.head().cloned()) else { return };
+        let closed = Attempt {
+            number,
+            epoch: self.epoch,
+            head,
+            nodes: hostlist::fold(self.nodes()),
+            claimed_at: self.claimed_at.take(),
+            started_at: self.started_at.take(),
+            ended_at,
+            reason: reason.clone(),
+            by: by.to_owned(),
+        };
+        self.shares.clear();
+        attempt::keep(&mut self.attempts, closed);
     }
 
     /// `RUNNING` time so far or in all, in milliseconds.

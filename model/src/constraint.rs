@@ -1,6 +1,7 @@
 //! What the nodes of an allocation must be like, beside what it takes of them.
 
 use crate::conformance::Conformance;
+use crate::count::{counted, is_or_are};
 use crate::hostlist;
 use crate::ids::NodeId;
 use crate::node::Node;
@@ -86,10 +87,10 @@ impl Constraints {
         }
         let size = &node.size;
         if self.gpus > size.gpus {
-            return Some(format!("has {} GPUs; {} are wanted", size.gpus, self.gpus));
+            return Some(format!("has {}; {} {} wanted", counted(size.gpus, "GPU"), self.gpus, is_or_are(self.gpus)));
         }
         let short = self.memory_bytes > size.memory_bytes;
-        short.then(|| format!("has {} of memory; {} are wanted", bytes_text(size.memory_bytes), bytes_text(self.memory_bytes)))
+        short.then(|| format!("has {} of memory; {} is wanted", bytes_text(size.memory_bytes), bytes_text(self.memory_bytes)))
     }
 
     /// Checks every form.

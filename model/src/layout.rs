@@ -1,6 +1,7 @@
 //! Which ranks of a launch lie on which of its nodes: the same wherever it is asked, from how many ranks each node has and
 //! how they are dealt out.
 
+use crate::count::{counted, is_or_are};
 use crate::ids::NodeId;
 use crate::launch::NodeRanks;
 use crate::spec::TASKS_PER_NODE_MAX;
@@ -115,7 +116,7 @@ pub enum LayoutError {
     #[error("a launch needs at least one rank")]
     NoRanks,
     /// More than there is room for.
-    #[error("{ranks} ranks do not fit: {nodes} nodes × {tasks_per_node} tasks per node = {most}; ask for fewer (-n), or more on each node")]
+    #[error("{ranks} ranks do not fit: {} × {} per node = {most}; ask for fewer (-n), or more on each node", counted(*nodes, "node"), counted(*tasks_per_node, "task"))]
     TooMany {
         /// Asked for.
         ranks: u32,
@@ -152,7 +153,7 @@ pub enum LayoutError {
         head: NodeId,
     },
     /// A list has another number of ranks than was asked for.
-    #[error("nodelist: it places {listed} ranks, and -n asks for {ranks}: leave -n out, or list a node for each")]
+    #[error("nodelist: it places {}, and -n asks for {ranks}: leave -n out, or list a node for each", counted(*listed, "rank"))]
     Listed {
         /// In the list.
         listed: u64,
@@ -160,7 +161,7 @@ pub enum LayoutError {
         ranks: u32,
     },
     /// A list has more ranks on a node than was allowed.
-    #[error("nodelist: it places {count} ranks on {node}, and {most} are possible on a node")]
+    #[error("nodelist: it places {} on {node}, and {most} {} possible on a node", counted(*count, "rank"), is_or_are(*most))]
     Crowded {
         /// The node.
         node: NodeId,

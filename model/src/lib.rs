@@ -9,6 +9,7 @@
 //! [`Timestamp`]s that somebody else took, ids are made by whoever creates the thing.
 
 pub mod allocation;
+pub mod attempt;
 pub mod audit;
 pub mod binding;
 pub mod call;
@@ -17,6 +18,7 @@ pub mod claim;
 pub mod config;
 pub mod conformance;
 pub mod constraint;
+pub mod count;
 pub mod data;
 pub mod duration;
 pub mod fact;
@@ -47,6 +49,7 @@ pub mod vcluster;
 pub mod work_usage;
 
 pub use allocation::{Allocation, AllocationState, EndReason};
+pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
 pub use call::Call;
@@ -60,7 +63,7 @@ pub use input::Stdin;
 pub use launch::{LaunchSpec, MemoryKill, NodeRanks, RankOutcome, TerminalSize};
 pub use layout::{Distribution, EntryLaunch, LaunchShape};
 pub use network::{Connectivity, Exposed, VniPool};
-pub use node::{CUT_OFF, Hold, HoldKind, Leaving, Node, NodeAddresses, NodeState, UNWELL, When, Wipe};
+pub use node::{CUT_OFF, Hold, HoldKind, HoldReason, Leaving, NO_REASON, Node, NodeAddresses, NodeState, UNWELL, When, Wipe};
 pub use preemption::{PreemptCause, Preemption};
 pub use principal::Principal;
 pub use probe::{LivenessProbe, ProbeCheck};

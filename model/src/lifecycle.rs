@@ -26,7 +26,7 @@
 //! | drain set | an operator, or a check of the node's own, once for what it found | any | | Ready: Draining or Drained; the others stay, with the hold beside them |
 //! | last share gone | the node's agent | Draining | nothing is left | Drained |
 //! | share found | the node's agent, after a recovery of the quorum | Drained | something is there | Draining |
-//! | drain lifted | an operator | Drained | | Ready |
+//! | drain lifted | an operator | any | | Draining, Drained: Ready; the others stay, without the hold |
 //! | disabled | an operator | any | | Down, and what runs there is ended |
 //! | hardware failed | an operator, a program outside, or a check of the node's own | any | | Down |
 //! | enabled | an operator, of one that was disabled, or is repaired | Down | | Down, until it is heard again |
@@ -167,7 +167,6 @@ impl std::error::Error for Illegal {}
 /// From where it may happen, where that is one state or two.
 fn needs(event: Event) -> &'static str {
     match event {
-        Event::DrainLifted => ": it is for one that is Drained",
         Event::BootBegun => ": it is for one that is Drained, Failed, or Down and in service",
         Event::Enabled => ": it is for one that is Down",
         Event::ConfirmedDead => ": it is for one that is not heard",
@@ -176,6 +175,7 @@ fn needs(event: Event) -> &'static str {
         | Event::Silent
         | Event::GraceOver
         | Event::DrainSet
+        | Event::DrainLifted
         | Event::LastShareGone
         | Event::ShareFound
         | Event::Disabled
@@ -224,9 +224,10 @@ pub fn next(state: NodeState, event: Event, facts: Facts) -> Result<NodeState, I
             Drained => illegal,
             Ready | Draining | Degraded | Down | Booting | Failed => Ok(state),
         },
+        // A mistaken drain is called off while it is under way.
         Event::DrainLifted => match state {
-            Drained => Ok(Ready),
-            Ready | Draining | Degraded | Down | Booting | Failed => illegal,
+            Draining | Drained => Ok(Ready),
+            Ready | Degraded | Down | Booting | Failed => Ok(state),
         },
         Event::Disabled | Event::HardwareFailed => Ok(Down),
         Event::Enabled => match state {
@@ -293,7 +294,7 @@ mod tests {
              drain set:        =        =      =       Ready  Ready  =       =
              last share gone:  =        =      =       Drained =     =       =
              share found:      =        =      =       =      -      =       =
-             drain lifted:     -        -      -       -      Ready  -       -
+             drain lifted:     =        =      =       Ready  Ready  =       =
              disabled:         Down     Down   =       Down   Down   Down    Down
              hardware failed:  Down     Down   =       Down   Down   Down    Down
              enabled:          -        -      =       -      -      -       -
@@ -316,7 +317,7 @@ mod tests {
              drain set:        Draining =      =       =      Draining =     =
              last share gone:  =        =      =       -      =      =       =
              share found:      =        =      =       =      Draining =     =
-             drain lifted:     -        -      -       -      Ready  -       -
+             drain lifted:     =        =      =       Ready  Ready  =       =
              disabled:         Down     Down   =       Down   Down   Down    Down
              hardware failed:  Down     Down   =       Down   Down   Down    Down
              enabled:          -        -      =       -      -      -       -
@@ -335,7 +336,7 @@ mod tests {
              drain set:        Drained  =      =       Drained =     =       =
              last share gone:  =        =      =       Drained =     =       =
              share found:      =        =      =       =      -      =       =
-             drain lifted:     -        -      -       -      Ready  -       -
+             drain lifted:     =        =      =       Ready  Ready  =       =
              disabled:         Down     Down   =       Down   Down   Down    Down
              hardware failed:  Down     Down   =       Down   Down   Down    Down
              enabled:          -        -      =       -      -      -       -
@@ -360,7 +361,7 @@ mod tests {
              drain set:        =        =      =       Ready  Ready  =       =
              last share gone:  =        =      =       Drained =     =       =
              share found:      =        =      =       =      -      =       =
-             drain lifted:     -        -      -       -      Ready  -       -
+             drain lifted:     =        =      =       Ready  Ready  =       =
              disabled:         Down     Down   =       Down   Down   Down    Down
              hardware failed:  Down     Down   =       Down   Down   Down    Down
              enabled:          -        -      =       -      -      -       -

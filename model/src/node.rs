@@ -65,9 +65,12 @@ pub struct Hold {
     pub kind: HoldKind,
     /// Who set it.
     pub by: String,
-    /// Why.
+    /// Why, as who set it said last.
     pub reason: String,
-    /// When.
+    /// Others who set it as well, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<HoldReason>,
+    /// When it was set first.
     pub since: Timestamp,
     /// When it ends by itself; `None`: when it is lifted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,6 +78,62 @@ pub struct Hold {
     /// Of a drain: when the work that is still there is ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+}
+
+/// The reason of a hold for which none was given.
+pub const NO_REASON: &str = "no reason was given";
+
+/// Why somebody wants a hold that another one set before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HoldReason {
+    /// Who.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Hold {
+    /// One that nobody else set as well.
+    pub fn new(kind: HoldKind, by: &str, reason: &str, since: Timestamp) -> Self {
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        Self { kind, by, reason, also: Vec::new(), since, until: None, deadline: None }
+    }
+
+    /// All reasons in one text, that of who set it first.
+    pub fn reasons(&self) -> String {
+        let mut all = vec![self.reason.as_str()];
+        for other in &self.also {
+            if !all.contains(&other.reason.as_str()) {
+                all.push(&other.reason);
+            }
+        }
+        all.join("; ")
+    }
+
+    /// Takes another reason: a person's replaces what that person said before, a daemon's is added to what it said before. What
+    /// somebody said already is not said again, and [`NO_REASON`] replaces none.
+    pub fn restate(&mut self, by: &str, reason: &str) {
+        if reason == NO_REASON {
+            return;
+        }
+        let is_daemon = by == "quorum" || by.starts_with("node:");
+        let is_known = self.reasons().split("; ").any(|known| known == reason);
+        let said = if self.by == by {
+            &mut self.reason
+        } else if let Some(other) = self.also.iter_mut().find(|other| other.by == by) {
+            &mut other.reason
+        } else {
+            if !is_known {
+                self.also.push(HoldReason { by: by.to_owned(), reason: reason.to_owned() });
+            }
+            return;
+        };
+        if !is_daemon {
+            reason.clone_into(said);
+        } else if !is_known {
+            *said = format!("{said}; {reason}");
+        }
+    }
 }
 
 impl fmt::Display for Hold {
@@ -86,7 +145,7 @@ impl fmt::Display for Hold {
         if let Some(deadline) = self.deadline {
             write!(f, ", work ends at {deadline}")?;
         }
-        write!(f, ": {}", self.reason)
+        write!(f, ": {}", self.reasons())
     }
 }
 

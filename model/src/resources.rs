@@ -1,5 +1,6 @@
 //! How much of a node.
 
+use crate::count::{counted, is_or_are};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -34,13 +35,13 @@ impl Resources {
     pub fn short_of(&self, free: &Self) -> String {
         let mut short = Vec::new();
         if self.cores > free.cores {
-            short.push(format!("{} cores are wanted, {} free", self.cores, free.cores));
+            short.push(format!("{} {} wanted, {} free", counted(self.cores, "core"), is_or_are(self.cores), free.cores));
         }
         if self.memory_bytes > free.memory_bytes {
-            short.push(format!("{} of memory are wanted, {} free", bytes_text(self.memory_bytes), bytes_text(free.memory_bytes)));
+            short.push(format!("{} of memory is wanted, {} free", bytes_text(self.memory_bytes), bytes_text(free.memory_bytes)));
         }
         if self.gpus > free.gpus {
-            short.push(format!("{} GPUs are wanted, {} free", self.gpus, free.gpus));
+            short.push(format!("{} {} wanted, {} free", counted(self.gpus, "GPU"), is_or_are(self.gpus), free.gpus));
         }
         short.join("; ")
     }
@@ -74,7 +75,7 @@ impl Resources {
 /// `4 cores, 16.0 GiB, 1 GPU`; what is 0 is left out.
 impl fmt::Display for Resources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let many = |n: u32, one: &str| (n > 0).then(|| format!("{n} {one}{}", if n == 1 { "" } else { "s" }));
+        let many = |n: u32, one: &str| (n > 0).then(|| counted(n, one));
         let memory = (self.memory_bytes > 0).then(|| bytes_text(self.memory_bytes));
         let parts: Vec<String> = [many(self.cores, "core"), memory, many(self.gpus, "GPU")].into_iter().flatten().collect();
         f.pad(&parts.join(", "))
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(all.to_string(), "1 core, 1.5 GiB, 2 GPUs");
         assert_eq!(Resources { memory_bytes: 512 << 20, ..Resources::default() }.to_string(), "512 MiB");
         let free = Resources { cores: 0, memory_bytes: 1 << 30, gpus: 2 };
-        assert_eq!(all.short_of(&free), "1 cores are wanted, 0 free; 1.5 GiB of memory are wanted, 1.0 GiB free");
+        assert_eq!(all.short_of(&free), "1 core is wanted, 0 free; 1.5 GiB of memory is wanted, 1.0 GiB free");
         assert_eq!(
             all.beyond(&Resources { cores: 1, memory_bytes: 1 << 30, gpus: 1 }),
             "has 1.0 GiB of memory; 1.5 GiB are wanted, has 1 GPU; 2 are wanted"

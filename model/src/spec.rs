@@ -4,6 +4,7 @@ use crate::binding::RankBinding;
 use crate::checkpoint::{AskBy, CheckpointPolicy, SignalTo};
 use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
+use crate::count::counted;
 use crate::data::Data;
 use crate::ids::NodeId;
 use crate::input::{STDIN_VARIABLE, Stdin};
@@ -259,7 +260,10 @@ impl AllocationSpec {
         }
         let gpus = self.binding.gpus_per_task.saturating_mul(self.tasks_per_node);
         if let Some(share) = self.share.filter(|s| s.gpus < gpus) {
-            return Err(invalid("gpus-per-task", format!("its tasks want {gpus} GPUs of each node, and --gpus asks for {}", share.gpus)));
+            return Err(invalid(
+                "gpus-per-task",
+                format!("its tasks want {} of each node, and --gpus asks for {}", counted(gpus, "GPU"), share.gpus),
+            ));
         }
         self.validate_launch()?;
         if self.walltime.is_some_and(|time| time.is_zero() || time > WALLTIME_MAX) {
@@ -344,8 +348,8 @@ impl AllocationSpec {
     fn validate_launch(&self) -> Result<(), SpecError> {
         let (shape, most) = (&self.launch.shape, self.nodes.saturating_mul(self.tasks_per_node));
         if self.launch.ranks > most {
-            let why =
-                format!("{} ranks do not fit: {} nodes × {} tasks per node = {most}", self.launch.ranks, self.nodes, self.tasks_per_node);
+            let (nodes, tasks) = (counted(self.nodes, "node"), counted(self.tasks_per_node, "task"));
+            let why = format!("{} ranks do not fit: {nodes} × {tasks} per node = {most}", self.launch.ranks);
             return Err(invalid("ntasks", why));
         }
         if let Distribution::Explicit(_) = shape.distribution {
@@ -362,9 +366,10 @@ impl AllocationSpec {
         }
         let cores = shape.cpus_per_task.saturating_mul(self.tasks_per_node);
         match self.share.filter(|s| s.cores > 0 && s.cores < cores) {
-            Some(share) => {
-                Err(invalid("cpus-per-task", format!("its tasks want {cores} cores of each node, and --cores asks for {}", share.cores)))
-            }
+            Some(share) => Err(invalid(
+                "cpus-per-task",
+                format!("its tasks want {} of each node, and --cores asks for {}", counted(cores, "core"), share.cores),
+            )),
             None => Ok(()),
         }
     }
@@ -400,11 +405,11 @@ impl AllocationSpec {
     fn tasks_do_not_fit(&self, node: &Node) -> Option<String> {
         let gpus = self.binding.gpus_per_task.saturating_mul(self.tasks_per_node);
         if self.share.is_none() && gpus > node.size.gpus {
-            return Some(format!("has {} GPUs; its {} tasks there want {gpus}", node.size.gpus, self.tasks_per_node));
+            return Some(format!("has {}; its tasks there want {gpus}", counted(node.size.gpus, "GPU")));
         }
         let cores = self.launch.shape.cpus_per_task.saturating_mul(self.tasks_per_node);
         (self.share.is_none() && cores > node.size.cores)
-            .then(|| format!("has {} cores; its {} tasks there want {cores}", node.size.cores, self.tasks_per_node))
+            .then(|| format!("has {}; its tasks there want {cores}", counted(node.size.cores, "core")))
     }
 
     /// Why a node cannot be trusted to end it when it is cut off, where that was asked for.

@@ -11,6 +11,7 @@
 //! agent's own absence.
 
 use lattice_model::LivenessProbe;
+use lattice_model::count::counted;
 use std::time::Duration;
 
 /// Bytes kept of what went wrong.
@@ -60,7 +61,7 @@ impl ProbeWatch {
         self.failures = self.failures.saturating_add(1);
         let why = match (self.failures, self.probe.failures_max) {
             (1, 1) => format!("{} failed: {error}", self.probe),
-            (failures, most) if failures >= most => format!("{} failed {failures} times: {error}", self.probe),
+            (failures, most) if failures >= most => format!("{} failed {}: {error}", self.probe, counted(failures, "time")),
             (failures, most) => format!("{} failed ({failures} of {most}): {error}", self.probe),
         };
         if self.failures >= self.probe.failures_max { Verdict::Dead { why } } else { Verdict::Doubtful { why } }

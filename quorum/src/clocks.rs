@@ -626,8 +626,15 @@ mod tests {
     fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
         let (mut c, mut n) = (clocks(), [node("n1", NodeState::Draining)]);
         let id = || "n1".parse::<NodeId>().unwrap();
-        n[0].holds =
-            vec![Hold { kind: HoldKind::Drain, by: "root".into(), reason: "x".into(), since: Timestamp(0), until: None, deadline: None }];
+        n[0].holds = vec![Hold {
+            kind: HoldKind::Drain,
+            by: "root".into(),
+            reason: "x".into(),
+            also: Vec::new(),
+            since: Timestamp(0),
+            until: None,
+            deadline: None,
+        }];
         c.heard(id(), Incarnation(1), S(1));
         assert_eq!(states(&mut c, 1, &n), []);
         c.said(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into(), drain: None });
@@ -664,7 +671,7 @@ mod tests {
         c.heard("n1".parse().unwrap(), Incarnation(2), S(1));
         assert_eq!(c.failures(S(1), n.iter()).len(), 1);
         let (by, reason) = ("root".to_owned(), "x".to_owned());
-        n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, since: Timestamp(0), until: None, deadline: None }];
+        n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, also: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
         assert_eq!(c.failures(S(1), n.iter()), [], "it is under one");
         // A leader that never heard it knows for how long that is: run leases there are over some day.
         n[0].state = NodeState::Down;
@@ -711,7 +718,8 @@ mod tests {
         let mut c = clocks();
         let mut n =
             [node("n1", NodeState::Draining), node("n2", NodeState::Drained), node("n3", NodeState::Booting), node("n4", NodeState::Down)];
-        let hold = |kind| Hold { kind, by: "root".into(), reason: "x".into(), since: Timestamp(0), until: None, deadline: None };
+        let hold =
+            |kind| Hold { kind, by: "root".into(), reason: "x".into(), also: Vec::new(), since: Timestamp(0), until: None, deadline: None };
         n[3].holds = vec![hold(HoldKind::Disable)];
         assert_eq!(states(&mut c, 0, &n), []);
         for silent in ["n3", "n4"] {

@@ -274,7 +274,7 @@ fn decoders() -> Vec<Decoder> {
                 Ok(Answer::Nodes(ledger.nodes().map(|n| (**n).clone()).collect())),
                 Err(Refusal::NodeState {
                     node: "n2".parse().unwrap(),
-                    illegal: Illegal { state: NodeState::Draining, event: Event::DrainLifted },
+                    illegal: Illegal { state: NodeState::Draining, event: Event::BootBegun },
                 }),
                 Ok(Answer::Keyring(crate::rotation::standing(&ledger, &crate::rotation::KeysHeld::default()))),
                 Ok(Answer::Domains(domains)),

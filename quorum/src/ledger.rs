@@ -396,7 +396,7 @@ impl Ledger {
             Action::Wipe { node, by, reason, force } => self.wipe(step, node, by, reason, *force),
             Action::Wiped { node, order, failed } => self.wiped(step, node, *order, failed.as_deref()),
             Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),
-            Action::Preempt { allocation, epoch, by, order } => self.preempt(step, *allocation, *epoch, by, order),
+            Action::Preempt { allocation, epoch, by, order, kill } => self.preempt(step, (*allocation, *epoch), by, order, *kill),
             Action::HoldAllocation { allocation, by } => self.hold_allocation(step, *allocation, by),
             Action::Resume { allocation, by } => self.resume(step, *allocation, by),
             Action::SetTelemetry { allocation, by, id, mode, duration_ms } => {

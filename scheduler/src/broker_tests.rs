@@ -184,7 +184,15 @@ fn an_unwell_node_brings_it_forward_and_so_does_what_waits() {
     unwell.view.nodes.insert(node_id(2), node(2, NodeState::Degraded));
     assert_eq!((unwell.one().terms.unwell_nodes, unwell.one().verdict), (1, Verdict::Ask));
     let mut held = quiet.clone();
-    let hold = Hold { kind: HoldKind::Quarantine, by: "op".into(), reason: "x".into(), since: Timestamp(0), until: None, deadline: None };
+    let hold = Hold {
+        kind: HoldKind::Quarantine,
+        by: "op".into(),
+        reason: "x".into(),
+        also: Vec::new(),
+        since: Timestamp(0),
+        until: None,
+        deadline: None,
+    };
     held.view.nodes.get_mut(&node_id(3)).unwrap().holds.push(hold);
     assert_eq!(held.one().verdict, Verdict::Ask);
     let mut busy = quiet.clone();

@@ -18,6 +18,7 @@ pub use outlook::{Expected, Judge, Outlook, REASON_CHARS_MAX, Waits, clip};
 
 use domains::Domains;
 use lattice_model::claim::ClaimShare;
+use lattice_model::count::counted;
 use lattice_model::{Allocation, AllocationId, Claim, Node, NodeId, Resources, Tenant, VCluster, VniPool, hostlist};
 use quotas::Quotas;
 use settling::Settling;
@@ -248,7 +249,7 @@ fn which_queue(view: &View, allocation: &Allocation) -> String {
     let named = view.named(allocation);
     let nodes: Vec<&NodeId> = view.nodes.values().filter(|n| VCluster::may_use(named, n)).map(|n| &n.id).collect();
     let folded = hostlist::fold(nodes.iter().copied());
-    let told = if nodes.is_empty() || folded.len() > NODES_TOLD_BYTES_MAX { format!("{} nodes", nodes.len()) } else { folded };
+    let told = if nodes.is_empty() || folded.len() > NODES_TOLD_BYTES_MAX { counted(nodes.len(), "node") } else { folded };
     format!("in the queue of vCluster {} ({told}): ", VCluster::queue(named))
 }
 

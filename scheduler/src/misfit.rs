@@ -1,6 +1,6 @@
 //! Whether the registered nodes could ever serve work, whatever their state and whatever is taken of them now.
 
-use crate::outlook::nodes;
+use lattice_model::count::counted;
 use lattice_model::{AllocationSpec, Node, NodeId, VCluster, hostlist};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,10 +64,10 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, named: Option<&VCluster
 
 /// What is asked for, for people.
 pub fn wants(spec: &AllocationSpec) -> String {
-    let nodes = nodes(spec.nodes as usize);
     let wants = match &spec.share {
-        None => format!("wants {nodes}"),
-        Some(share) => format!("wants {share} of each of {nodes}"),
+        None => format!("wants {}", counted(spec.nodes, "node")),
+        Some(share) if spec.nodes == 1 => format!("wants {share} of one node"),
+        Some(share) => format!("wants {share} of each of {} nodes", spec.nodes),
     };
     if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants }
 }

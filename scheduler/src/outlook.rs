@@ -6,6 +6,7 @@ use crate::misfit::wants;
 use crate::quotas::Quotas;
 use crate::settling::Settling;
 use crate::{Holdings, View, possible, why_not};
+use lattice_model::count::{counted, is_or_are};
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::tenant::Quota;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Node, NodeId, hostlist};
@@ -41,7 +42,12 @@ impl Waits {
             }
             Self::KeptOff { why, .. } => why.clone(),
             Self::Behind { ahead, free } => {
-                format!("{wants}, {}; {ahead} allocation(s) submitted before it are served first", are_free(*free))
+                format!(
+                    "{wants}, {}; {} submitted before it {} served first",
+                    are_free(*free),
+                    counted(*ahead, "allocation"),
+                    is_or_are(*ahead)
+                )
             }
             Self::Next { free } => format!("{wants}, {}: it is next", are_free(*free)),
             Self::Placeable { free } => {
@@ -83,12 +89,12 @@ pub fn clip(text: String) -> String {
     text.chars().take(REASON_CHARS_MAX - 1).chain(['…']).collect()
 }
 
-pub(crate) fn nodes(count: usize) -> String {
-    if count == 1 { "1 node".to_owned() } else { format!("{count} nodes") }
+fn nodes(count: usize) -> String {
+    counted(count, "node")
 }
 
 fn are_free(count: usize) -> String {
-    if count == 1 { "1 is free".to_owned() } else { format!("{count} are free") }
+    format!("{count} {} free", is_or_are(count))
 }
 
 /// What is weighed of a view, gathered once.
@@ -139,10 +145,8 @@ impl<'a> Judge<'a> {
             return Some((self.settling.keeps_off(allocation)?, brief));
         }
         let until = allocation.waits_until?;
-        let times = allocation.quick_requeues;
-        let why = format!(
-            "waits until {until}: it was requeued {times} time(s) in a row soon after it was claimed, and each such wait is longer"
-        );
+        let times = counted(allocation.quick_requeues, "time");
+        let why = format!("waits until {until}: it was requeued {times} in a row soon after it was claimed, and each such wait is longer");
         Some((why, format!("waits until {until}")))
     }
 

@@ -54,6 +54,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         requeue_count: 0,
         quick_requeues: 0,
         waits_until: None,
+        attempts: Vec::new(),
         excluded: vec![],
         checkpoint: None,
         preemption: None,
@@ -151,7 +152,7 @@ fn shares_meet_on_one_node_until_it_is_full() {
     // The fourth wants a whole node, and none is whole any more.
     assert_eq!(got, [(id(1), "n1", half), (id(2), "n1", half), (id(3), "n2", half)]);
     let why = explain(&v, &v.allocations[&id(3)]);
-    assert!(why.summary.starts_with("wants 1 core of each of 1 node, 2 are free"), "{}", why.summary);
+    assert!(why.summary.starts_with("wants 1 core of one node, 2 are free"), "{}", why.summary);
 }
 
 #[test]
@@ -232,7 +233,7 @@ fn what_a_node_lacks_for_a_share_is_said() {
     assert_eq!(
         texts,
         [
-            "n1 has too little free: 2 cores are wanted, 1 free; 1.0 GiB of memory are wanted, 512 MiB free".to_owned(),
+            "n1 has too little free: 2 cores are wanted, 1 free; 1.0 GiB of memory is wanted, 512 MiB free".to_owned(),
             format!("n2 is taken by allocation {}", id(9).short()),
         ]
     );
@@ -315,8 +316,8 @@ fn nodes_that_lack_what_is_asked_for_are_never_taken_and_say_so() {
         explain(&v, &v.allocations[&id(n)]).nodes.iter().map(|(node, why)| (node.to_string(), why.to_string())).collect()
     };
     assert_eq!(lacks(1)[0], ("n1".into(), "lacks the feature nvme_scratch".into()));
-    assert_eq!(lacks(2)[0], ("n1".into(), "has 0 GPUs; its 1 tasks there want 3".into()));
-    assert_eq!(lacks(3)[1], ("n3".into(), "has 0 GPUs; 1 are wanted".into()));
+    assert_eq!(lacks(2)[0], ("n1".into(), "has 0 GPUs; its tasks there want 3".into()));
+    assert_eq!(lacks(3)[1], ("n3".into(), "has 0 GPUs; 1 is wanted".into()));
 }
 
 #[test]
@@ -352,7 +353,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
         [(id(4), "n1"), (id(5), "n2")]
     );
     let why = explain(&v, &v.allocations[&id(2)]);
-    let want = "in the queue of vCluster small (n[3-4]): wants 1 node, 1 is free; 1 allocation(s) submitted before it are served first";
+    let want = "in the queue of vCluster small (n[3-4]): wants 1 node, 1 is free; 1 allocation submitted before it is served first";
     assert_eq!(why.summary, want);
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
     assert_eq!(v.waiting_in("guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
@@ -429,8 +430,7 @@ fn what_registered_nodes_can_never_serve_is_told_at_once_whatever_their_state() 
     assert_eq!(told(&v, &|spec| spec.nodes = 4).as_deref(), Some("wants 4 nodes; this cluster has 3 that could ever serve it"));
     let share = |cores, memory_bytes, gpus| move |spec: &mut AllocationSpec| spec.share = Some(Resources { cores, memory_bytes, gpus });
     assert_eq!(told(&v, &share(2, 1 << 30, 0)), None);
-    let none =
-        |of: &str, why: &str| Some(format!("wants {of} of each of 1 node; this cluster has 0 that could ever serve it; n[1-3] {why}"));
+    let none = |of: &str, why: &str| Some(format!("wants {of} of one node; this cluster has 0 that could ever serve it; n[1-3] {why}"));
     assert_eq!(told(&v, &share(16, 0, 0)), none("16 cores", "has 2 cores; 16 are wanted"));
     assert_eq!(told(&v, &share(0, 500 << 30, 0)), none("500.0 GiB", "has 1.0 GiB of memory; 500.0 GiB are wanted"));
     assert_eq!(told(&v, &share(0, 0, 4)), none("4 GPUs", "has 0 GPUs; 4 are wanted"));
@@ -475,7 +475,7 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     assert_eq!(of(2), Some((Some(2), "behind 1 submitted before it")));
     assert_eq!(of(4), Some((Some(3), "behind 2 submitted before it")));
     let said = |n: u64| explain(&v, &v.allocations[&id(n)]).summary;
-    assert!(said(1).contains("it is next") && said(4).contains("2 allocation(s) submitted before it"), "{} {}", said(1), said(4));
+    assert!(said(1).contains("it is next") && said(4).contains("2 allocations submitted before it"), "{} {}", said(1), said(4));
     assert!(said(3).contains("this cluster has 3") && said(5).contains("this cluster has 1"), "{} {}", said(3), said(5));
     let alone = view(1, vec![pending(1, 1, 1)]);
     assert_eq!(Outlook::of(&alone).get(&id(1)).unwrap().reason, "about to be placed: 1 is free");

@@ -91,7 +91,7 @@ impl From<&Hold> for WireHold {
         Self {
             kind: hold.kind.to_string(),
             by: hold.by.clone(),
-            reason: hold.reason.clone(),
+            reason: hold.reasons(),
             since_ms: hold.since.0,
             until_ms: hold.until.map(|at| at.0),
             deadline_ms: hold.deadline.map(|at| at.0),
@@ -117,14 +117,8 @@ impl WireFact {
             return Err(FrameError::Malformed);
         }
         let hold = |hold: WireHold| {
-            Some(Hold {
-                kind: HoldKind::from_name(&hold.kind)?,
-                by: hold.by,
-                reason: hold.reason,
-                since: Timestamp(hold.since_ms),
-                until: hold.until_ms.map(Timestamp),
-                deadline: hold.deadline_ms.map(Timestamp),
-            })
+            let known = Hold::new(HoldKind::from_name(&hold.kind)?, &hold.by, &hold.reason, Timestamp(hold.since_ms));
+            Some(Hold { until: hold.until_ms.map(Timestamp), deadline: hold.deadline_ms.map(Timestamp), ..known })
         };
         let gpus = self.gpus.into_iter().map(|(model, healthy, allocatable)| (model, Gpus { healthy, allocatable }));
         Ok(NodeFact {
@@ -184,6 +178,7 @@ mod tests {
                     kind,
                     by: "root".into(),
                     reason: "fan".into(),
+                    also: Vec::new(),
                     since: Timestamp(1),
                     until: kind.may_end().then_some(Timestamp(2)),
                     deadline: None,

@@ -47,8 +47,9 @@ impl AdminService for Api {
     }
 
     async fn change_members(&self, request: Request<v1::ChangeMembersRequest>) -> Result<Response<v1::ChangeMembersResponse>, Status> {
-        let by = self.user(&request).await?;
+        let by = self.person(&request).await?;
         let change = change(request.into_inner())?;
+        self.has_member(&change).await?;
         match self.quorum.call(&Ask::ChangeMembers(MembersOrder { by, change }), CHANGE).await.map_err(|e| status(&e))? {
             Answer::Changed { done, text } => Ok(Response::new(v1::ChangeMembersResponse { done, text })),
             other => Err(unexpected(&other)),
@@ -178,6 +179,20 @@ fn keys_to_proto(standing: KeyringStanding) -> v1::ListGossipKeysResponse {
 }
 
 impl Api {
+    /// Refuses to remove what is no member. Asked before the order: sent again, its answer lost, it finds the member gone and is done.
+    async fn has_member(&self, change: &MembersChange) -> Result<(), Status> {
+        let MembersChange::Remove { id } = change else { return Ok(()) };
+        let now = match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Status(now) => now,
+            other => return Err(unexpected(&other)),
+        };
+        if now.members.iter().any(|member| member.id.0 == *id) {
+            return Ok(());
+        }
+        let members: Vec<String> = now.members.iter().map(|member| member.id.0.to_string()).collect();
+        Err(Status::not_found(format!("there is no member {id} to remove: the members are {}", members.join(", "))))
+    }
+
     async fn limits(&self) -> Result<v1::Limits, Status> {
         match self.quorum.call(&Ask::GetLimits, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Limits(now) => {

@@ -3,6 +3,7 @@
 use super::Api;
 use super::accounts::ACCOUNTS;
 use super::connections::Peer;
+use crate::config::WorkMay;
 use lattice_model::{AllocationId, Principal};
 use std::io;
 use tonic::{Request, Status};
@@ -12,8 +13,10 @@ use tonic::{Request, Status};
 pub struct Caller {
     /// The account that the process runs as.
     pub principal: Principal,
-    /// The allocation whose work the process is, where it is in one's scope: it may act for that one alone.
+    /// The allocation whose work the process is, where it is in one's scope. It never acts as an operator.
     pub within: Option<AllocationId>,
+    /// What such a process may do.
+    pub work_may: WorkMay,
 }
 
 impl Api {
@@ -27,24 +30,37 @@ impl Api {
             })?,
             None => None,
         };
-        Ok(Caller { principal: ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?, within })
+        let principal = ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?;
+        Ok(Caller { principal, within, work_may: self.work_may })
     }
 
-    /// A caller that may act as a user, not as an allocation's work.
+    /// A caller that may act as a user. An allocation's work may where the site does not narrow it.
     pub(super) async fn user<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
         let caller = self.caller(request).await?;
-        if !self.vouches {
-            return Err(Status::failed_precondition("this agent does not vouch for users (its roles lack api): use an agent that does"));
-        }
+        self.vouches_for_users()?;
+        caller.user()
+    }
+
+    /// A user who is no allocation's work: for what the quorum grants to root alone.
+    pub(super) async fn person<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
+        let caller = self.caller(request).await?;
+        self.vouches_for_users()?;
         caller.outside()
+    }
+
+    fn vouches_for_users(&self) -> Result<(), Status> {
+        if self.vouches {
+            return Ok(());
+        }
+        Err(Status::failed_precondition("this agent does not vouch for users (its roles lack api): use an agent that does"))
     }
 }
 
 impl Api {
     /// A caller that may do what is the operators': root on an agent that vouches, or the user as whom that agent itself
-    /// runs (`lattice dev`).
+    /// runs (`lattice dev`). Never an allocation's work, whoever owns it.
     pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
-        let user = self.user(request).await?;
+        let user = self.person(request).await?;
         if is_operator(&user) {
             return Ok(user);
         }
@@ -69,30 +85,44 @@ pub(super) fn is_operator(user: &Principal) -> bool {
 }
 
 impl Caller {
+    /// The account, where the process may act as that user.
+    fn user(self) -> Result<Principal, Status> {
+        match (self.within, self.work_may) {
+            (None, _) | (Some(_), WorkMay::AsOwner) => Ok(self.principal),
+            (Some(within), WorkMay::OwnAllocation) => Err(confined(within)),
+        }
+    }
+
     /// The account, where the process is no allocation's work.
     fn outside(self) -> Result<Principal, Status> {
         match self.within {
             None => Ok(self.principal),
-            Some(id) => {
-                let text = format!("this process is work of allocation {} and may act for that one alone", id.short());
+            Some(within) => {
+                let text = format!("this process is work of allocation {}: what is the operators' is not for work", within.short());
                 Err(Status::permission_denied(text))
             }
         }
     }
 
-    /// Whether the caller may act on `allocation`, which belongs to `owner`.
+    /// Whether the caller may act on `allocation`, which belongs to `owner`. Work acts on its own allocation, and as its user on what
+    /// else is that user's: being root helps it to nobody else's.
     pub(super) fn check(&self, allocation: AllocationId, owner: &Principal) -> Result<(), Status> {
-        if let Some(within) = self.within
-            && within != allocation
-        {
-            let text = format!("this process is work of allocation {} and may act for that one alone", within.short());
-            return Err(Status::permission_denied(text));
-        }
-        if self.principal.may_act_for(owner) {
+        let may = match self.within {
+            None => self.principal.may_act_for(owner),
+            Some(within) if within == allocation => self.principal.may_act_for(owner),
+            Some(within) if self.work_may == WorkMay::OwnAllocation => return Err(confined(within)),
+            Some(_) => self.principal.owns(owner),
+        };
+        if may {
             return Ok(());
         }
         Err(Status::permission_denied(format!("allocation {} belongs to {}", allocation.short(), owner.name)))
     }
+}
+
+fn confined(within: AllocationId) -> Status {
+    let text = format!("this process is work of allocation {} and may act for that one alone (work_may: own_allocation)", within.short());
+    Status::permission_denied(text)
 }
 
 /// The allocation that the connecting process is work of. Where that cannot be told the caller is refused: work whose
@@ -107,13 +137,43 @@ fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<Allo
 mod tests {
     use super::*;
 
+    fn principal(uid: u32) -> Principal {
+        Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
+    }
+
+    fn id(number: u128) -> AllocationId {
+        AllocationId(uuid::Uuid::from_u128(number))
+    }
+
+    fn caller(uid: u32, within: Option<AllocationId>, work_may: WorkMay) -> Caller {
+        Caller { principal: principal(uid), within, work_may }
+    }
+
     #[test]
-    fn the_work_of_an_allocation_is_nobody_else() {
-        let root = Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
-        let id: AllocationId = "00000000-0000-4000-8000-000000000009".parse().unwrap();
-        let caller = |within| Caller { principal: root.clone(), within };
-        assert_eq!(caller(None).outside().unwrap(), root);
-        assert_eq!(caller(Some(id)).outside().unwrap_err().code(), tonic::Code::PermissionDenied);
+    fn work_acts_as_its_owner_unless_the_site_narrows_it_and_never_as_an_operator() {
+        let (own, other) = (id(1), id(2));
+        let wide = caller(7, Some(own), WorkMay::AsOwner);
+        assert_eq!(wide.clone().user().unwrap(), principal(7));
+        assert!(wide.check(own, &principal(7)).is_ok() && wide.check(other, &principal(7)).is_ok());
+        assert_eq!(wide.check(other, &principal(8)).unwrap_err().message(), "allocation 00000000 belongs to u8");
+        assert_eq!(wide.outside().unwrap_err().code(), tonic::Code::PermissionDenied);
+        let narrow = caller(7, Some(own), WorkMay::OwnAllocation);
+        assert!(narrow.check(own, &principal(7)).is_ok());
+        for refused in [narrow.check(other, &principal(7)).unwrap_err(), narrow.clone().user().unwrap_err()] {
+            assert!(refused.message().contains("may act for that one alone"), "{refused}");
+        }
+        assert_eq!(narrow.outside().unwrap_err().code(), tonic::Code::PermissionDenied);
+    }
+
+    #[test]
+    fn work_of_root_acts_on_no_other_users_allocation_and_root_outside_does() {
+        for work_may in [WorkMay::AsOwner, WorkMay::OwnAllocation] {
+            assert!(caller(0, None, work_may).check(id(2), &principal(8)).is_ok());
+            assert_eq!(caller(0, None, work_may).outside().unwrap(), principal(0));
+            assert!(caller(0, Some(id(1)), work_may).check(id(2), &principal(8)).is_err());
+            // What became root inside somebody's allocation may still act for that one.
+            assert!(caller(0, Some(id(1)), work_may).check(id(1), &principal(8)).is_ok());
+        }
     }
 
     #[test]

@@ -543,6 +543,7 @@ mod tests {
             requeue_count: 0,
             quick_requeues: 0,
             waits_until: None,
+            attempts: Vec::new(),
             excluded: Vec::new(),
             checkpoint: None,
             preemption: None,

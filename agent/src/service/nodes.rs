@@ -12,7 +12,7 @@ use crate::words;
 use lattice_api::v1;
 use lattice_api::v1::node_service_server::NodeService;
 use lattice_model::conformance::fingerprint;
-use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, HoldKind, Node, NodeId, SharePhase, Timestamp, When};
+use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, HoldKind, Node, NodeId, PreemptCause, SharePhase, Timestamp, When};
 use lattice_node::Phase;
 use lattice_node::health::{Check, Finding};
 use lattice_quorum::client::CallError;
@@ -126,11 +126,11 @@ impl NodeService for Api {
             }
             self.at_level(SUSPENDS_LEVEL).await?;
             self.done(&Ask::DrainUrgently { node, by, reason, deadline, seed }).await?;
-            return Ok(Response::new(v1::HoldResponse {}));
+            return Ok(Response::new(v1::HoldResponse::default()));
         }
         self.knows_hold(kind, until.is_some() || deadline.is_some()).await?;
         self.done(&Ask::SetHold { node, kind, by, reason, until, deadline }).await?;
-        Ok(Response::new(v1::HoldResponse {}))
+        Ok(Response::new(v1::HoldResponse::default()))
     }
 
     async fn lift_hold(&self, request: Request<v1::LiftHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
@@ -138,8 +138,9 @@ impl NodeService for Api {
         let v1::LiftHoldRequest { node, kind } = request.into_inner();
         let (node, kind) = (node_id(&node)?, hold_kind(&kind)?);
         self.knows_hold(kind, false).await?;
+        let preempting = if kind == HoldKind::Drain { self.asked_by_drain(&node) } else { Vec::new() };
         self.done(&Ask::LiftHold { node, kind, by }).await?;
-        Ok(Response::new(v1::HoldResponse {}))
+        Ok(Response::new(v1::HoldResponse { preempting }))
     }
 
     async fn boot(&self, request: Request<v1::BootNodeRequest>) -> Result<Response<v1::HoldResponse>, Status> {
@@ -148,7 +149,7 @@ impl NodeService for Api {
         let ask = Ask::BootNode { node: node_id(&node)?, by, reason };
         self.at_level(BOOT_LEVEL).await?;
         self.done(&ask).await?;
-        Ok(Response::new(v1::HoldResponse {}))
+        Ok(Response::new(v1::HoldResponse::default()))
     }
 
     async fn confirm_dead(&self, request: Request<v1::ConfirmDeadRequest>) -> Result<Response<v1::ConfirmDeadResponse>, Status> {
@@ -256,6 +257,14 @@ fn hold_kind(text: &str) -> Result<HoldKind, Status> {
 }
 
 impl Api {
+    /// Allocations on the node that an urgent drain asked to save themselves and give their nodes back.
+    fn asked_by_drain(&self, node: &NodeId) -> Vec<String> {
+        let asked = |a: &&Allocation| a.preemption.as_ref().is_some_and(|order| order.stands() && order.cause == PreemptCause::Drain);
+        let cluster = self.cluster.borrow();
+        let there = cluster.allocations.values().filter(asked).filter(|a| a.nodes().any(|on| on == node));
+        there.map(|a| a.id.to_string()).collect()
+    }
+
     /// Refuses a hold that a member of the version before would not know, or would set without its end.
     async fn knows_hold(&self, kind: HoldKind, ends: bool) -> Result<(), Status> {
         match level_of_hold(kind, ends) {

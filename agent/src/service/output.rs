@@ -10,7 +10,7 @@ use crate::meshd;
 use crate::spool::index::Position;
 use crate::spool::{self, Spool};
 use lattice_api::v1;
-use lattice_model::{Allocation, AllocationId, AllocationState, Entrypoint, Epoch, NodeId, Principal};
+use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, Entrypoint, Epoch, NodeId, Principal, hostlist};
 use lattice_quorum::ledger::AccessKind;
 use lattice_quorum::pack::with_causes;
 use std::collections::BTreeMap;
@@ -74,6 +74,8 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         "" => None,
         name => Some(name.parse::<NodeId>().map_err(|e| Status::invalid_argument(e.to_string()))?),
     };
+    let former = wanted_attempt(&allocation, &request)?;
+    let is_first = request.received.is_empty();
     let most = api.log_streams_max;
     let place = api.log_streams.take(caller.principal.uid, most).ok_or_else(|| {
         Status::resource_exhausted(format!(
@@ -83,10 +85,12 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
     let what = if request.follow { "its output, and what follows" } else { "its output" };
     api.not_unseen(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, what).await?;
-    let earlier = request.received.iter().map(|r| r.epoch).max().filter(|e| *e < allocation.epoch.0);
+    let waiting = last_written(&allocation).filter(|_| is_without_nodes(&allocation));
+    let epoch = former.as_ref().or(waiting).map_or(allocation.epoch, |attempt| attempt.epoch);
+    let earlier = request.received.iter().map(|r| r.epoch).max().filter(|e| *e < epoch.0);
     let selection = Selection {
         allocation: allocation.id,
-        epoch: allocation.epoch,
+        epoch,
         launch: entry_number(&allocation),
         rank: request.rank,
         stdout,
@@ -94,7 +98,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         follow: request.follow,
         at_once: request.follow && allocation.spec.pty.is_some(),
         user: caller.principal,
-        received: received(&request.received, allocation.epoch),
+        received: received(&request.received, epoch),
         tail: request.tail,
         since_ms: request.since_ms,
         until_ms: request.until_ms,
@@ -105,8 +109,20 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let (out, stream) = mpsc::channel(QUEUE);
     let api = api.clone();
     tokio::spawn(async move {
+        if let Some(attempt) = former {
+            let _ = out.send(Ok(notice("", &format!("what follows is of {}", described(&attempt))))).await;
+            former_attempt(&api, &allocation, &attempt, &selection, node.as_ref(), &out).await;
+            drop(place);
+            return;
+        }
         if earlier.is_some() {
             let _ = out.send(Ok(notice("", &requeued(&allocation)))).await;
+        } else if is_first
+            && !is_without_nodes(&allocation)
+            && let Some(attempt) = last_written(&allocation)
+        {
+            let hint = format!("`lattice logs {} --attempt {}` shows what that wrote", allocation.id.short(), attempt.number);
+            let _ = out.send(Ok(notice("", &format!("{}; {hint}", described(attempt))))).await;
         }
         follow_allocation(&api, allocation, selection, node, out).await;
         drop(place);
@@ -129,7 +145,8 @@ fn is_over(watch: &AllocationWatch) -> bool {
 }
 
 fn requeued(now: &Allocation) -> String {
-    format!("it began again (epoch {}): what follows is of the new attempt", now.epoch)
+    let ended = now.attempts.last().map_or_else(String::new, |attempt| format!("{}; ", described(attempt)));
+    format!("{ended}it began again (epoch {}): what follows is of the new attempt", now.epoch)
 }
 
 fn entry_number(allocation: &Allocation) -> u32 {
@@ -151,8 +168,13 @@ async fn follow_allocation(
     let mut watch = AllocationWatch::new(api.clone(), allocation, follow.then(|| selection.user.clone()));
     let mut read = None;
     let first = watch.now().clone();
-    if waits_again(&first) && !ran(&first, watch.entry()) {
-        read = former_attempt(api, &first, &mut selection, node.as_ref(), &out).await;
+    if is_without_nodes(&first)
+        && let Some(attempt) = last_written(&first)
+    {
+        let of_last = format!("What follows is of its last attempt (epoch {}): {}", attempt.epoch, described(attempt));
+        let _ = out.send(Ok(notice("", &format!("nothing of it runs: it is {}. {of_last}", first.state)))).await;
+        former_attempt(api, &first, attempt, &selection, node.as_ref(), &out).await;
+        read = Some(attempt.epoch);
     }
     loop {
         let now = watch.now().clone();
@@ -165,6 +187,9 @@ async fn follow_allocation(
             read = Some(now.epoch);
             selection.epoch = now.epoch;
             let nodes = with_output(&now, now.nodes(), node.as_ref());
+            if let (Some(wanted), [], Some(number)) = (&node, &nodes[..], now.attempt_number()) {
+                let _ = out.send(Ok(notice("", &not_there(wanted, &hostlist::fold(now.nodes()), number)))).await;
+            }
             let (ended, over) = watch::channel(is_over(&watch));
             let mut gathering = std::pin::pin!(gather(api, &nodes, &selection, over, &out));
             loop {
@@ -179,13 +204,7 @@ async fn follow_allocation(
         }
         if !follow || is_over(&watch) || out.is_closed() {
             if read.is_none() {
-                let now = watch.now();
-                let why = if waits_again(now) {
-                    format!("there is no output: it is {}, and what it wrote before, if anything, is not in a log store", now.state)
-                } else {
-                    format!("there is no output: it is {} and has not run", now.state)
-                };
-                let _ = out.send(Ok(notice("", &why))).await;
+                let _ = out.send(Ok(notice("", &format!("there is no output: it is {} and has not run", watch.now().state)))).await;
             }
             return;
         }
@@ -205,45 +224,74 @@ fn with_output<'a>(allocation: &Allocation, nodes: impl Iterator<Item = &'a Node
     nodes.take(most).filter(|node| wanted.is_none_or(|wanted| wanted == *node)).cloned().collect()
 }
 
-/// Whether it has run and has no nodes now: what it wrote is of an attempt that is over.
-fn waits_again(allocation: &Allocation) -> bool {
-    let without = match allocation.state {
-        AllocationState::Pending | AllocationState::Suspended => true,
-        AllocationState::Staging | AllocationState::Running => false,
-        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => allocation.started_at.is_none(),
-    };
-    let ran = allocation.state == AllocationState::Suspended || allocation.requeue_count > 0 || allocation.preempted_count > 0;
-    without && (ran || allocation.checkpoint.is_some())
+/// Whether it has no nodes: it waits for some, or ended while it did.
+fn is_without_nodes(allocation: &Allocation) -> bool {
+    allocation.shares.is_empty()
 }
 
-/// Sends what an allocation that has no nodes wrote when it had some, as far as the log store knows where that was. Gives which attempt
-/// it was.
+/// The last of its attempts that may have written something.
+fn last_written(allocation: &Allocation) -> Option<&Attempt> {
+    allocation.attempts.iter().rev().find(|attempt| attempt.may_have_run())
+}
+
+/// The attempt that is over and was asked for; `None`: the present or last one was.
+fn wanted_attempt(allocation: &Allocation, request: &v1::LogsRequest) -> Result<Option<Attempt>, Status> {
+    if !request.previous && request.attempt.is_none() {
+        return Ok(None);
+    }
+    if request.follow {
+        return Err(Status::invalid_argument("an attempt that is over is not followed: ask for its output without --follow"));
+    }
+    let (short, present) = (allocation.id.short(), allocation.attempt_number());
+    let Some(number) = request.attempt else {
+        let refused = || Status::failed_precondition(format!("allocation {short} has had no attempt before this one that wrote anything"));
+        return last_written(allocation).cloned().map(Some).ok_or_else(refused);
+    };
+    if present == Some(number) {
+        return Ok(None);
+    }
+    let kept: Vec<String> = allocation.attempts.iter().map(|a| a.number).chain(present).map(|number| number.to_string()).collect();
+    let known = if kept.is_empty() { "it has had none yet".to_owned() } else { format!("its record has {}", kept.join(", ")) };
+    let found = allocation.attempts.iter().find(|attempt| attempt.number == number).cloned();
+    found.map(Some).ok_or_else(|| Status::not_found(format!("allocation {short} has no attempt {number}: {known}")))
+}
+
+/// An attempt that is over, for people.
+fn described(attempt: &Attempt) -> String {
+    let Attempt { number, nodes, ended_at, reason, by, .. } = attempt;
+    format!("attempt {number} on {nodes} ended at {ended_at}: {reason} (by {by})")
+}
+
+/// Sends what an attempt that is over wrote.
 async fn former_attempt(
     api: &Api,
     now: &Allocation,
-    selection: &mut Selection,
+    attempt: &Attempt,
+    selection: &Selection,
     wanted: Option<&NodeId>,
     out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
-) -> Option<Epoch> {
-    let (tenant, project) = (selection.tenant.clone(), selection.project.clone());
-    let place = Place { tenant, project, allocation: now.id, epoch: now.epoch };
-    let attempt = match api.context.spools.store()?.last_attempt(&place).await {
-        Ok(attempt) => attempt.filter(|attempt| attempt.epoch <= now.epoch)?,
+) {
+    let mut nodes = match attempt.node_ids() {
+        Ok(nodes) => nodes,
         Err(error) => {
-            let _ = out.send(Ok(notice("", &format!("what it wrote before cannot be read: {}", with_causes(&error))))).await;
-            return None;
+            let _ = out.send(Ok(notice("", &format!("where attempt {} ran cannot be read: {error}", attempt.number)))).await;
+            return;
         }
     };
-    let told = format!("nothing of it runs: it is {}. What follows is of its last attempt (epoch {})", now.state, attempt.epoch);
-    let _ = out.send(Ok(notice("", &told))).await;
-    if attempt.epoch != selection.epoch {
-        selection.epoch = attempt.epoch;
-        selection.received.clear();
-    }
-    // All of it is over: no node is waited for.
+    // A script writes on the head alone.
+    nodes.sort_by_key(|node| *node != attempt.head);
+    // No node is waited for: all of it is over.
     let once = Selection { follow: false, at_once: false, removable: true, ..selection.clone() };
-    gather(api, &with_output(now, attempt.nodes.iter(), wanted), &once, watch::channel(true).1, out).await;
-    Some(attempt.epoch)
+    let nodes = with_output(now, nodes.iter(), wanted);
+    if let (Some(wanted), []) = (wanted, &nodes[..]) {
+        let _ = out.send(Ok(notice("", &not_there(wanted, &attempt.nodes, attempt.number)))).await;
+    }
+    gather(api, &nodes, &once, watch::channel(true).1, out).await;
+}
+
+/// Why a node that was asked for gives nothing.
+fn not_there(wanted: &NodeId, nodes: &str, attempt: u32) -> String {
+    format!("no output of attempt {attempt} is of {wanted}: it ran on {nodes}, a script on the first of them alone")
 }
 
 /// Brings together one launch's output from `nodes`; ends when each has said that there is no more. `over`: the work

@@ -11,7 +11,7 @@ use tonic::{Request, Status};
 
 pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> Result<v1::PreemptResponse, Status> {
     let caller = api.caller(&request).await?;
-    let v1::PreemptRequest { key, id, deadline_ms, reason, hold } = request.into_inner();
+    let v1::PreemptRequest { key, id, deadline_ms, reason, hold, kill } = request.into_inner();
     let id: CheckpointId = id.parse().map_err(|e: IdError| Status::invalid_argument(e.to_string()))?;
     let deadline_ms = if deadline_ms == 0 { api.context.checkpoints.settings().timeout_ms() } else { deadline_ms };
     let (least, most) = DEADLINE_MS;
@@ -35,7 +35,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
     api.at_level(SUSPENDS_LEVEL).await?;
     let (by, cause) = (caller.principal, PreemptCause::Request);
     let order = Preemption { id, by: by.name.clone(), reason, cause, deadline_ms, hold, failed: None };
-    api.done(&Ask::Preempt { allocation: allocation.id, epoch: allocation.epoch, by, order }).await?;
+    api.done(&Ask::Preempt { allocation: allocation.id, epoch: allocation.epoch, by, order, kill }).await?;
     Ok(v1::PreemptResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
 }
 

@@ -83,7 +83,12 @@ pub struct Cancel {
     pub state: Vec<AllocationState>,
 }
 
+const LOGS_NOTE: &str = "\
+Each rank's stdout goes to stdout and its stderr to stderr, each in its own order. Of what was written before, all of a rank's stdout comes
+before its stderr, and one rank after the other: when a line was written is not known. With --follow, new lines come as they are written.";
+
 #[derive(Args)]
+#[command(after_help = LOGS_NOTE)]
 pub struct Logs {
     /// The allocation
     pub id: String,
@@ -114,6 +119,12 @@ pub struct Logs {
     /// Begin each line with its rank
     #[arg(short, long)]
     pub label: bool,
+    /// What attempt N wrote, before it was requeued or suspended; `lattice status ID` lists the attempts, 1 is the first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "follow")]
+    pub attempt: Option<u32>,
+    /// What the last attempt before the present one wrote
+    #[arg(long, conflicts_with_all = ["follow", "attempt"])]
+    pub previous: bool,
 }
 
 fn state(text: &str) -> Result<AllocationState, String> {

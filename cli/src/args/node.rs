@@ -34,7 +34,7 @@ const NODE_HELP: &str = "What keeps new work off a node, and what lifts it:
   cordon        no new work, for as long as is said          uncordon
   maintenance   the same, for planned work on the node       uncordon --maintenance
   quarantine    the same, for a node that is not trusted     release
-  drain         the same, then Drained when it is empty      undrain, when it is Drained
+  drain         the same, then Drained when it is empty      undrain, at any time
   disable       Down at once, what runs there is ended       enable
   fail          Down at once, its hardware failed            repaired
   wipe          no new work until the node has wiped itself  that; unwipe, before it begins
@@ -64,7 +64,7 @@ pub enum NodeCommand {
     Uncordon(Uncordon),
     /// Keep new work off nodes, and have them Drained when what runs there has ended
     Drain(Drain),
-    /// Take drained nodes back into service
+    /// Take drained nodes back into service, or call a drain off that is under way
     Undrain(OnNodes),
     /// Keep new work off nodes that are not trusted, or broken
     Quarantine(WithReason),
@@ -139,7 +139,7 @@ pub struct MayGiveReason {
     #[command(flatten)]
     pub on: OnNodes,
     /// Why: shown to whoever waits for the node
-    #[arg(long, value_name = "TEXT", default_value = "no reason was given")]
+    #[arg(long, value_name = "TEXT", default_value = lattice_model::NO_REASON)]
     pub reason: String,
 }
 

@@ -9,8 +9,8 @@ const PREEMPT_HELP: &str = "Examples:
   lattice preempt 1f0c9a4e --hold --deadline 5m
       the same, and it stays Suspended until `lattice resume 1f0c9a4e`
 
-Work that was submitted without --checkpoint, or that does not save itself in time, is ended all the same: it is Failed, or back in
-the queue with --requeue=always. It gets SIGTERM first, and SIGKILL when its grace is over. `lattice status 1f0c9a4e --watch` shows how it
+Work that was submitted without --checkpoint cannot save itself and is refused, with what would be lost; --kill ends it all the same. Work
+that is to save itself and does not in time is ended: it is Failed, or back in the queue with --requeue=always. It gets SIGTERM first, and SIGKILL when its grace is over. `lattice status 1f0c9a4e --watch` shows how it
 goes. For its owner, and for operators; sensitive work and that of class 10 only for its owner.";
 
 #[derive(Args)]
@@ -25,6 +25,9 @@ pub struct Preempt {
     /// Why, for its owner and for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     pub reason: String,
+    /// End work that cannot save itself (without --checkpoint) as well: what it has done is lost
+    #[arg(long)]
+    pub kill: bool,
     /// Then keep it Suspended until somebody resumes it, instead of having it wait for nodes
     #[arg(long)]
     pub hold: bool,

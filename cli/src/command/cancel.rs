@@ -58,12 +58,12 @@ async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>,
     Ok(found.allocations.into_iter().map(|a| a.id).collect())
 }
 
-/// The state is the one it has now: work that runs is given its grace first.
+/// The state is the one that the quorum has now: what had ended before stays as it ended.
 fn line(cancelled: &v1::CancelResponse) -> String {
     let id = short(&cancelled.id);
     if cancelled.state == AllocationState::Cancelled.to_string() {
-        format!("Cancelled allocation {id}\n")
+        format!("Allocation {id} is cancelled\n")
     } else {
-        format!("Cancelling allocation {id}, {} so far\n", cancelled.state)
+        format!("Allocation {id} had ended before: it is {}\n", cancelled.state)
     }
 }

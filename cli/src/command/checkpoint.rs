@@ -11,6 +11,7 @@ use crate::shown::{filled, short, time};
 use crate::table::Table;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_model::count::counted;
 use lattice_model::resources::bytes_text;
 use std::time::Duration;
 use uuid::Uuid;
@@ -237,12 +238,12 @@ fn text(one: &v1::CheckpointInfo) -> String {
     let simulated = one.time_seconds.map_or_else(String::new, |seconds| format!("Time:     {seconds} s, simulated\n"));
     let parent = if one.parent.is_empty() { String::new() } else { format!("Parent:   {}\n", one.parent) };
     let mut text = format!(
-        "Checkpoint {}{last}\nMade:     {}, under epoch {}\n{step}{simulated}{parent}Size:     {} in {} files\n",
+        "Checkpoint {}{last}\nMade:     {}, under epoch {}\n{step}{simulated}{parent}Size:     {} in {}\n",
         one.id,
         time(one.made_at_ms).unwrap_or_default(),
         one.epoch,
         bytes_text(one.bytes),
-        one.files
+        counted(one.files, "file")
     );
     let mut files = Table::new(&["NODE", "FILE", "BYTES", "BLAKE3"]);
     for node in &one.nodes {

@@ -1,6 +1,7 @@
 //! `lattice explain`.
 
 use crate::args::allocations::Key;
+use crate::attempts::attempts_text;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -37,6 +38,7 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
     if !allocation.isolation_note.is_empty() {
         text.push_str(&format!("Cut off: {}\n", allocation.isolation_note));
     }
+    text.push_str(&attempts_text(allocation));
     if !explained.nodes.is_empty() {
         let mut table = Table::new(&["NODE", "REASON"]);
         for node in &explained.nodes {

@@ -26,6 +26,8 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
         since_ms: args.since.as_deref().map(|text| moment("--since", text, now())).transpose()?,
         until_ms: args.until.as_deref().map(|text| moment("--until", text, now())).transpose()?,
         being_submitted: false,
+        attempt: args.attempt,
+        previous: args.previous,
     };
     let client = session.connect().await?;
     let mut screen = Screen::new(args.label);

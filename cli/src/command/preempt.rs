@@ -17,7 +17,8 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
         let asked = match session.key(&typed) {
             Ok(key) => {
                 let (id, reason) = (Uuid::new_v4().to_string(), args.reason.clone());
-                answer(client.allocations().preempt(v1::PreemptRequest { key, id, deadline_ms, reason, hold: args.hold })).await
+                let (hold, kill) = (args.hold, args.kill);
+                answer(client.allocations().preempt(v1::PreemptRequest { key, id, deadline_ms, reason, hold, kill })).await
             }
             Err(failure) => Err(failure),
         };
@@ -30,7 +31,7 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
     let suspended = if args.hold { "stays Suspended until it is resumed" } else { "is Suspended already" };
     let line = |(id, state): &(String, String)| match *state == AllocationState::Suspended.to_string() {
         true => format!("Allocation {} {suspended}\n", short(id)),
-        false => format!("Preempting allocation {}, {state} so far\n", short(id)),
+        false => format!("Preempting allocation {}, which is {state} now\n", short(id)),
     };
     say(session, &done, line)?;
     Ok(exit)

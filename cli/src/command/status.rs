@@ -1,6 +1,7 @@
 //! `lattice status`.
 
 use crate::args::allocations::Status;
+use crate::attempts::attempts_text;
 use crate::failure::Failure;
 use crate::last_words::LastWords;
 use crate::listing;
@@ -43,7 +44,7 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     let last_words =
         if has_ended && session.format() != Format::Name { LastWords::read(&client, &allocation).await } else { LastWords::default() };
     match session.format() {
-        Format::Table => print(&allocation_block(&allocation, &last_words, now())),
+        Format::Table => print(&(allocation_block(&allocation, &last_words, now()) + &attempts_text(&allocation))),
         Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_words)),
         Format::Name => print_names([allocation.id.as_str()]),
     }

@@ -256,8 +256,14 @@ impl<'a> Asked<'a> {
             now["nodes"].as_array().context("its nodes")?.iter().filter_map(|n| n.as_str()).map(str::to_owned).collect();
         ensure!(nodes.len() == WIDE_NODES as usize, "it does not run: {now}");
         let id = Uuid::new_v4().to_string();
-        let order =
-            v1::PreemptRequest { key: self.id.clone(), id: id.clone(), deadline_ms: 60_000, reason: "the bench's".to_owned(), hold: true };
+        let order = v1::PreemptRequest {
+            key: self.id.clone(),
+            id: id.clone(),
+            deadline_ms: 60_000,
+            reason: "the bench's".to_owned(),
+            hold: true,
+            kill: false,
+        };
         let (mut client, mut listing) = (self.here.allocations(), self.here.nodes());
         let took = self.runtime.block_on(async {
             let freed = async {

@@ -240,7 +240,7 @@ fn recovered(w: &World) {
     assert!(plan.contains("It has no files.") && plan.contains("lattice quorum recover --config"), "{plan}");
     let (code, asked) = quorum(w, 1, &["recover", "--backup", &name]);
     assert!(
-        code == 1 && asked.contains("What will be lost") && asked.contains("1 allocations waited") && asked.contains("--yes"),
+        code == 1 && asked.contains("What will be lost") && asked.contains("Waiting then: 1 allocation.") && asked.contains("--yes"),
         "{asked}"
     );
     assert!(!folder(w, 1).join("data").exists(), "nothing was changed");

@@ -1,10 +1,16 @@
-//! Work that asks about checkpoints from inside its allocation, over its node's socket: about its own, and about no other, whoever's it is.
+//! Where the site narrows work to its own allocation: it asks about that one over its node's socket, and about no other, whoever's it is.
 
 use crate::checkpoint::{Chain, last};
 use crate::harness::{Group, World};
 use libtest_mimic::Trial;
 
-static INSIDE: Group = Group { theme: "checkpoint_inside", name: "checkpoint", nodes: 3, quorum: 1, tweak: |_| {} };
+static INSIDE: Group = Group {
+    theme: "checkpoint_inside",
+    name: "checkpoint-narrow",
+    nodes: 2,
+    quorum: 1,
+    tweak: |options| options.agent_lines = "work_may: own_allocation\n".to_owned(),
+};
 
 pub fn trials() -> Vec<Trial> {
     vec![INSIDE.test("work_asks_about_its_own_allocation_and_no_other", &[], own_alone)]
@@ -37,6 +43,10 @@ fn own_alone(w: &World) {
         format!("preempt {other_id}"),
         format!("status {other_id}"),
         format!("explain {other_id}"),
+        format!("cancel {other_id}"),
+        format!("logs {other_id}"),
+        "status".to_owned(),
+        "submit -- /bin/true".to_owned(),
     ];
     for asks in asked {
         let told = inside(&asks).out();

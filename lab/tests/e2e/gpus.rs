@@ -87,7 +87,7 @@ fn hot_remove(w: &World) {
             && status.contains(&format!("{lost}: lost")),
         "{status}"
     );
-    assert!(w.ok(&["node", "history", "n1"]).contains(", 1 GPUs"));
+    assert!(w.ok(&["node", "history", "n1"]).contains(", 1 GPU"));
     // An agent that begins now has never seen it, nor do those know of it who begin under that agent.
     faults::restart_node(&w.dir, "n1").unwrap();
     w.wait("n1 to be Ready", || text(&node(w), "state") == "Ready" && node(w)["gpus"] == 1);
@@ -98,7 +98,7 @@ fn hot_remove(w: &World) {
     // The one that is left is another's.
     let waits = w.submit(&["--cores", "1", "--gpus", "1", "--", "/bin/true"]);
     let why = w.ok(&["explain", &waits]);
-    assert!(why.contains("1 GPUs are wanted, 0 free"), "{why}");
+    assert!(why.contains("1 GPU is wanted, 0 free"), "{why}");
     gpu(w, lost.trim_start_matches("SIM-"), &["add"]);
     let took = offered(w, 2);
     assert!(took < ONE_HEARTBEAT, "{took:?}");

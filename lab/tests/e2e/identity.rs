@@ -18,7 +18,8 @@ pub fn trials() -> Vec<Trial> {
         IDENTITY.test("work_runs_as_who_submitted_it", &[], runs_as),
         IDENTITY.test("a_certificate_gives_no_groups", &[], claimed_groups),
         IDENTITY.test("another_users_work_is_not_to_be_touched", &[], others),
-        IDENTITY.test("work_acts_for_its_own_allocation", &[], inside),
+        IDENTITY.test("a_script_submits_the_next_job_and_cancels_another_of_its_owner_alone", &[], inside),
+        IDENTITY.test("work_is_no_operator_whoever_owns_it", &[], no_operator),
         IDENTITY.test("an_unreadable_script_and_image_are_refused", &[], unreadable),
     ]
 }
@@ -87,25 +88,62 @@ fn others(w: &World) {
     assert!(text(&w.status(&id), "reason").contains("nobody"));
 }
 
+/// A job's script, with the CLI as `$L`. What each command gave is a line of its output.
+fn inside_script(w: &World, name: &str, commands: &[(&str, String)]) -> String {
+    let mut text = format!("#!/bin/sh\nL={}/lattice\n", w.dir.join("bin").display());
+    for (what, command) in commands {
+        text.push_str(&format!("{command} 2>&1\necho {what} gave $?\n"));
+    }
+    w.script(name, &text)
+}
+
 fn inside(w: &World) {
-    let victim = submit_as(w, NOBODY, &["--", "/bin/sleep", "60"]);
-    w.running(&victim);
-    let bin = w.dir.join("bin");
-    let script = w.script(
-        "inside.sh",
-        &format!(
-            "#!/bin/sh\n{bin}/lattice launch -n 2 id -u\n{bin}/lattice cancel {victim} 2>&1\necho cancel gave $?\n{bin}/lattice launch --alloc {victim} /bin/true 2>&1\necho launch gave $?\n",
-            bin = bin.display()
-        ),
-    );
-    let id = submit_as(w, NOBODY, &[&script]);
+    let (own, others) = (submit_as(w, NOBODY, &["--", "/bin/sleep", "60"]), submit_as(w, DAEMON, &["--", "/bin/sleep", "60"]));
+    w.running(&own);
+    w.running(&others);
+    let commands = [
+        ("launch", "$L launch -n 2 id -u".to_owned()),
+        ("submit", "next=$($L submit -o name -- /bin/sh -c 'id -u; echo next ran') && echo next=$next".to_owned()),
+        ("status", "$L status $next -o name".to_owned()),
+        ("list", "$L status -o name".to_owned()),
+        ("cancel", format!("$L cancel {own}")),
+        // On the node that is free now.
+        ("follow", "$L logs -f $next".to_owned()),
+        ("theirs", format!("$L cancel {others}")),
+        ("their-logs", format!("$L logs {others}")),
+        ("their-launch", format!("$L launch --alloc {others} /bin/true")),
+    ];
+    let id = submit_as(w, NOBODY, &["--nodes", "1", &inside_script(w, "inside.sh", &commands)]);
     w.completed(&id);
     let log = w.run_as(NOBODY, &["logs", &id]).out();
-    assert!(log.starts_with("65534\n65534\n"), "{log}");
-    assert!(log.contains("cancel gave 4\n") && log.contains("launch gave 125\n"), "work acts for its own allocation alone: {log}");
-    assert_eq!(text(&w.status(&victim), "state"), "Running");
-    assert_eq!(w.run_as(NOBODY, &["cancel", &victim]).code(), 0);
-    w.ended(&victim);
+    let next = log.lines().find_map(|line| line.strip_prefix("next=")).unwrap_or_else(|| panic!("nothing was submitted: {log}"));
+    for well in ["launch", "submit", "status", "list", "follow", "cancel"] {
+        assert!(log.contains(&format!("{well} gave 0\n")), "{well}: {log}");
+    }
+    assert!(log.contains("65534\nnext ran\n"), "what it submitted runs as its owner: {log}");
+    for (refused, code) in [("theirs", 4), ("their-logs", 4), ("their-launch", 125)] {
+        assert!(log.contains(&format!("{refused} gave {code}\n")), "{refused}: {log}");
+    }
+    assert!(log.matches("belongs to daemon").count() == 3, "{log}");
+    assert_eq!((text(&w.completed(next), "owner"), text(&w.ended(&own), "state")), ("nobody".into(), "Cancelled".into()));
+    assert_eq!(text(&w.status(&others), "state"), "Running");
+    assert_eq!(w.run_as(DAEMON, &["cancel", &others]).code(), 0);
+    w.ended(&others);
+}
+
+fn no_operator(w: &World) {
+    let theirs = submit_as(w, NOBODY, &["--", "/bin/sleep", "60"]);
+    w.running(&theirs);
+    // Work of root, who outside may do both.
+    let commands = [("cordon", "$L node cordon n1 --reason x".to_owned()), ("cancel", format!("$L cancel {theirs}"))];
+    let id = w.submit(&["--nodes", "1", &inside_script(w, "operator.sh", &commands)]);
+    w.completed(&id);
+    let log = w.run(&["logs", &id]).out();
+    assert!(log.contains("cordon gave 4\n") && log.contains("what is the operators' is not for work"), "{log}");
+    assert!(log.contains("cancel gave 4\n") && log.contains("belongs to nobody"), "{log}");
+    assert_eq!(text(&w.status(&theirs), "state"), "Running");
+    w.ok(&["cancel", &theirs]);
+    w.ended(&theirs);
 }
 
 fn unreadable(w: &World) {

@@ -48,7 +48,7 @@ fn shared_nodes(w: &World) {
     // Neither a share nor a whole node is left, and explain says what there is.
     let late = w.submit(&["--cores", "1", "--", "/bin/true"]);
     let told = w.ok(&["explain", &late]);
-    assert!(told.contains("wants 1 core of each of 1 node") && told.contains("1 cores are wanted, 0 free"), "{told}");
+    assert!(told.contains("wants 1 core of one node") && told.contains("1 core is wanted, 0 free"), "{told}");
     let whole = w.submit(&["--", "/bin/true"]);
     assert!(w.ok(&["explain", &whole]).contains("is taken by allocation"), "{}", w.ok(&["explain", &whole]));
     w.ok(&["cancel", &jobs[0]]);

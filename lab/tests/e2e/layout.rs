@@ -116,7 +116,7 @@ fn bad_ends(w: &World) {
     // What contradicts itself, or the allocation, is refused with its reason.
     let (all, elsewhere) = (nodes.join(","), format!("{},{}", nodes[1], nodes[2]));
     for (args, why) in [
-        (&["--tasks-per-node", "1", "-N", "2"][..], "2 nodes × 1 tasks per node are 2 ranks, not the 3"),
+        (&["--tasks-per-node", "1", "-N", "2"][..], "2 nodes × 1 task per node are 2 ranks, not the 3"),
         (&["-N", "9", "-n", "9"], "nodes: 9 given; the allocation has 3"),
         (&["-w", "n77,n77,n77"], "n77 is none of the allocation's nodes"),
         (&["-w", &elsewhere, "-n", "2"], "must have one"),

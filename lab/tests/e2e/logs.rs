@@ -32,6 +32,8 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("tail_since_and_until", &[], ranges),
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
+        LOGS.test("each_attempt_is_read_and_said_why_it_ended", &[], attempts),
+        LOGS.test("following_what_waits_says_what_for", &[], following_what_waits),
         S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
     ]
 }
@@ -431,4 +433,66 @@ fn s3(w: &World) {
     );
     let report = doctor.unwrap().out();
     assert!(report.lines().any(|l| l.starts_with("ok") && l.contains("s3://lattice/some/prefix")), "{report}");
+}
+
+fn attempts(w: &World) {
+    let again = w.dir.join("again");
+    let again = again.display();
+    let job = format!("if [ ! -e {again} ]; then touch {again}; echo first; echo oops >&2; exit 3; fi; echo second");
+    let id = w.submit(&["--requeue=always", "--", "/bin/sh", "-c", &job]);
+    w.completed(&id);
+    let ended = w.status(&id);
+    let first = &ended["attempts"][0];
+    let (node, by) = (first["nodes"][0].as_str().unwrap().to_owned(), text(first, "by"));
+    assert_eq!((text(first, "number"), text(first, "reason"), by.clone()), ("1".into(), "exit_code 3".into(), format!("node:{node}")));
+    // The last attempt's output, and a word that there was another.
+    let now = logs(w, &[&id]);
+    assert_eq!(now.out(), "second\n");
+    assert!(now.err().contains("attempt 1 on") && now.err().contains("exit_code 3") && now.err().contains("--attempt 1"), "{}", now.err());
+    for how in [&["--previous"][..], &["--attempt", "1"], &["--attempt", "1", "--node", &node]] {
+        let before = logs(w, &[how, &[&id[..]]].concat());
+        assert_eq!(before.out(), "first\n", "{how:?}");
+        assert!(before.err().contains("oops\n") && before.err().contains(&format!("by {by}")), "{}", before.err());
+    }
+    assert_eq!(logs(w, &["--attempt", "2", &id]).out(), "second\n");
+    let none = w.run(&["logs", "--attempt", "7", &id]);
+    assert!(none.code() == 3 && none.err().contains("no attempt 7") && none.err().contains("1, 2"), "{}", none.err());
+    assert_eq!(w.run(&["logs", "-f", "--previous", &id]).code(), 2);
+    for what in ["status", "explain"] {
+        let told = w.ok(&[what, &id]);
+        assert!(told.contains("this is attempt 2") && told.contains("exit_code 3") && told.contains(&by), "{what}: {told}");
+    }
+    let once = w.submit(&["--", "/bin/true"]);
+    w.completed(&once);
+    let no_other = w.run(&["logs", "--previous", &once]);
+    assert!(no_other.code() == 4 && no_other.err().contains("no attempt before"), "{}", no_other.err());
+    // From the store alone.
+    flushed(w, &alloc_dir(w, &node, &id));
+    for name in ["n1", "n2"] {
+        let all = w.cluster().run_dir.join(name).join("state/alloc");
+        let of_it = |e: &std::fs::DirEntry| e.file_name().to_string_lossy().starts_with(&id);
+        let dirs: Vec<PathBuf> = std::fs::read_dir(all).into_iter().flatten().flatten().filter(of_it).map(|e| e.path()).collect();
+        for dir in dirs {
+            flushed(w, &dir);
+            remove(&dir);
+        }
+    }
+    assert_eq!(logs(w, &["--previous", &id]).out(), "first\n");
+}
+
+fn following_what_waits(w: &World) {
+    let holder = w.submit(&["--nodes", "2", "--", "/bin/sleep", "600"]);
+    w.running(&holder);
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", "echo ran"]);
+    let said = w.dir.join("waiting.err");
+    let mut command = w.at("n1").command(&["logs", "-f", &id]);
+    let out = Stdio::piped();
+    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(std::fs::File::create(&said).unwrap()).spawn().unwrap();
+    let told = || std::fs::read_to_string(&said).unwrap();
+    w.wait("it to say what it waits for", || told().contains("is Pending: wants 2 nodes, 0 are free"));
+    w.ok(&["cancel", &holder]);
+    w.wait("logs -f to end", || child.try_wait().unwrap().is_some());
+    let done = child.wait_with_output().unwrap();
+    assert!(done.status.success() && String::from_utf8_lossy(&done.stdout) == "ran\nran\n", "{done:?} {}", told());
+    assert_eq!(told().matches("wants 2 nodes, 0 are free").count(), 1, "once: {}", told());
 }

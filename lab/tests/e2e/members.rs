@@ -142,6 +142,8 @@ fn refusals(w: &World) {
     let some = first.to_string();
     let nobody = w.run_as(crate::harness::NOBODY, &["quorum", "remove", &some]);
     assert!(nobody.code() == 4 && nobody.err().contains("operators"), "{} {}", nobody.code(), nobody.err());
+    let unknown = w.run(&["quorum", "remove", "77"]);
+    assert!(unknown.code() == 3 && unknown.err().contains("no member 77") && unknown.err().contains(&some), "{}", unknown.err());
     let nowhere = w.run(&["quorum", "add", "77", "--service", "127.0.0.1:1", "--raft", "127.0.0.1:2"]);
     assert!(nowhere.code() == 4 && nowhere.err().contains("does not answer"), "{} {}", nowhere.code(), nowhere.err());
     let cluster = w.cluster();

@@ -235,7 +235,12 @@ fn ignores(w: &World) {
     assert!(text(&over, "reason").contains("had not saved itself after"), "{over}");
     let bare = w.submit(&["--", "/bin/sleep", "600"]);
     w.running(&bare);
-    w.ok(&["preempt", &bare]);
+    for how in [&["preempt", &bare[..]][..], &["preempt", "--hold", &bare]] {
+        let unsure = w.run(how);
+        assert!(unsure.code() == 4 && unsure.err().contains("would be lost") && unsure.err().contains("--kill"), "{}", unsure.err());
+    }
+    assert_eq!(state(w, &bare), "Running");
+    w.ok(&["preempt", "--kill", &bare]);
     let over = w.ended(&bare);
     assert!(text(&over, "reason").contains("without --checkpoint"), "{over}");
     assert!(w.ok(&["explain", &bare]).contains("--checkpoint=signal"));
@@ -244,7 +249,7 @@ fn ignores(w: &World) {
     w.running(&again);
     let waits = || counted(w, "lattice_preemption_victim_requeue_total");
     let before = waits();
-    w.ok(&["preempt", &again]);
+    w.ok(&["preempt", "--kill", &again]);
     w.wait("it to be counted among what waits", || waits() == before + 1.0);
     w.wait("it to run again", || {
         let now = w.status(&again);
@@ -608,7 +613,8 @@ fn failed_and_killed(w: &World) {
         w.ok(&["cancel", &deaf]);
         w.ended(&deaf);
         // The drain is over a moment after the work.
-        w.wait("the node to be drained", || w.run(&["node", "undrain", &node]).code() == 0);
+        w.wait("the node to be drained", || w.ok(&["node", "list", "--state=drained", "-o", "name"]).trim() == node);
+        w.ok(&["node", "undrain", &node]);
     }
     w.ok(&["node", "uncordon", "n3"]);
     w.assert_nothing_left();
@@ -640,6 +646,19 @@ fn urgent_drain(w: &World) {
     assert!(text(&w.ended(&deaf), "reason").contains("drain_deadline"));
     chain.end(w);
     w.ok(&["node", "undrain", &both]);
+    // Called off while it is under way: what it asked work to do is not undone, and said.
+    let slow = Chain::submit(w, &[], &["--nodes", "1", "--requeue=never"]);
+    slow.behaves("wait");
+    let node = on(&slow.id);
+    w.ok(&["node", "drain", &node, "--urgent", "--yes", "--reason", "wrong node"]);
+    w.wait_log(&slow.id, "asked ");
+    let lifted = w.run(&["node", "undrain", &node]);
+    assert!(lifted.code() == 0 && lifted.err().contains("an urgent drain had asked"), "{} {}", lifted.out(), lifted.err());
+    assert!(lifted.err().contains(&slow.id[..8]), "{}", lifted.err());
+    assert_eq!(w.ok(&["node", "list", "--state=ready", &node, "-o", "name"]).trim(), node);
+    assert!(w.status(&slow.id)["preemption"].is_string_and_has("being preempted by root"));
+    w.ok(&["cancel", &slow.id]);
+    w.ended(&slow.id);
     w.assert_nothing_left();
 }
 

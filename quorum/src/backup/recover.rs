@@ -20,6 +20,7 @@ use crate::store::directory::{Directory, sync_folder, sync_parent};
 use crate::store::log;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{Answer, Request};
+use lattice_model::count::counted;
 use lattice_model::{AllocationState, Revision};
 use openraft::{CommittedLeaderId, Membership};
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,7 +159,8 @@ impl Prepared {
         );
         let _ = writeln!(
             text,
-            "  - {pending} allocations waited then: those of them that ran and ended since will run again. Cancel what must not."
+            "  - Waiting then: {}. Those that ran and ended since will run again. Cancel what must not.",
+            counted(pending, "allocation")
         );
         let _ = writeln!(text, "  - Holds, leases and changes of the members since then.");
         let _ = writeln!(text, "  - The audit log since record {}.", about.audit.seq);

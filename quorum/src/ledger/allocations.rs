@@ -4,9 +4,10 @@ use super::preemptions::may_have_begun;
 use super::waits::Requeue;
 use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
+use lattice_model::count::counted;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, NodeId, Principal, SharePhase,
-    Timestamp, WorkUsage,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
+    SharePhase, Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ impl Ledger {
         self.scripts.share(&mut allocation.spec.entrypoint);
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
-        let detail = format!("{} on {} nodes", spec.name, spec.nodes);
+        let detail = format!("{} on {}", spec.name, counted(spec.nodes, "node"));
         self.record(step, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refusal changes nothing: it then waits for its turn.
@@ -74,7 +75,7 @@ impl Ledger {
         };
         let Requeue { is_counted, quick, waits_until } = requeue;
         let count = allocation.requeue_count + u32::from(is_counted);
-        self.back_to_queue(step, id, reason.clone());
+        self.back_to_queue(step, id, reason.clone(), actor);
         if let Some(allocation) = self.allocation_mut(step, id) {
             allocation.requeue_count = count;
             (allocation.quick_requeues, allocation.waits_until) = (quick, waits_until);
@@ -131,7 +132,7 @@ impl Ledger {
 
     /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it
     /// counts any more except that a node is free of it.
-    pub(super) fn back_to_queue(&mut self, step: &mut Step, id: AllocationId, reason: EndReason) {
+    pub(super) fn back_to_queue(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str) {
         self.drop_session(step, id, "quorum");
         self.usage_shrinks(id);
         self.leave_domain(step, id);
@@ -139,19 +140,39 @@ impl Ledger {
         self.forget_telemetry(id);
         // Whatever ended the claim: a request that was to give its nodes back is met.
         let remembers = self.level >= PREEMPTED_BY_LEVEL;
+        let (at, by) = (step.at, self.ended_by(&reason, actor));
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         if remembers {
             allocation.preempted_by =
                 allocation.preemption.as_ref().filter(|order| order.stands()).map(|order| order.id).or(allocation.preempted_by);
         }
+        let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
+        allocation.close_attempt(at, &reason, &by);
         allocation.state = AllocationState::Pending;
         allocation.reason = Some(reason);
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
-        allocation.claimed_at = None;
         allocation.vni = None;
-        allocation.started_at = None;
-        let nodes: Vec<NodeId> = std::mem::take(&mut allocation.shares).into_iter().map(|s| s.node).collect();
         self.leave(step, nodes);
+    }
+
+    /// Whom people ask why a claim ended: behind what was reported or timed, the user who asked for it.
+    fn ended_by(&self, reason: &EndReason, actor: &str) -> String {
+        match reason {
+            EndReason::Preempted { by, .. } | EndReason::Cancelled { by } => by.clone(),
+            EndReason::DrainDeadline { node } => {
+                let drain = self.node(node).and_then(|node| node.hold(HoldKind::Drain));
+                drain.map_or_else(|| actor.to_owned(), |drain| drain.by.clone())
+            }
+            EndReason::Exited { .. }
+            | EndReason::WalltimeExceeded
+            | EndReason::WalltimeSaved { .. }
+            | EndReason::PrologueFailed { .. }
+            | EndReason::NodeLost { .. }
+            | EndReason::LaunchAborted { .. }
+            | EndReason::OutOfMemory { .. }
+            | EndReason::ProbeFailed { .. }
+            | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
+        }
     }
 
     fn leave(&mut self, step: &mut Step, nodes: Vec<NodeId>) {

@@ -2,6 +2,7 @@
 
 use super::{Holding, Ledger, Outcome, Step, Subject};
 use crate::wire::{Conflict, Refusal};
+use lattice_model::count::counted;
 use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Leaving, NodeId, Resources, Share, SharePhase};
 use std::collections::BTreeSet;
 
@@ -89,7 +90,7 @@ impl Ledger {
             self.join_domain(step, id, vni);
         }
         let head = claim.shares.first().map(|s| &s.node);
-        let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
+        let detail = format!("epoch {epoch}, {} from {}", counted(claim.shares.len(), "node"), head.map_or("", NodeId::as_str));
         self.record(step, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);
         Ok(Outcome::Claimed { epoch })
     }
@@ -175,7 +176,11 @@ impl Ledger {
 fn well_formed(allocation: &Allocation, claim: &Claim) -> Result<(), Refusal> {
     let malformed = |why: String| Err(Refusal::MalformedClaim { why });
     if claim.shares.len() != allocation.spec.nodes as usize {
-        return malformed(format!("{} shares for an allocation of {} nodes", claim.shares.len(), allocation.spec.nodes));
+        return malformed(format!(
+            "{} for an allocation of {}",
+            counted(claim.shares.len(), "share"),
+            counted(allocation.spec.nodes, "node")
+        ));
     }
     let mut seen = BTreeSet::new();
     for share in &claim.shares {

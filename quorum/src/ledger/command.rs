@@ -156,7 +156,14 @@ pub enum Action {
     /// Whoever is notified this way has taken everything up to this audit record.
     Notified { way: NotifyWay, upto: u64 },
     /// See [`crate::wire::Request::Preempt`].
-    Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
+    Preempt {
+        allocation: AllocationId,
+        epoch: Epoch,
+        by: Principal,
+        order: Preemption,
+        #[serde(default)]
+        kill: bool,
+    },
     /// See [`crate::wire::Request::HoldAllocation`].
     HoldAllocation { allocation: AllocationId, by: Principal },
     /// See [`crate::wire::Request::Resume`].

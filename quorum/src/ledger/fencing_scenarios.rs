@@ -108,7 +108,7 @@ fn requeued_work_waits_longer_each_time_and_what_never_began_counts_against_noth
         let epoch = s.claimed(1, &[0]);
         let reason = EndReason::RunLeaseLapsed { node: node(0) };
         s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason });
-        s.report(0, ReportItem::Released { allocation: id(1), epoch });
+        s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
         let now = s.ledger.allocation(id(1)).unwrap();
         assert_eq!((now.state, now.requeue_count, now.quick_requeues), (AllocationState::Pending, 0, round + 1));
         assert!(matches!(s.claim(1, &[1]), Err(Refusal::Waits { .. })), "a lapse is not a reason to claim it at once");
@@ -123,7 +123,7 @@ fn requeued_work_waits_longer_each_time_and_what_never_began_counts_against_noth
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::RunLeaseLapsed { node: node(0) } });
     let now = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((now.requeue_count, now.quick_requeues, now.waits_until), (1, 0, None));
-    s.report(0, ReportItem::Released { allocation: id(1), epoch });
+    s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     s.claimed(1, &[1]);
 }
 
@@ -136,7 +136,7 @@ fn work_that_never_begins_comes_to_an_end_all_the_same() {
         let epoch = s.claimed(1, &[0]);
         claims += 1;
         s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::RunLeaseLapsed { node: node(0) } });
-        s.report(0, ReportItem::Released { allocation: id(1), epoch });
+        s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
         s.waits_over(1);
     }
     assert_eq!((state(&s, id(1)), claims), (AllocationState::Failed, super::waits::UNCOUNTED_MAX + 4));

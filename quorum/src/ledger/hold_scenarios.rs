@@ -4,7 +4,7 @@ use super::scenarios::{Story, id, node, registration};
 use super::{Action, NodeStanding, Outcome};
 use crate::wire::Refusal;
 use lattice_model::{
-    AllocationState, AuditAction, EndReason, Epoch, HoldKind, Node, NodeState, ReportItem, RequeuePolicy, Timestamp, When,
+    AllocationState, AuditAction, EndReason, Epoch, HoldKind, NO_REASON, Node, NodeState, ReportItem, RequeuePolicy, Timestamp, When,
 };
 
 fn set(number: u8, kind: HoldKind, reason: &str) -> Action {
@@ -59,7 +59,7 @@ fn a_node_s_own_drain_is_set_once_for_each_request_whoever_lifts_it() {
     let ask = |s: &mut Story, asked| {
         let incarnation = s.node(1).incarnation;
         s.done(Action::AskDrain { node: node(1), incarnation, asked: Timestamp(asked), reason: "gpu 0: XID 79".into() });
-        s.node(1).hold(HoldKind::Drain).map(|hold| (hold.by.clone(), hold.reason.clone()))
+        s.node(1).hold(HoldKind::Drain).map(|hold| (hold.by.clone(), hold.reasons()))
     };
     let own = Some(("node:n1".to_owned(), "gpu 0: XID 79".to_owned()));
     assert_eq!((ask(&mut s, 5), s.stands(1)), (own.clone(), NodeState::Drained));
@@ -88,9 +88,6 @@ fn a_drain_waits_for_what_runs_and_is_undone_by_undrain_alone() {
     assert_eq!((s.stands(1), s.ledger.desired(&node(1)).shares.len()), (NodeState::Draining, 1), "what runs goes on");
     s.submit(2, 1, RequeuePolicy::Never, 0);
     assert!(matches!(s.claim(2, &[1]), Err(Refusal::Conflict { .. })));
-    let refused = s.refused_by_state(lift(1, HoldKind::Drain));
-    assert_eq!(refused.to_string(), "node n1: undraining is not for a node that is Draining: it is for one that is Drained");
-    assert!(refused.remedy().unwrap().contains("--wait"));
     // Silence, the way back and another registration leave it as it is.
     s.clock(1, NodeState::Degraded);
     s.clock(1, NodeState::Down);
@@ -119,7 +116,60 @@ fn an_empty_node_is_drained_at_once_and_every_change_is_on_record() {
     assert_eq!(s.acted(set(0, HoldKind::Drain, "disk")), [], "said again");
     let records = s.acted(set(0, HoldKind::Drain, "and memory"));
     assert_eq!(records.len(), 1);
-    assert_eq!(s.node(0).hold(HoldKind::Drain).unwrap().reason, "disk; and memory");
+    assert_eq!(s.node(0).hold(HoldKind::Drain).unwrap().reasons(), "and memory", "the same person's newer reason");
+}
+
+#[test]
+fn a_mistaken_drain_is_called_off_while_it_is_under_way() {
+    let mut s = Story::new(2);
+    let epoch = s.runs(1, 1, RequeuePolicy::Never);
+    s.done(set(1, HoldKind::Drain, "wrong node"));
+    assert_eq!(s.stands(1), NodeState::Draining);
+    s.done(lift(1, HoldKind::Drain));
+    assert_eq!((s.stands(1), s.node(1).holds.len()), (NodeState::Ready, 0));
+    // What runs there was left alone, and its end is no end of a drain.
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    s.report(1, released(1, epoch));
+    assert_eq!(s.stands(1), NodeState::Ready);
+    // One that is not heard meanwhile comes back without it.
+    s.done(set(1, HoldKind::Drain, "wrong node"));
+    s.clock(1, NodeState::Degraded);
+    s.done(lift(1, HoldKind::Drain));
+    assert_eq!((s.stands(1), s.node(1).holds.len()), (NodeState::Degraded, 0));
+    s.clock(1, NodeState::Ready);
+    assert_eq!(s.stands(1), NodeState::Ready);
+}
+
+#[test]
+fn reasons_said_again_do_not_pile_up_and_others_reasons_stay() {
+    let by = |who: &str, reason: &str| Action::SetHold {
+        node: node(0),
+        kind: HoldKind::Cordon,
+        by: who.into(),
+        reason: reason.into(),
+        until: None,
+        deadline: None,
+    };
+    let mut s = Story::new(1);
+    for (who, reason, all) in [
+        ("ada", "fan replacement", "fan replacement"),
+        ("ada", "again", "again"),
+        ("bob", "network test", "again; network test"),
+        ("ada", "fan", "fan; network test"),
+        ("bob", "network", "fan; network"),
+        ("bob", "fan", "fan"),
+        ("ada", NO_REASON, "fan"),
+        ("node:n0", "gpu 0", "fan; gpu 0"),
+        ("node:n0", "gpu 1", "fan; gpu 0; gpu 1"),
+        ("node:n0", "gpu 0", "fan; gpu 0; gpu 1"),
+    ] {
+        s.done(by(who, reason));
+        let hold = s.node(0).hold(HoldKind::Cordon).unwrap();
+        assert_eq!((hold.by.as_str(), hold.reasons().as_str()), ("ada", all));
+    }
+    for word in 0..20 {
+        s.done(by("ada", &format!("{word} {}", "x".repeat(200))));
+    }
 }
 
 #[test]

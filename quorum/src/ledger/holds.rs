@@ -1,8 +1,9 @@
 //! Holds: what operators set beside a node's state, or its own checks ask for, to keep new work off it. What runs there goes on, except under `disable`
 //! and past a drain's deadline; on a node whose hardware failed, what cannot run twice.
 //!
-//! A hold that is set again keeps its first reason in front. Its end is the later of the two (none: it has no end), since
-//! nobody's hold is shortened by somebody else's; a deadline is the one that was said last.
+//! A hold that a person sets again has that person's new reason in place of the one before; others' reasons stay beside it. Its end
+//! is the later of the two (none: it has no end), since nobody's hold is shortened by somebody else's; a deadline is the one that
+//! was said last.
 
 use super::{DRAINS_UNWELL_LEVEL, Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
@@ -53,14 +54,11 @@ impl Ledger {
                 deadline: deadline.or(hold.deadline),
                 ..hold.clone()
             },
-            None => Hold { kind, by: by.to_owned(), reason: reason.to_owned(), since: at, until, deadline },
+            None => Hold { until, deadline, ..Hold::new(kind, by, reason, at) },
         };
-        // The first reason stays in front.
-        if !next.reason.split("; ").any(|r| r == reason) {
-            if next.reason.len() + 2 + reason.len() > REASONS_BYTES_MAX {
-                return Err(Refusal::TooMany { what: format!("reasons of the {kind} of node {id}"), most: REASONS_BYTES_MAX as u64 });
-            }
-            next.reason = format!("{}; {reason}", next.reason);
+        next.restate(by, reason);
+        if next.reasons().len() > REASONS_BYTES_MAX {
+            return Err(Refusal::TooMany { what: format!("bytes of reasons of the {kind} of node {id}"), most: REASONS_BYTES_MAX as u64 });
         }
         // Said before: the answer was lost on its way, or somebody says the same.
         if before == Some(&next) {

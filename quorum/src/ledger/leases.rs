@@ -175,7 +175,7 @@ impl Ledger {
     /// Refused while a hold keeps new work off the node.
     fn held_back(&self, holder: &NodeId) -> Result<(), Refusal> {
         match self.node(holder).and_then(|n| n.holds.first()) {
-            Some(hold) => Err(Refusal::Held { node: holder.clone(), kind: hold.kind, by: hold.by.clone(), reason: hold.reason.clone() }),
+            Some(hold) => Err(Refusal::Held { node: holder.clone(), kind: hold.kind, by: hold.by.clone(), reason: hold.reasons() }),
             None => Ok(()),
         }
     }

@@ -82,7 +82,11 @@ impl Preempting {
     }
 
     fn preempt(&mut self, epoch: Epoch, by: u32, order: Preemption) -> Result<Outcome, Refusal> {
-        self.story.act(Action::Preempt { allocation: id(1), epoch, by: user(by), order })
+        self.story.act(Action::Preempt { allocation: id(1), epoch, by: user(by), order, kill: false })
+    }
+
+    fn kill(&mut self, epoch: Epoch, by: u32, order: Preemption) -> Result<Outcome, Refusal> {
+        self.story.act(Action::Preempt { allocation: id(1), epoch, by: user(by), order, kill: true })
     }
 
     fn checkpointed(&mut self, from: u8, epoch: Epoch, number: u128) -> CheckpointId {
@@ -174,6 +178,35 @@ fn what_did_not_save_itself_fails_or_goes_by_its_policy() {
     s.preempt(epoch, 7, asked(1, false)).unwrap();
     s.ended(0, epoch, Ok(asked(1, false).id));
     assert_eq!(s.now().state, AllocationState::Failed);
+}
+
+#[test]
+fn work_that_cannot_save_itself_is_ended_only_where_that_is_said() {
+    for (policy, then) in [(RequeuePolicy::Never, "would be Failed"), (RequeuePolicy::Always, "would begin again from its beginning")] {
+        let mut s = Preempting::new();
+        s.submit(spec(1, policy, 3));
+        let epoch = s.run(&[0]);
+        let before = s.now().clone();
+        for hold in [false, true] {
+            // Whoever asks: its owner, or root.
+            for by in [7, 0] {
+                let refused = s.preempt(epoch, by, asked(1, hold)).unwrap_err();
+                assert!(refused.to_string().contains("without --checkpoint") && refused.to_string().contains(then), "{refused}");
+                assert!(refused.remedy().unwrap().contains("--kill"));
+            }
+        }
+        assert_eq!((s.now(), s.told(0)), (&before, None));
+        s.kill(epoch, 7, asked(1, false)).unwrap();
+        assert_eq!(s.told(0), Some(asked(1, false).id));
+        s.ended(0, epoch, Err("it was submitted without --checkpoint".into()));
+        assert_eq!(s.kill(epoch, 7, asked(1, false)), Ok(Outcome::Done), "the answer was lost");
+    }
+    // What has not begun loses nothing.
+    let mut s = Preempting::new();
+    s.submit(spec(2, RequeuePolicy::Never, 3));
+    let epoch = s.story.claimed(1, &[0, 1]);
+    assert_eq!(s.preempt(epoch, 7, asked(1, false)), Ok(Outcome::Done));
+    assert_eq!(s.now().state, AllocationState::Pending);
 }
 
 #[test]
@@ -323,8 +356,8 @@ fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
     };
     s.story.done(drain(1));
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Staging, None), "it may run, and cannot save itself");
-    s.preempt(epoch, 7, asked(1, false)).unwrap();
-    s.preempt(epoch, 7, asked(1, false)).unwrap();
+    s.kill(epoch, 7, asked(1, false)).unwrap();
+    s.kill(epoch, 7, asked(1, false)).unwrap();
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Staging, Some(asked(1, false).id)));
     s.says(0, ReportItem::Prepared { allocation: id(1), epoch });
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, Some(asked(1, false).id)));
@@ -376,7 +409,7 @@ fn members_of_the_version_before_never_hear_of_it_and_the_audit_log_says_who() {
     let mut s = Preempting::new();
     s.submit(saves(1, RequeuePolicy::Never));
     let epoch = s.run(&[0]);
-    let asking = Action::Preempt { allocation: id(1), epoch, by: user(0), order: asked(1, false) };
+    let asking = Action::Preempt { allocation: id(1), epoch, by: user(0), order: asked(1, false), kill: false };
     let records = s.story.acted(asking);
     let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
     assert_eq!(told, [(AuditAction::PreemptRequested, "u0")]);

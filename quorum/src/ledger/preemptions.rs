@@ -17,7 +17,7 @@ use lattice_model::constraint::{PREEMPTS, has};
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
-    Principal, When,
+    Principal, When, hostlist,
 };
 use uuid::Uuid;
 
@@ -25,10 +25,10 @@ impl Ledger {
     pub(super) fn preempt(
         &mut self,
         step: &mut Step,
-        id: AllocationId,
-        epoch: Epoch,
+        (id, epoch): (AllocationId, Epoch),
         by: &Principal,
         order: &Preemption,
+        kill: bool,
     ) -> Result<Outcome, Refusal> {
         reason_is_well_formed(&order.reason)?;
         let (least, most) = DEADLINE_MS;
@@ -66,7 +66,12 @@ impl Ledger {
                 let about = Subject { allocation: Some(id), node: None };
                 self.record(step, &by.name, AuditAction::PreemptRequested, about, format!("it stays Suspended: {}", order.reason));
             }
-            AllocationState::Staging | AllocationState::Running if allocation.epoch == epoch => self.begin_preemption(step, id, order)?,
+            AllocationState::Staging | AllocationState::Running if allocation.epoch == epoch => {
+                if let Some(lost) = loss_by_preemption(allocation).filter(|_| !kill) {
+                    return Err(Refusal::CannotSave { id, lost });
+                }
+                self.begin_preemption(step, id, order)?;
+            }
             // The claim that was meant is over, and its nodes are given back: the answer was lost on its way.
             AllocationState::Staging
             | AllocationState::Running
@@ -134,7 +139,7 @@ impl Ledger {
 
     /// Ends the present claim; the allocation goes on from its last checkpoint when it has another one.
     pub(super) fn suspend(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
-        self.back_to_queue(step, id, reason.clone());
+        self.back_to_queue(step, id, reason.clone(), actor);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         if hold || allocation.checkpoint.is_some() {
             allocation.state = AllocationState::Suspended;
@@ -282,6 +287,18 @@ fn exempt(allocation: &Allocation) -> Option<String> {
     }
     (allocation.spec.preemption_class >= CLASS_MAX)
         .then(|| format!("its preemption class is {CLASS_MAX}, which nothing preempts; its owner or `lattice cancel` ends it"))
+}
+
+/// What ending its claim now would lose, where it may have begun and cannot save itself.
+fn loss_by_preemption(allocation: &Allocation) -> Option<String> {
+    if allocation.spec.checkpoint.is_some() || !may_have_begun(allocation) {
+        return None;
+    }
+    let since = allocation.started_at.or(allocation.claimed_at).map_or_else(String::new, |at| format!(" since {at}"));
+    let nodes = hostlist::fold(allocation.nodes());
+    let reason = EndReason::Preempted { by: String::new(), why: String::new(), saved: Err(String::new()) };
+    let then = if Requeue::of(allocation, &reason, true, Timestamp(0)).is_some() { "it would begin again from its beginning" } else { "it would be Failed" };
+    Some(format!("it was submitted without --checkpoint: what it has done on {nodes}{since} would be lost, and {then}"))
 }
 
 /// Whether something of it may run. One node alone begins when it is prepared, before the quorum hears of that.

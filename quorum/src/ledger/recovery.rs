@@ -9,6 +9,7 @@
 
 use super::{Holding, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL};
 use crate::wire::{Conflict, HeldShare, Refusal};
+use lattice_model::count::counted;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Epoch, Generation,
@@ -240,6 +241,9 @@ impl Ledger {
             Some(made) => {
                 if let Some(allocation) = self.allocation_mut(step, id) {
                     (allocation.epoch, allocation.checkpoint) = (epoch, Some(made.clone()));
+                    // Of its nodes the head alone is known, which reports this.
+                    let resources = allocation.shares.first().map(|s| s.resources).unwrap_or_default();
+                    allocation.shares = vec![Share { node: node.clone(), resources, phase: SharePhase::Released }];
                 }
                 self.suspend(step, id, reason, hold, &actor);
             }
@@ -348,7 +352,7 @@ impl Ledger {
                 holdings.push(Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false });
             }
         }
-        let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
+        let detail = format!("epoch {epoch}, {}", counted(allocation.shares.len(), "node"));
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
         self.close_services(id);

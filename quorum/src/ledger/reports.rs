@@ -2,6 +2,7 @@
 
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
+use lattice_model::count::counted;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
@@ -95,7 +96,7 @@ impl Ledger {
         allocation.started_at = Some(at);
         allocation.reason = None;
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
-        let detail = format!("epoch {epoch}, {} nodes prepared", nodes.len());
+        let detail = format!("epoch {epoch}, {} prepared", counted(nodes.len(), "node"));
         step.changed.desired.extend(nodes);
         self.open_services(id);
         self.record(step, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);
@@ -115,7 +116,7 @@ impl Ledger {
         if failures >= PROLOGUE_FAILURES_MAX {
             self.end(step, id, reason, &actor);
         } else {
-            self.back_to_queue(step, id, reason);
+            self.back_to_queue(step, id, reason, &actor);
         }
     }
 

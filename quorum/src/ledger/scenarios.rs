@@ -5,9 +5,9 @@ use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation,
-    NodeAddresses, NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
-    WorkUsage,
+    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, HoldKind,
+    Incarnation, NodeAddresses, NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase,
+    Timestamp, When, WorkUsage,
 };
 use std::path::Path;
 use uuid::Uuid;
@@ -554,9 +554,9 @@ fn a_lost_gpu_keeps_nobody_off_who_wants_none_and_is_in_the_audit_log() {
         s.claimed_share(2, 0, of(1, &SIZE));
         let smaller = Resources { gpus: 1, ..SIZE };
         let records = s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) }));
-        assert_eq!(records.iter().any(|r| r.detail.contains("1 GPUs")), level == LEVEL_KNOWN, "{records:?}");
+        assert_eq!(records.iter().any(|r| r.detail.contains("1 GPU")), level == LEVEL_KNOWN, "{records:?}");
         let refused = s.claim_share(4, 0, of(1, &smaller)).unwrap_err();
-        assert!(refused.to_string().contains("1 GPUs are wanted, 0 free"), "{refused}");
+        assert!(refused.to_string().contains("1 GPU is wanted, 0 free"), "{refused}");
         // Members of the level before count otherwise.
         assert_eq!(s.claim_share(3, 0, of(0, &smaller)).is_ok(), level == LEVEL_KNOWN);
         assert!(s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) })).is_empty());
@@ -613,4 +613,44 @@ fn what_work_used_is_that_of_its_last_claim_on_all_nodes_that_released_it_each_o
     s.report(1, released(second, used(7, 30)));
     let want = WorkUsage { nodes: 2, memory_peak_bytes: Some(7), cpu_ms: Some(50) };
     assert_eq!(s.ledger.allocation(id(1)).unwrap().usage, Some(want));
+}
+
+#[test]
+fn the_record_has_each_attempt_with_its_nodes_and_who_ended_it() {
+    let mut s = Story::new(4);
+    s.submit(1, 2, RequeuePolicy::Always, 5);
+    let first = s.claimed(1, &[1, 0]);
+    s.report(0, prepared(1, first));
+    s.report(1, prepared(1, first));
+    let began = s.now();
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::Exited { code: 7 } });
+    let second = s.claimed(1, &[2, 3]);
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().attempt_number(), Some(2));
+    s.report(3, ReportItem::PrepareFailed { allocation: id(1), epoch: second, why: "no image".into() });
+    let known = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((known.attempt_number(), known.claimed_at, known.started_at), (None, None, None));
+    let told: Vec<_> = known.attempts.iter().map(|a| (a.number, a.epoch, a.nodes.as_str(), a.by.as_str(), a.may_have_run())).collect();
+    assert_eq!(told, [(1, first, "n[0-1]", "node:n1", true), (2, second, "n[2-3]", "node:n3", false)]);
+    assert_eq!((&known.attempts[0].head, known.attempts[0].started_at), (&node(1), Some(began)));
+    assert_eq!(known.attempts[0].reason, EndReason::Exited { code: 7 });
+}
+
+#[test]
+fn an_attempt_that_a_drain_ended_names_who_drained_the_node() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::OnNodeFailure, 3);
+    s.claimed(1, &[0]);
+    let deadline = Timestamp(s.now().0 + 1000);
+    let set = Action::SetHold {
+        node: node(0),
+        kind: HoldKind::Drain,
+        by: "ada".into(),
+        reason: "fan".into(),
+        until: None,
+        deadline: Some(When::At(deadline)),
+    };
+    s.done(set);
+    s.done(Action::EndDrained { node: node(0), deadline });
+    let known = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((known.state, known.attempts[0].by.as_str()), (AllocationState::Pending, "ada"));
 }

@@ -94,7 +94,7 @@ impl Ledger {
         let Some(why) = failed else {
             // Whoever quarantined it for another reason since is asked first.
             let ours = |reason: &str| reason.starts_with(FAILED);
-            let by_us = known.hold(HoldKind::Quarantine).is_some_and(|hold| hold.by == ACTOR && hold.reason.split("; ").all(ours));
+            let by_us = known.hold(HoldKind::Quarantine).is_some_and(|hold| hold.by == ACTOR && hold.reasons().split("; ").all(ours));
             if let Some(node) = self.node_mut(step, id) {
                 node.wipe = None;
             }

@@ -157,7 +157,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
             (Action::Submit { id, spec, owner, claim }, 0)
         }
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
-        Request::Preempt { allocation, epoch, by, order } => (Action::Preempt { allocation, epoch, by, order }, 0),
+        Request::Preempt { allocation, epoch, by, order, kill } => (Action::Preempt { allocation, epoch, by, order, kill }, 0),
         Request::HoldAllocation { allocation, by } => (Action::HoldAllocation { allocation, by }, 0),
         Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
         Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {

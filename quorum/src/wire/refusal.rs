@@ -1,6 +1,7 @@
 //! Why a request was not granted, and what to do about it.
 
 use crate::store::room::Shortage;
+use lattice_model::count::counted;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
@@ -24,7 +25,7 @@ pub enum Refusal {
     NoSuchNode { node: NodeId },
     #[error("allocation {id} is {state}, not Pending")]
     NotPending { id: AllocationId, state: AllocationState },
-    #[error("allocation {id} was requeued {now} times, the claim saw {seen}")]
+    #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
     /// Up to 16 conflicts.
     #[error("the claim conflicts with what stands: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -79,7 +80,7 @@ pub enum Refusal {
     NoSuchTenant { name: String, meant: Option<String> },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
-    #[error("tenant {name:?} has work: {live} allocations have not ended")]
+    #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
     TenantHasWork { name: String, live: u64 },
     #[error("there are {most} {what} already, and no more are taken")]
     TooMany { what: String, most: u64 },
@@ -98,7 +99,7 @@ pub enum Refusal {
     NoSuchVCluster { name: String, known: Vec<String>, all: u64 },
     #[error("vCluster {name} exists already, with another scheduler, tenant or nodes")]
     VClusterExists { name: String },
-    #[error("vCluster {name} has work: {live} allocations have not ended")]
+    #[error("vCluster {name} has work that has not ended: {}", counted(*live, "allocation"))]
     VClusterHasWork { name: String, live: u64 },
     #[error("vCluster {name} takes work of tenant {tenant:?} alone; this is of {}", if given.is_empty() { "none".to_owned() } else { format!("{given:?}") })]
     VClusterOfTenant { name: String, tenant: String, given: String },
@@ -132,6 +133,9 @@ pub enum Refusal {
     NotPreemptible { id: AllocationId, why: String },
     #[error("allocation {id} was requeued soon after it was claimed, and waits until {until} before it is claimed again")]
     Waits { id: AllocationId, until: Timestamp },
+    /// Work that cannot save itself, and what ending it would lose.
+    #[error("allocation {} cannot save itself; {lost}", id.short())]
+    CannotSave { id: AllocationId, lost: String },
     #[error("allocation {id} is {state}, not Suspended")]
     NotSuspended { id: AllocationId, state: AllocationState },
     #[error("allocation {id} cannot be measured in this mode: {why}")]
@@ -195,6 +199,7 @@ impl Refusal {
             Self::NoFingerprint { .. } => "its agent tells it when it is connected, from the version on that knows of it".to_owned(),
             Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
+            Self::CannotSave { .. } => "`lattice preempt --kill` ends it all the same; `lattice cancel` ends it for good".to_owned(),
             Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
             Self::TelemetryMode { .. } => {
                 "raw measurements and audits go to the log store: it takes agents of this version with `log_store` in their configuration, and for \
@@ -244,11 +249,7 @@ fn told(known: &[String], all: u64) -> String {
 
 /// What to do where a node's state stands against something.
 fn remedy_of(node: &NodeId, illegal: Illegal) -> Option<String> {
-    let wait =
-        || format!("`lattice node status {node}` shows what it waits for, `lattice node drain {node} --wait --reason ...` waits for it");
     match (illegal.event, illegal.state) {
-        (Event::DrainLifted, NodeState::Draining) => Some(wait()),
-        (Event::DrainLifted, _) => Some("it is Drained again when its agent is heard, and may be undrained then".to_owned()),
         (Event::BootBegun, NodeState::Down) => Some(format!(
             "`{} {node}` or `{} {node}` first, as `lattice node status {node}` shows it",
             HoldKind::Disable.exit(),

@@ -30,7 +30,15 @@ pub enum Request {
     Cancel { id: AllocationId, by: Principal },
     /// Has an allocation save itself and give its nodes back: it is Suspended then, and otherwise ended. Of this claim: where it
     /// is over, its nodes are given back (success).
-    Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption },
+    Preempt {
+        allocation: AllocationId,
+        epoch: Epoch,
+        by: Principal,
+        order: Preemption,
+        /// End work that cannot save itself all the same.
+        #[serde(default)]
+        kill: bool,
+    },
     /// Has an allocation that waits for nodes wait for none until it is resumed. One that is held already stays so (success).
     HoldAllocation { allocation: AllocationId, by: Principal },
     /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.

@@ -34,7 +34,9 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
         answer(client.nodes().set_hold(v1::SetHoldRequest { node, kind, reason, until: None, deadline, urgent_id })).await?;
         Ok(())
     };
-    let said = |node: &NodeId| format!("Node {node} drains; `{} {node}` lifts it when it is Drained", HoldKind::Drain.exit());
+    let said = |node: &NodeId| {
+        format!("Node {node} drains; `{} {node}` calls that off, or takes the node back when it is Drained", HoldKind::Drain.exit())
+    };
     let done = each(session, &args.with.on.nodes, act, said).await?;
     if !args.wait || done.nodes.is_empty() {
         return Ok(done.exit);

@@ -5,6 +5,7 @@ use super::each::each;
 use crate::args::node::{Boot, Cordon, Disable, Fail, OnNodes, Uncordon, Wipe, WithReason};
 use crate::failure::Failure;
 use crate::session::{self, Session, answer};
+use crate::shown::short;
 use crate::time;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -141,9 +142,14 @@ async fn set(session: &Session, kind: HoldKind, (on, reason): (&OnNodes, &str), 
 
 async fn lift(session: &Session, kind: HoldKind, args: &OnNodes) -> Result<u8, Failure> {
     let client = session.connect().await?;
-    let act = async |node| {
-        answer(client.nodes().lift_hold(v1::LiftHoldRequest { node, kind: kind.to_string() })).await?;
+    let act = async |node: String| {
+        let lifted = answer(client.nodes().lift_hold(v1::LiftHoldRequest { node: node.clone(), kind: kind.to_string() })).await?;
+        let asked: Vec<&str> = lifted.preempting.iter().map(|id| short(id)).collect();
+        if !asked.is_empty() {
+            let ids = asked.join(", ");
+            session.note(&format!("an urgent drain had asked on node {node}: {ids}; each still saves itself and gives its nodes back"));
+        }
         Ok(())
     };
-    each(session, &args.nodes, act, |node| format!("Node {node} is under no {kind}")).await.map(|done| done.exit)
+    each(session, &args.nodes, act, |node| format!("The {kind} of node {node} is lifted")).await.map(|done| done.exit)
 }

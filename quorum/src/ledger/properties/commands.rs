@@ -287,7 +287,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let epoch = ledger.allocation(allocation).map_or(Epoch(0), |a| a.epoch);
             let (name, reason, cause) = (by.name.clone(), "x".to_owned(), PreemptCause::Request);
             let order = Preemption { id: saved(&allocation), by: name, reason, cause, deadline_ms: 1000, hold, failed: None };
-            Action::Preempt { allocation, epoch, by, order }
+            Action::Preempt { allocation, epoch, by, order, kill: number % 2 == 0 }
         }
         Move::Telemetry { how: 0, .. } => {
             let due = ledger.telemetry_due(Timestamp(u64::MAX)).into_iter().next();

@@ -1,0 +1,71 @@
+//! What followed work waits for: said on stderr once, and again when it changes.
+
+use crate::session::{Session, answer};
+use crate::shown::short;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How long work may wait before the user is told.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// Between two looks at why it waits.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What was said last, over all connections.
+#[derive(Debug, Default)]
+pub struct Waiting(RefCell<String>);
+
+impl Waiting {
+    /// Looks for as long as it is polled. `last`: the allocation as it was heard of last.
+    pub async fn tell(&self, session: &Session, client: &Client, last: &RefCell<Option<v1::Allocation>>) -> Infallible {
+        let mut pause = FIRST_LOOK;
+        loop {
+            sleep(pause).await;
+            pause = LOOK_INTERVAL;
+            let waits = last.borrow().as_ref().filter(|a| waits(a)).map(|a| a.id.clone());
+            let Some(key) = waits else {
+                // It may wait again, after a requeue.
+                self.0.borrow_mut().clear();
+                pause = FIRST_LOOK;
+                continue;
+            };
+            // Where nobody answers, following finds that out itself.
+            let Ok(explained) = answer(client.allocations().explain(v1::ExplainRequest { key })).await else { continue };
+            let now = explained.allocation.unwrap_or_default();
+            if let Some(news) = self.news(&now, explained.summary.trim()) {
+                session.note(&news);
+            }
+        }
+    }
+
+    /// The line to say, where it is another one than before.
+    fn news(&self, now: &v1::Allocation, summary: &str) -> Option<String> {
+        let text = format!("allocation {} is {}: {summary}", short(&now.id), now.state);
+        let is_news = waits(now) && *self.0.borrow() != text;
+        is_news.then(|| self.0.replace(text.clone())).map(|_| text)
+    }
+}
+
+fn waits(allocation: &v1::Allocation) -> bool {
+    matches!(allocation.state.as_str(), "Pending" | "Staging" | "Suspended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_is_said_once_and_what_runs_waits_for_nothing() {
+        let at = |state: &str| v1::Allocation { id: "1f0c9a4e-5b7d".into(), state: state.into(), ..Default::default() };
+        let waiting = Waiting::default();
+        let said = waiting.news(&at("Pending"), "wants 4 nodes, 1 is free: it is next");
+        assert_eq!(said.unwrap(), "allocation 1f0c9a4e is Pending: wants 4 nodes, 1 is free: it is next");
+        assert_eq!(waiting.news(&at("Pending"), "wants 4 nodes, 1 is free: it is next"), None);
+        assert!(waiting.news(&at("Pending"), "wants 4 nodes, 2 are free: it is next").is_some());
+        assert!(waiting.news(&at("Staging"), "its nodes prepare").is_some());
+        assert_eq!(waiting.news(&at("Running"), "runs on n1"), None);
+    }
+}
