@@ -198,9 +198,20 @@ pub fn gpu(dir: &Path, node: &str, index: u32, fault: &Fault) -> Result<()> {
 /// The time of day is wrong by so many seconds for a node's agent from now on, whether it runs or is started later.
 pub fn shift_clock(dir: &Path, node: &str, seconds: i64) -> Result<()> {
     let cluster = Cluster::load(dir)?;
-    cluster.node(node)?;
-    let shared = Shared::open(&up::clock_file(&cluster, node))?;
-    shared.context("the agents' clocks cannot be made wrong: make the cluster with `up --clocks`")?.shift_clock(seconds)
+    let name = cluster.node(node)?.id.clone();
+    shift_clock_of(&cluster, &name, seconds)
+}
+
+/// And for a member.
+pub fn shift_member_clock(dir: &Path, member: u64, seconds: i64) -> Result<()> {
+    let cluster = Cluster::load(dir)?;
+    let name = cluster.member(member)?.daemon.name.clone();
+    shift_clock_of(&cluster, &name, seconds)
+}
+
+fn shift_clock_of(cluster: &Cluster, daemon: &str, seconds: i64) -> Result<()> {
+    let shared = Shared::open(&up::clock_file(cluster, daemon))?;
+    shared.with_context(|| format!("the clock of {daemon} cannot be made wrong: make the cluster with `up --clocks`"))?.shift_clock(seconds)
 }
 
 /// Cuts a node off from others: who sends nothing to whom any more that was not cut already.

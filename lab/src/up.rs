@@ -57,7 +57,7 @@ pub struct Options {
     pub hosts: Vec<Host>,
     /// Whether every daemon has a network of its own, which can be cut. Needs root.
     pub netns: bool,
-    /// Whether the agents' time of day can be made wrong. Needs a C compiler.
+    /// Whether the daemons' time of day can be made wrong. Needs a C compiler.
     pub clocks: bool,
     /// How long the daemons' first certificates live, and those that members sign, in seconds.
     pub certificate_seconds: u64,
@@ -206,7 +206,12 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     let mut hosts = options.hosts.iter().cloned();
     for id in 1..=u64::from(options.quorum) {
         let given = hosts.next().unwrap_or_default();
-        let host = host_of(&cluster, &format!("member-{id}"))?.unwrap_or(given);
+        let name = format!("member-{id}");
+        let mut host = host_of(&cluster, &name)?.unwrap_or(given);
+        if options.clocks {
+            make_dir(&cluster.dir.join(&name))?;
+            host.launcher = [Shared::make(&clock_file(&cluster, &name))?.launcher(&cluster.dir), host.launcher].concat();
+        }
         let member = member(&cluster, id, binaries, &mut ports, &host)?;
         cluster.members.push(member);
     }
@@ -272,9 +277,9 @@ pub fn configure_members(cluster: &Cluster, options: &Options) -> Result<()> {
     members.try_for_each(|m| write(&cluster.dir.join(&m.daemon.name).join("quorum.yaml"), &configs::member(cluster, m, options)))
 }
 
-/// What a node's agent is told of its clock, where it can be told: see [`crate::preload`].
-pub fn clock_file(cluster: &Cluster, node: &str) -> PathBuf {
-    cluster.dir.join(node).join("clock")
+/// Where a daemon of this name is told what its clock shows, where it can be told: see [`crate::preload`].
+pub fn clock_file(cluster: &Cluster, daemon: &str) -> PathBuf {
+    cluster.dir.join(daemon).join("clock")
 }
 
 /// Where a daemon with a network of its own is.

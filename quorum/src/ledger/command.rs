@@ -174,6 +174,9 @@ pub enum Action {
     EndTelemetry { allocation: AllocationId, order: Uuid },
     /// A node's own checks ask for a drain; see [`crate::wire::DrainWish`].
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String },
+    /// It is [`Command::at`], however long ago the last command was: a leader has measured that by a clock that nobody sets, or begins to
+    /// lead and knows it by the clocks of a majority.
+    AdvanceTime,
 }
 
 /// A way in which others are told what happens to nodes.
@@ -288,6 +291,7 @@ impl Action {
             | Self::Notified { .. } => 6,
             Self::ConformanceStale { .. } => 9,
             Self::AskDrain { .. } => super::OWN_DRAIN_LEVEL,
+            Self::AdvanceTime => super::TIME_LEVEL,
         }
     }
 
@@ -346,6 +350,7 @@ impl Action {
             | Self::SetTelemetry { mode: TelemetryMode::Prod, .. }
             | Self::EndTelemetry { .. }
             | Self::AskDrain { .. }
+            | Self::AdvanceTime
             | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
@@ -396,6 +401,7 @@ impl Action {
             | Self::Resume { .. }
             | Self::SetTelemetry { .. }
             | Self::EndTelemetry { .. }
+            | Self::AdvanceTime
             | Self::RaiseLevel { .. } => 256,
             Self::Preempt { order, .. } => 512 + order.reason.len(),
             Self::Conforms { components, .. } => 256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>(),

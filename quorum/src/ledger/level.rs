@@ -20,8 +20,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// preempted, suspended and resumed. 9: work that is asked to save itself in other ways than by a signal, by one that is not of the
 /// first six or not to all of its processes, or without anybody's request;
 /// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
-/// registration what they are made of. 11: what nodes saw of themselves while nobody heard them.
-pub const LEVEL_KNOWN: u32 = 11;
+/// registration what they are made of. 11: what nodes saw of themselves while nobody heard them. 12: time that never goes back and never leaps.
+pub const LEVEL_KNOWN: u32 = 12;
 
 /// The level at which every member understands that work is suspended.
 pub const SUSPENDS_LEVEL: u32 = 8;
@@ -49,6 +49,9 @@ pub const REGISTERS_CONFORMANCE_LEVEL: u32 = 10;
 
 /// The level at which every member takes what a node saw of itself while nobody heard it.
 pub const UNHEARD_LEVEL: u32 = 11;
+
+/// The level at which every member bounds the time of commands.
+pub const TIME_LEVEL: u32 = 12;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {
