@@ -65,6 +65,9 @@ impl Timekeeper {
         let comparison = compare(&roster.votes, (self.this, shown), &readings, ruler);
         kept.clock.begin(term, last, shown, ruler);
         kept.clock.pass(comparison.agreed, ruler);
+        if !comparison.apart.contains_key(&self.this) {
+            kept.wrong_since = None;
+        }
         (kept, comparison, ruler)
     }
 
@@ -84,7 +87,6 @@ impl Timekeeper {
         let alarm = alarm(&comparison, kept.clock.time());
         set_alarm(&mut kept, alarm);
         if !comparison.apart.contains_key(&self.this) {
-            kept.wrong_since = None;
             return None;
         }
         let since = *kept.wrong_since.get_or_insert(ruler);
