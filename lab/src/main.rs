@@ -116,7 +116,7 @@ struct Up {
     /// A network of its own for every daemon, which `node cut` cuts (needs root)
     #[arg(long)]
     netns: bool,
-    /// Let `node clock` make the agents' time of day wrong (needs a C compiler)
+    /// Let `node clock` and `quorum clock` make the daemons' time of day wrong (needs a C compiler)
     #[arg(long)]
     clocks: bool,
     /// Simulated GPUs on each node: device files without a driver (needs root)
@@ -227,6 +227,19 @@ enum QuorumCommand {
     Join(Dir),
     /// Take a member out; returns when it has ended
     Leave(LeaveArgs),
+    /// Make a member's time of day wrong from now on (of a cluster made with --clocks)
+    Clock(MemberClockArgs),
+}
+
+#[derive(Args)]
+struct MemberClockArgs {
+    /// 1, 2, ...
+    id: u64,
+    #[command(flatten)]
+    dir: Dir,
+    /// Wrong by so many seconds; 0: right again
+    #[arg(allow_negative_numbers = true)]
+    seconds: i64,
 }
 
 #[derive(Args)]
@@ -351,6 +364,10 @@ fn act(command: Command) -> Result<ExitCode> {
             println!("the clock of {} is {seconds} s off", a.node);
         }
         Command::Node(NodeCommand::Heal(a)) => show(&faults::heal_node(&a.dir.dir, &a.node)?, "comes through again"),
+        Command::Quorum(QuorumCommand::Clock(a)) => {
+            faults::shift_member_clock(&a.dir.dir, a.id, a.seconds)?;
+            println!("the clock of member {} is {} s off", a.id, a.seconds);
+        }
         Command::Quorum(QuorumCommand::Kill(a)) => {
             for id in members(&a, true)? {
                 println!("member {id} killed (process {})", faults::kill_member(&a.dir.dir, id)?);

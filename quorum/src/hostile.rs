@@ -11,8 +11,8 @@ use crate::store::record::{self, Ending};
 use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
-    Answer, AuditFound, AuditPage, AuditPageRequest, Change, Conflict, Down, HeartbeatSummary, HeldKeys, ListFilter, NodeHealth, Refusal,
-    RefusedClaim, Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
+    Answer, AuditFound, AuditPage, AuditPageRequest, Change, ClockAlarm, Conflict, Down, HeartbeatSummary, HeldKeys, ListFilter,
+    NodeHealth, Refusal, RefusedClaim, Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::lifecycle::{Event, Illegal};
@@ -168,6 +168,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Fence { node: node(1), incarnation: Incarnation(1), silent_ms: 99_000 },
         Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
         serving,
+        Action::AdvanceTime,
         Action::Claim(claim),
         Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: prepared }),
         // Behind the claim: it would be refused under a hold.
@@ -342,7 +343,14 @@ fn decoders() -> Vec<Decoder> {
                 asks: true,
             }],
         ),
-        decoder("SummaryAnswer", &[SummaryAnswer { shortages: BTreeMap::default(), silent: vec!["n2".parse().unwrap()] }]),
+        decoder(
+            "SummaryAnswer",
+            &[SummaryAnswer {
+                shortages: BTreeMap::default(),
+                silent: vec!["n2".parse().unwrap()],
+                clocks: Some(ClockAlarm::Apart([(MemberId(2), -7_000)].into())),
+            }],
+        ),
         decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),
         decoder("AuditPage", &[AuditPage { head: AuditHead::default(), records: records.clone() }]),
         decoder(

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Nothing here reads a clock, draws a number or touches a file: every member that applies the same commands holds
-//! the same bytes. A refusal changes nothing but the revision.
+//! the same bytes. A refusal changes nothing but the revision and the time.
 //!
 //! Why each part needs agreement: *nodes* (size and standing decide claims), *holdings* (a part of a node is never
 //! given twice), *holds* (what an operator took out of service is claimed by nobody, at once), *tenants* (two schedulers
@@ -83,6 +83,8 @@ mod telemetry_scenarios;
 #[cfg(test)]
 mod tenant_scenarios;
 #[cfg(test)]
+mod time_scenarios;
+#[cfg(test)]
 mod vcluster_scenarios;
 #[cfg(test)]
 mod wipe_scenarios;
@@ -96,7 +98,7 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    SUSPENDS_LEVEL, TELEMETRY_LEVEL, UNHEARD_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
+    SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -121,6 +123,8 @@ pub const ENDED_KEPT_MAX: usize = 10_000;
 pub const ENDED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// Allocations that have not ended, at most.
 pub const LIVE_MAX: usize = 200_000;
+/// How much later than the one before a command may be that follows no [`Action::AdvanceTime`], in milliseconds.
+pub const ENTRY_LEAP_MS_MAX: u64 = 60_000;
 /// Nodes, at most.
 pub const NODES_MAX: usize = 100_000;
 
@@ -131,6 +135,9 @@ pub struct Ledger {
     cluster: String,
     generation: Generation,
     revision: Revision,
+    /// The time of the last command; 0: there was none.
+    #[serde(default)]
+    time: Timestamp,
     /// The last epoch issued.
     epoch: Epoch,
     #[serde(deserialize_with = "one_by_one")]
@@ -299,6 +306,7 @@ impl Default for Ledger {
             cluster: String::new(),
             generation: Generation(1),
             revision: Revision(0),
+            time: Timestamp(0),
             epoch: Epoch(0),
             nodes: OrdMap::new(),
             holdings: OrdMap::new(),
@@ -332,11 +340,30 @@ impl Default for Ledger {
 impl Ledger {
     /// Applies one committed command. `index` is the place of its log entry: it never falls, and several commands of
     /// one entry share it (nobody sees the state between them).
+    ///
+    /// Its time never goes back, and leaps by [`ENTRY_LEAP_MS_MAX`] at most where no [`Action::AdvanceTime`] vouches for more.
     pub fn apply(&mut self, index: Revision, command: &Command) -> Applied {
-        let mut step = Step { revision: index, at: command.at, audit: Vec::new(), changed: Changed::default() };
+        self.time = self.time_of(command);
+        let mut step = Step { revision: index, at: self.time, audit: Vec::new(), changed: Changed::default() };
         self.revision = index;
         let result = self.admits(command.action.level()).and_then(|()| self.act(&mut step, &command.action));
         Applied { result, audit: step.audit, changed: step.changed }
+    }
+
+    fn time_of(&self, command: &Command) -> Timestamp {
+        if self.level < TIME_LEVEL || self.time == Timestamp(0) {
+            return command.at;
+        }
+        let latest = match command.action {
+            Action::AdvanceTime => command.at.0,
+            _ => self.time.0.saturating_add(ENTRY_LEAP_MS_MAX),
+        };
+        Timestamp(command.at.0.min(latest)).max(self.time)
+    }
+
+    /// The time of the last command; 0: there was none.
+    pub fn time(&self) -> Timestamp {
+        self.time
     }
 
     fn act(&mut self, step: &mut Step, action: &Action) -> Result<Outcome, Refusal> {
@@ -371,6 +398,7 @@ impl Ledger {
             Action::SetSigningKey { member, key } => self.set_signing_key(step, *member, key),
             Action::SignHead(signed) => self.sign_head(step, signed),
             Action::RaiseLevel { level } => self.raise_level(step, *level),
+            Action::AdvanceTime => Ok(Outcome::Done),
             Action::SetTenant { change, by } => self.set_tenant(step, change, by),
             Action::DeleteTenant { name, by } => self.delete_tenant(step, name, by),
             Action::AddKey { secret, by } => self.add_key(step, secret, by),

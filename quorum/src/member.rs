@@ -39,6 +39,7 @@ use crate::store::kept::Kept;
 use crate::store::log::Log;
 use crate::store::machine::{Agreed, Machine};
 use crate::store::room::Room;
+use crate::timekeeper::Timekeeper;
 use crate::tls::TlsError;
 use crate::{backup, membership, metrics, service, turns};
 use duties::duties;
@@ -211,7 +212,9 @@ impl Member {
 
         let stop = give_up.disarm();
         let gate = watch::Sender::new(true);
-        let (proposer, proposing) = Proposer::start(raft.clone(), Arc::clone(&agreed.counts), gate.subscribe(), stop.clone());
+        let timekeeper = Arc::new(Timekeeper::new(config.id, raft.clone(), Arc::clone(&agreed), peers.clone()));
+        let (proposer, proposing) =
+            Proposer::start(raft.clone(), Arc::clone(&agreed), Arc::clone(&timekeeper), gate.subscribe(), stop.clone());
         let (reads, reading) = ReadGate::start(raft.clone(), held, gate.subscribe(), stop.clone());
         let (led_tx, led) = watch::channel(true);
         let chain = Arc::new(ChainFetch::new(Arc::clone(&agreed), peers.clone(), stop.clone()));
@@ -220,6 +223,7 @@ impl Member {
             raft,
             agreed,
             proposer,
+            timekeeper,
             reads,
             peers,
             chain,

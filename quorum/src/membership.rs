@@ -105,13 +105,18 @@ async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal>
                 }
             }
             Step::HandOver(to) => {
-                audit(core, &order.by, MembersStep::HandOver { to }).await?;
-                crate::handover::to(core, to).await?;
+                transfer(core, &order.by, to).await?;
                 let done = matches!(order.change, MembersChange::Transfer { .. });
                 return Ok(Answer::Changed { done, text: format!("member {to} leads") });
             }
         }
     }
+}
+
+/// Has another member lead.
+pub(crate) async fn transfer(core: &Core, by: &Principal, to: u64) -> Result<(), Refusal> {
+    audit(core, by, MembersStep::HandOver { to }).await?;
+    crate::handover::to(core, to).await
 }
 
 fn standing(core: &Core) -> Standing {

@@ -1,6 +1,7 @@
 //! How members reach each other: one lazy connection each to the other's Raft and service ports. Where a member is, the
 //! membership says; one that moved gets new connections.
 
+use crate::cluster_clock::Reading;
 use crate::credentials::{Credentials, Used, Wanted};
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
@@ -8,12 +9,13 @@ use crate::shortages::Shortages;
 use crate::store::machine::Agreed;
 use crate::store::room::Lack;
 use crate::store::synced::Synced;
+use crate::timekeeper::ruler;
 use crate::tls::TlsError;
 use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion, SummaryAnswer};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
 use lattice_api::v1::raft_client::RaftClient;
-use lattice_model::Revision;
+use lattice_model::{Revision, Timestamp};
 use openraft::AnyError;
 use openraft::error::{Infallible, InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
@@ -26,12 +28,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
 /// With each of Raft's messages: the generation of whoever sends it.
 pub const GENERATION_HEADER: &str = "lattice-generation";
 /// What the leader has applied, beside its answer to a summary of heartbeats.
 pub const REVISION_HEADER: &str = "lattice-revision";
+/// With each answer to one of Raft's messages: what the clock of whoever answers shows, in milliseconds since 1970.
+pub const CLOCK_HEADER: &str = "lattice-clock";
+/// What a clock shows is not known better than to this time, and where an answer took longer, not well enough.
+const CLOCK_READING_MAX: Duration = Duration::from_secs(1);
 /// How long a member may take for a page of its audit chain.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an unreachable member is left alone.
@@ -58,6 +65,8 @@ struct Link {
     answered: Arc<AtomicU64>,
     /// Whether its silence was told in the log: once, not at each try.
     silent: Arc<AtomicBool>,
+    /// What its clock showed last.
+    clock: Arc<Mutex<Option<Reading>>>,
 }
 
 impl Link {
@@ -73,6 +82,14 @@ impl Link {
         }
         let now = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.answered.store(now + 1, Ordering::Relaxed);
+    }
+
+    /// It answered so long after it was asked, and its clock showed this when it did.
+    fn reads(&self, reply: &MetadataMap, took: Duration, at: Duration) {
+        let shows = reply.get(CLOCK_HEADER).and_then(|shows| shows.to_str().ok()).and_then(|shows| shows.parse().ok());
+        if let Some(shows) = shows.filter(|_| took <= CLOCK_READING_MAX) {
+            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reading { shows: Timestamp(shows), at });
+        }
     }
 }
 
@@ -106,6 +123,7 @@ impl Peers {
             since: Instant::now(),
             answered: Arc::new(AtomicU64::new(0)),
             silent: Arc::default(),
+            clock: Arc::default(),
         })
     }
 
@@ -135,6 +153,13 @@ impl Peers {
         let link = self.known(member)?;
         let answered = link.answered.load(Ordering::Relaxed).checked_sub(1)?;
         Some(link.since.elapsed().saturating_sub(Duration::from_millis(answered)))
+    }
+
+    /// What the others' clocks showed when they last answered.
+    pub fn clocks(&self) -> BTreeMap<u64, Reading> {
+        let links = self.links();
+        let reading = |link: &Link| *link.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        links.iter().filter_map(|(member, link)| Some((*member, reading(link)?))).collect()
     }
 
     /// The service of this member.
@@ -176,7 +201,7 @@ impl Peers {
         let revision = reply.metadata().get(REVISION_HEADER).and_then(|r| r.to_str().ok()).and_then(|r| r.parse().ok());
         // One of the version before this one answers with the shortages alone: a map by numbers, as which no other answer can be read.
         let answer = match unpack(reply.get_ref()) {
-            Ok(shortages) => SummaryAnswer { shortages, silent: Vec::new() },
+            Ok(shortages) => SummaryAnswer { shortages, ..SummaryAnswer::default() },
             Err(_) => unpack(reply.get_ref()).unwrap_or_default(),
         };
         Some((answer, Revision(revision.unwrap_or_default())))
@@ -296,6 +321,7 @@ impl Wire {
             body.metadata_mut().insert(GENERATION_HEADER, generation.0.into());
         }
         let mut client = raft_client(link);
+        let asked = ruler();
         let reply = tokio::time::timeout(option.hard_ttl(), async {
             match rpc {
                 Rpc::Append => client.append(body).await,
@@ -307,6 +333,8 @@ impl Wire {
         let reply = match reply {
             Ok(Ok(reply)) => {
                 link.answers(self.target);
+                let at = ruler();
+                link.reads(reply.metadata(), at.saturating_sub(asked), at);
                 reply
             }
             Ok(Err(status)) => {

@@ -7,9 +7,11 @@
 //!   propose ──▶ queue ──▶ gather (up to 256, 1 MiB) ──▶ entry, at most 2 under way ──▶ applied ──▶ each its own reply
 //! ```
 
-use crate::ledger::{Action, Command, Outcome};
+use crate::ledger::{Action, Command, ENTRY_LEAP_MS_MAX, Outcome, TIME_LEVEL};
 use crate::metrics::{RaftCounts, count};
 use crate::raft::{Proposal, Raft, TypeConfig};
+use crate::store::machine::Agreed;
+use crate::timekeeper::Timekeeper;
 use crate::wire::Refusal;
 use lattice_model::{Revision, Timestamp};
 use openraft::error::{ClientWriteError, Fatal};
@@ -54,13 +56,14 @@ impl Proposer {
     /// Starts the task that proposes. While `gate` is false, commands wait.
     pub fn start(
         raft: Raft,
-        counts: Arc<RaftCounts>,
+        agreed: Arc<Agreed>,
+        timekeeper: Arc<Timekeeper>,
         gate: watch::Receiver<bool>,
         stop: CancellationToken,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, rx) = mpsc::channel(WAITING_MAX);
-        let task =
-            tokio::spawn(ProposerTask { raft, counts, gate, queue: rx, under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)) }.run(stop));
+        let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+        let task = tokio::spawn(ProposerTask { raft, agreed, timekeeper, gate, queue: rx, under_way }.run(stop));
         (Self(tx), task)
     }
 
@@ -90,7 +93,8 @@ pub async fn reply(receiver: oneshot::Receiver<Reply>) -> Reply {
 
 struct ProposerTask {
     raft: Raft,
-    counts: Arc<RaftCounts>,
+    agreed: Arc<Agreed>,
+    timekeeper: Arc<Timekeeper>,
     gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
     under_way: Arc<Semaphore>,
@@ -114,10 +118,16 @@ impl ProposerTask {
                 permit = Arc::clone(&self.under_way).acquire_owned() => permit,
             };
             let Ok(permit) = permit else { return };
-            let at = now();
+            let (at, since_ms) = self.timekeeper.stamp();
             let mut bytes = first.action.bytes_about();
-            let mut commands = vec![Command { at, action: first.action }];
-            let mut replies = vec![first.reply];
+            let (mut commands, mut replies) = (Vec::new(), Vec::new());
+            // The leader vouches for what has passed since the last entry; without that, an entry moves the time by a little at most.
+            if since_ms > ENTRY_LEAP_MS_MAX / 2 && self.agreed.ledger().level() >= TIME_LEVEL {
+                commands.push(Command { at, action: Action::AdvanceTime });
+                replies.push(oneshot::channel().0);
+            }
+            commands.push(Command { at, action: first.action });
+            replies.push(first.reply);
             while commands.len() < BATCH_MAX
                 && bytes < BATCH_BYTES_MAX
                 && let Ok(next) = self.queue.try_recv()
@@ -133,7 +143,7 @@ impl ProposerTask {
                     continue;
                 }
             };
-            let (counts, began) = (Arc::clone(&self.counts), Instant::now());
+            let (counts, began) = (Arc::clone(&self.agreed.counts), Instant::now());
             count(&counts.entries);
             // Handed over here, so that entries keep the order of their commands; waited for elsewhere.
             match self.raft.client_write_ff(proposal).await {
@@ -188,7 +198,7 @@ fn fail_all(waiting: Vec<oneshot::Sender<Reply>>, why: &Unserved) {
     }
 }
 
-/// The time that a command carries: this machine's, taken by the leader.
+/// What this machine's clock shows. The time of the ledger is the leader's [`Timekeeper`]'s.
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

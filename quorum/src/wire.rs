@@ -20,7 +20,7 @@ pub use standing::{
     DomainStanding, KeyRole, KeyStanding, KeyringStanding, LeaseStanding, LimitsStanding, ServiceStanding, TenantStanding,
     VClusterStanding, VniPoolStanding,
 };
-pub use status::{MemberStatus, NotifyStanding, QuorumStatus};
+pub use status::{ClockAlarm, MemberStatus, NotifyStanding, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchPlace, WatchRequest};
 
 /// The longest message either side takes, in bytes.

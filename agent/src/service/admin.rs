@@ -281,6 +281,7 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
             .map(|n| Notified { way: n.way.clone(), upto: n.upto, trouble: n.trouble.clone().unwrap_or_default() })
             .collect(),
         held_back: now.held_back,
+        clocks: now.clocks.as_ref().map(ToString::to_string).unwrap_or_default(),
         awaited: now.awaited.iter().map(ToString::to_string).collect(),
         nodes: now.nodes.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         allocations: now.allocations.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),

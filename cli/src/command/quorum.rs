@@ -63,6 +63,9 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         );
         text.push_str(&block(&[("Silent", held)]));
     }
+    if !status.clocks.is_empty() {
+        text.push_str(&block(&[("Clocks", status.clocks.clone())]));
+    }
     for way in &status.notified {
         let told = format!("{} has all up to record {} of {}", way.way, way.upto, status.audit_records);
         let trouble = if way.trouble.is_empty() { String::new() } else { format!("; {}", way.trouble) };
@@ -124,6 +127,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "allocations": count(&status.allocations),
         "notified": status.notified.iter().map(|n| serde_json::json!({ "way": n.way, "upto": n.upto, "trouble": n.trouble })).collect::<Vec<_>>(),
         "held_back": status.held_back,
+        "clocks": status.clocks,
         "refused": status.refused.iter().map(|r| (r.what.clone(), r.count.into())).collect::<serde_json::Map<_, _>>(),
     })
 }
@@ -158,6 +162,7 @@ mod tests {
             notified: vec![],
             awaited: vec![],
             held_back: 3,
+            clocks: "the clock of member 2 is 7 s ahead of those of the majority: set it right (NTP)".into(),
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],
             refused: vec![Refused { what: "certificates of another role".into(), count: 2 }],
@@ -174,6 +179,7 @@ Allocations:  none
 Refused:      2 certificates of another role
 Disk:         member 1: the disk of /d is full: nothing new is taken
 Silent:  3 nodes fell silent at once: none is declared Down, and nothing is begun elsewhere, until `lattice node confirm-dead NODES` says so
+Clocks:  the clock of member 2 is 7 s ahead of those of the majority: set it right (NTP)
 
 MEMBER  STANDING  VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
 1       follower  yes    —        —      —                  h1:50051  h1:9000

@@ -42,8 +42,13 @@ static AGENTS: Group = Group {
     },
 };
 
+static MEMBERS: Group = Group { theme: "clocks", name: "member-clocks", nodes: 2, quorum: 3, tweak: |o| o.clocks = true };
+
 pub fn trials() -> Vec<Trial> {
     vec![
+        MEMBERS.test("a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold", &[], leader_jumps),
+        MEMBERS.test("a_leader_whose_clock_stays_wrong_hands_over", &[], leader_stays_wrong),
+        AGENTS.test("a_jump_of_a_lone_members_clock_forgets_no_ended_work", &[], lone_member_jumps),
         AGENTS.test("an_agents_jump_ends_no_work_early_and_keeps_none", &[], agents),
         alone("clocks::a_jump_ends_no_lease_early_and_keeps_none", &[Need::Hosts], || {
             on_hosts("clocks", |_| {}, leases);
@@ -90,6 +95,75 @@ fn agents(w: &World) {
     w.completed(&job);
     assert_eq!(w.log(&job), "up\nover\n");
     w.assert_nothing_left();
+}
+
+/// What ended before a member's clock is ten years ahead for two seconds, and meanwhile, is known, and not run again.
+fn forgets_nothing(w: &World, member: u64) {
+    let mut jobs: Vec<String> = (0..3).map(|_| w.submit(&["--", "/bin/true"])).collect();
+    jobs.iter().for_each(|job| drop(w.completed(job)));
+    w.ok(&["node", "cordon", "n2", "--reason", "fan", "--for", "1h"]);
+    faults::shift_member_clock(&w.dir, member, TEN_YEARS).unwrap();
+    let wrong = Instant::now();
+    jobs.push(w.submit(&["--", "/bin/true"]));
+    w.completed(&jobs[3]);
+    let said = || w.lattice.json(&["quorum", "status"]).unwrap()["clocks"].clone();
+    w.wait("the wrong clock to be told of", || !text_of(&said()).is_empty() && wrong.elapsed() > Duration::from_secs(2));
+    faults::shift_member_clock(&w.dir, member, 0).unwrap();
+    jobs.push(w.submit(&["--", "/bin/true"]));
+    let last = w.completed(&jobs[4]);
+    let off_ms = i64::try_from(ms(&last, "ended_at")).unwrap() - now() * 1000;
+    assert!(off_ms.abs() < 30_000, "the last one ended {off_ms} ms from now: {last}");
+    let known = |job: &String| (text(&w.status(job), "state"), w.status(job)["epoch"].clone());
+    let before: Vec<_> = jobs.iter().map(known).collect();
+    assert!(before.iter().all(|(state, _)| state == "Completed"), "{before:?}");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let cluster = w.cluster();
+        let credentials = lattice_quorum::credentials::Credentials::new(certificate(&cluster, "n9", Role::Api).unwrap()).unwrap();
+        let client = QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), credentials).unwrap();
+        for key in &jobs {
+            let there = client.call(&Request::GetAllocation { key: key.clone() }, PATIENCE).await;
+            let Ok(Answer::Allocation(there)) = there else { panic!("{key} is not known: {there:?}") };
+            let again = Request::Submit { id: there.id, spec: Box::new(there.spec), owner: there.owner, claim: None, life: None };
+            client.call(&again, PATIENCE).await.unwrap();
+        }
+    });
+    // What it would have run is behind this one in the queue.
+    w.completed(&w.submit(&["--", "/bin/true"]));
+    assert_eq!(jobs.iter().map(known).collect::<Vec<_>>(), before, "nothing is run again");
+    let nodes = w.lattice.json(&["nodes"]).unwrap();
+    let held =
+        nodes.as_array().unwrap().iter().any(|n| text(n, "id") == "n2" && n["holds"].as_array().is_some_and(|holds| !holds.is_empty()));
+    assert!(held, "the hold of an hour is over: {nodes}");
+    w.ok(&["node", "uncordon", "n2"]);
+    w.wait("the clocks to agree", || text_of(&said()).is_empty());
+}
+
+fn text_of(value: &serde_json::Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
+}
+
+fn leader_jumps(w: &World) {
+    let leader = w.leader();
+    forgets_nothing(w, leader);
+}
+
+fn lone_member_jumps(w: &World) {
+    forgets_nothing(w, 1);
+}
+
+fn leader_stays_wrong(w: &World) {
+    let leader = w.leader();
+    faults::shift_member_clock(&w.dir, leader, HOUR).unwrap();
+    w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|now| now != leader));
+    let job = w.submit(&["--", "/bin/true"]);
+    let off_ms = i64::try_from(ms(&w.completed(&job), "ended_at")).unwrap() - now() * 1000;
+    assert!(off_ms.abs() < 30_000, "it ended {off_ms} ms from now");
+    let said = || text_of(&w.lattice.json(&["quorum", "status"]).unwrap()["clocks"]);
+    w.wait("whose clock it is", || said().contains(&format!("the clock of member {leader} is 36")) && said().contains("ahead"));
+    assert_ne!(w.leader(), leader);
+    faults::shift_member_clock(&w.dir, leader, 0).unwrap();
+    w.wait("the clocks to agree", || said().is_empty());
 }
 
 /// A client that holds leases in its name.
@@ -161,11 +235,14 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
             assert!(matches!(held, Err(CallError::Refused(Refusal::LeaseHeld { .. }))), "{told}: {held:?}");
             // The next round begins with a lease that is free.
             while !matches!(release(&second, last).await, Ok(Answer::Done { .. })) {}
+            // A leader whose clock stays wrong would hand over.
+            hosts.shift_clock(*member, 0).unwrap();
+            assert_wrong_by(client, 0).await;
         }
     }
     assert!(!kept.is_finished(), "{:?}", kept.await);
     kept.abort();
-    assert_eq!((members.leader().await.unwrap(), term(members, leader).await), (leader, before), "no clock makes an election");
+    assert_eq!((members.leader().await.unwrap(), term(members, leader).await), (leader, before), "no short jump makes an election");
     let longest = load.end(members).await;
     assert!(longest < Duration::from_secs(2), "a submission took {longest:?}");
 }
@@ -214,21 +291,22 @@ async fn certificates(hosts: &Hosts, members: &mut Members) {
     wait("the member to be reached again", Duration::from_secs(5), async || is_reached(members, follower).await).await;
 
     // Another believes that the authority itself is over, and signs nothing.
-    let log = members.cluster.member(leader).unwrap().daemon.log.clone();
-    hosts.shift_clock(leader, TEN_YEARS + 86_400).unwrap();
+    let second = others(leader)[1];
+    let log = members.cluster.member(second).unwrap().daemon.log.clone();
+    hosts.shift_clock(second, TEN_YEARS + 86_400).unwrap();
     let refused = async || std::fs::read_to_string(&log).unwrap().contains("the authority's own certificate is over");
     wait("the authority's end", Duration::from_secs(5), refused).await;
     load.goes_on(20).await;
-    hosts.shift_clock(leader, 0).unwrap();
+    hosts.shift_clock(second, 0).unwrap();
     let back = Instant::now();
-    let seen = certificate_of(leader);
-    wait("the next certificate", LIFE, async || certificate_of(leader) != seen).await;
+    let seen = certificate_of(second);
+    wait("the next certificate", LIFE, async || certificate_of(second) != seen).await;
     // By now every certificate of before is over.
     tokio::time::sleep((LIFE + Duration::from_secs(1)).saturating_sub(back.elapsed())).await;
     for member in 1..=crate::hosts::MEMBERS {
         assert!(is_reached(members, member).await, "member {member}");
     }
-    assert_eq!((members.leader().await.unwrap(), term(members, leader).await), (leader, before), "no clock makes an election");
+    assert_eq!((members.leader().await.unwrap(), term(members, leader).await), (leader, before), "no follower's clock makes an election");
     load.end(members).await;
 }
 

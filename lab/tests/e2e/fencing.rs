@@ -345,7 +345,9 @@ fn dead_before(w: &World) {
     let mut others = vec!["n2", "n3", "n4", "n5"];
     others.retain(|other| *other != node);
     let dead = &others[..2];
-    dead.iter().for_each(|node| faults::kill_node(&w.dir, node).unwrap());
+    for node in dead {
+        faults::kill_node(&w.dir, node).unwrap();
+    }
     w.wait("both to be Down", || dead.iter().all(|node| state(w, node) == "Down"));
     let leader = w.leader();
     faults::kill_member(&w.dir, leader).unwrap();

@@ -305,6 +305,7 @@ mod tests {
             awaited: vec![],
             notified: vec![],
             held_back: 0,
+            clocks: None,
         };
         Heard { answer: vec![1, 3], led: Some(status) }
     }

@@ -185,6 +185,9 @@ pub enum Action {
     EndTelemetry { allocation: AllocationId, order: Uuid },
     /// A node's own checks ask for a drain; see [`crate::wire::DrainWish`].
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String },
+    /// It is [`Command::at`], however long ago the last command was: a leader has measured that by a clock that nobody sets, or begins to
+    /// lead and knows it by the clocks of a majority.
+    AdvanceTime,
 }
 
 /// A way in which others are told what happens to nodes.
@@ -301,6 +304,7 @@ impl Action {
             Self::ConformanceStale { .. } => 9,
             Self::AskDrain { .. } => super::OWN_DRAIN_LEVEL,
             Self::EndWaits { .. } => super::WAITS_LEVEL,
+            Self::AdvanceTime => super::TIME_LEVEL,
         }
     }
 
@@ -361,6 +365,7 @@ impl Action {
             | Self::EndTelemetry { .. }
             | Self::EndWaits { .. }
             | Self::AskDrain { .. }
+            | Self::AdvanceTime
             | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
@@ -413,6 +418,7 @@ impl Action {
             | Self::SetTelemetry { .. }
             | Self::EndTelemetry { .. }
             | Self::EndWaits { .. }
+            | Self::AdvanceTime
             | Self::RaiseLevel { .. } => 256,
             Self::Preempt { order, .. } => 512 + order.reason.len(),
             Self::Conforms { components, .. } => 256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>(),

@@ -331,6 +331,9 @@ fn a_hold_ends_at_its_time_and_is_shortened_by_nobody() {
     s.done(due[0].clone());
     assert_eq!(s.node(0).holds.len(), 1);
     let due = s.ledger.nodes_due(third, u64::MAX);
+    s.done(due[0].clone());
+    assert_eq!(s.node(0).holds.len(), 1, "whoever says that it is time has a wrong clock");
+    s.ahead_ms = 60_000;
     let records = s.acted(due[0].clone());
     assert_eq!((records[0].actor.as_str(), s.node(0).holds.len()), ("quorum", 0));
     assert!(records[0].detail.starts_with("cordon: it was until "));

@@ -141,7 +141,7 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
         let Some(hold) = known.hold(kind) else { return Ok(Outcome::Done) };
-        if until.is_some() && until != hold.until {
+        if until.is_some_and(|until| hold.until != Some(until) || until > step.at) {
             return Ok(Outcome::Done);
         }
         // A refusal changes nothing, so the machine is asked first.

@@ -297,7 +297,11 @@ fn loss_by_preemption(allocation: &Allocation) -> Option<String> {
     let since = allocation.started_at.or(allocation.claimed_at).map_or_else(String::new, |at| format!(" since {at}"));
     let nodes = hostlist::fold(allocation.nodes());
     let reason = EndReason::Preempted { by: String::new(), why: String::new(), saved: Err(String::new()) };
-    let then = if Requeue::of(allocation, &reason, true, Timestamp(0)).is_some() { "it would begin again from its beginning" } else { "it would be Failed" };
+    let then = if Requeue::of(allocation, &reason, true, Timestamp(0)).is_some() {
+        "it would begin again from its beginning"
+    } else {
+        "it would be Failed"
+    };
     Some(format!("it was submitted without --checkpoint: what it has done on {nodes}{since} would be lost, and {then}"))
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Story {
     seqs: [u64; 8],
     /// Under which claims are made.
     pub(super) token: u64,
+    /// By how much the clock of whoever leads is wrong.
+    pub(super) ahead_ms: i64,
 }
 
 impl Story {
@@ -72,7 +74,7 @@ impl Story {
     }
 
     pub(super) fn at_level(nodes: u8, level: u32) -> Self {
-        let mut story = Self { ledger: Ledger::default(), index: 0, passed_ms: 0, seqs: [0; 8], token: 0 };
+        let mut story = Self { ledger: Ledger::default(), index: 0, passed_ms: 0, ahead_ms: 0, seqs: [0; 8], token: 0 };
         for number in 0..nodes {
             story.done(Action::Register(registration(number, 1, 0, true)));
         }
@@ -96,7 +98,7 @@ impl Story {
 
     fn apply(&mut self, action: Action) -> Applied {
         self.index += 1;
-        let command = Command { at: self.now(), action };
+        let command = Command { at: Timestamp(self.now().0.saturating_add_signed(self.ahead_ms)), action };
         self.ledger.apply(Revision(self.index), &command)
     }
 

@@ -7,12 +7,13 @@ use crate::fencing_hook::FencingHook;
 use crate::hearts::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, DRAINS_UNWELL_LEVEL, OWN_DRAIN_LEVEL, Urgency, WAITS_LEVEL};
+use crate::membership;
 use crate::pack::with_causes;
 use crate::relief;
 use crate::rotation::Rotation;
 use crate::wire::{HeartbeatSummary, HeldKeys, NodeHealth, SummaryAnswer};
 use crate::witnesses::Witnesses;
-use lattice_model::{MemberId, Node, NodeState};
+use lattice_model::{MemberId, Node, NodeState, Principal};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,6 +70,9 @@ pub(super) async fn duties(core: Arc<Core>) {
             core.held_back.store(0, Ordering::Relaxed);
             core.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
             *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            if leader.is_none() {
+                core.timekeeper.follow(None);
+            }
             if let Some(leader) = leader {
                 // One that lies behind would wait in it, and a member that stops slowly misses its leader.
                 core.stop.run_until_cancelled(tell_leader(&core, leader, term, &mut told)).await;
@@ -105,6 +109,9 @@ pub(super) async fn duties(core: Arc<Core>) {
                 core.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
             }
             lead(&core, leading).await;
+            if let Some(to) = core.timekeeper.look() {
+                core.stop.run_until_cancelled(hand_over(&core, to)).await;
+            }
             // What is silent for longer than it may be is due just behind that moment.
             due = leading.clocks.due().map(|due| leading.since + due + JUST_BEHIND).filter(|due| *due > Instant::now());
         }
@@ -135,7 +142,8 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => None,
     };
-    if let Some((SummaryAnswer { shortages, silent }, revision)) = told {
+    if let Some((SummaryAnswer { shortages, silent, clocks }, revision)) = told {
+        core.timekeeper.follow(clocks);
         core.shortages.are(shortages);
         core.witnesses.ask(&silent);
         // An agent that hears of its acknowledgement has been sent by then whatever became of it before: not a list from before it
@@ -150,6 +158,16 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
         for (node, heard) in fresh {
             core.hearts.heard(node, heard);
         }
+    }
+}
+
+/// This member's clock is wrong, and another's is right: it leads from now on.
+async fn hand_over(core: &Core, to: u64) {
+    // A change of the members comes first, and brings another leader itself where it needs one.
+    let Ok(_changing) = core.changing.try_lock() else { return };
+    let by = Principal { name: "quorum".to_owned(), uid: 0, gid: 0, groups: Vec::new() };
+    if let Err(refusal) = membership::transfer(core, &by, to).await {
+        tracing::warn!(to, error = %with_causes(&refusal), "this member's clock is wrong, and it leads on");
     }
 }
 
@@ -176,6 +194,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         clocks.witnessed(&node, by, now);
     }
     let held_back_before = clocks.held_back;
+    let time = core.timekeeper.time();
     let mut actions = Vec::new();
     {
         let ledger = core.agreed.ledger();
@@ -209,16 +228,15 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             actions.extend(clocks.expiries(ledger.leases(), until));
         }
         actions.extend(rotation.due(&ledger, &core.keys_held, until));
-        // By the clock that stamped their last use: what is released has no work, so a jump of it harms nobody.
-        if !ledger.domains_due(crate::proposer::now()).is_empty() {
+        if !ledger.domains_due(time).is_empty() {
             actions.push(Action::ReleaseDomains);
         }
-        actions.extend(ledger.nodes_due(crate::proposer::now(), core.config.node_boot_ms));
-        actions.extend(ledger.telemetry_due(crate::proposer::now()));
-        if ledger.admits(WAITS_LEVEL).is_ok() && ledger.waits_are_due(crate::proposer::now()) {
-            actions.push(Action::EndWaits { now: crate::proposer::now() });
+        actions.extend(ledger.nodes_due(time, core.config.node_boot_ms));
+        actions.extend(ledger.telemetry_due(time));
+        if ledger.admits(WAITS_LEVEL).is_ok() && ledger.waits_are_due(time) {
+            actions.push(Action::EndWaits { now: time });
         }
-        actions.extend(ledger.drifts_due(crate::proposer::now(), core.config.drift_limits()));
+        actions.extend(ledger.drifts_due(time, core.config.drift_limits()));
         core.levels.told(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();

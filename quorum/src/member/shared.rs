@@ -12,7 +12,7 @@ use crate::ledger::{Action, Outcome, Urgency};
 use crate::levels::Levels;
 use crate::network::Peers;
 use crate::notify::Notify;
-use crate::proposer::{Proposer, Unserved, now, reply};
+use crate::proposer::{Proposer, Unserved, reply};
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
@@ -22,6 +22,7 @@ use crate::rotation::KeysHeld;
 use crate::shortages::{Shortages, is_majority_without};
 use crate::store::machine::Agreed;
 use crate::store::room::{Lack, Room, Shortage};
+use crate::timekeeper::Timekeeper;
 use crate::wire::{MemberList, Refusal};
 use crate::witnesses::Witnesses;
 use lattice_model::{MemberId, NodeId, Revision};
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub raft: Raft,
     pub agreed: Arc<Agreed>,
     pub proposer: Proposer,
+    /// The time of commands, and how the members' clocks stand to it.
+    pub timekeeper: Arc<Timekeeper>,
     pub reads: ReadGate,
     pub peers: Peers,
     pub chain: Arc<ChainFetch>,
@@ -194,7 +197,7 @@ impl Core {
                 }
             };
             if let Some(allocation) = claimed {
-                self.refused_claims.told(allocation, &result, now());
+                self.refused_claims.told(allocation, &result, self.timekeeper.time());
             }
             results.push(result.map(|outcome| (outcome, revision)));
         }

@@ -492,5 +492,6 @@ fn status(core: &Core) -> QuorumStatus {
         awaited: ledger.placing_waits_for(),
         notified: core.notify.standing(&ledger),
         held_back: core.held_back.load(Ordering::Relaxed),
+        clocks: core.timekeeper.alarm(),
     }
 }

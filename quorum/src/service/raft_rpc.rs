@@ -5,8 +5,9 @@ use crate::hearts::Heard;
 use crate::identity::{Caller, Role};
 use crate::member::shared::Core;
 use crate::membership;
-use crate::network::{GENERATION_HEADER, REVISION_HEADER};
+use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
 use crate::pack::{pack, unpack, with_causes};
+use crate::proposer::now;
 use crate::raft::TypeConfig;
 use crate::refused::Cause;
 use crate::store::room::Lack;
@@ -91,6 +92,13 @@ impl RaftService {
     }
 }
 
+/// An answer with what this member's clock shows.
+fn with_clock(answer: Packed) -> Response<Packed> {
+    let mut answer = Response::new(answer);
+    answer.metadata_mut().insert(CLOCK_HEADER, now().0.into());
+    answer
+}
+
 fn no_room(what: &str) -> Status {
     Status::resource_exhausted(format!("there is no room on this member's disk: {what} not taken"))
 }
@@ -104,7 +112,7 @@ impl Raft for RaftService {
         self.speaks_for(member, rpc.vote.leader_id.node_id)?;
         let no_room = !rpc.entries.is_empty() && self.core.room.look().is_some_and(|s| s.lack == Lack::All);
         let answer = if no_room { self.hear_alone(rpc).await? } else { self.append_here(rpc).await };
-        Ok(Response::new(pack(&answer)?))
+        Ok(with_clock(pack(&answer)?))
     }
 
     async fn vote(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
@@ -113,7 +121,7 @@ impl Raft for RaftService {
         let vote: VoteRequest<u64> = unpack(request.get_ref())?;
         self.speaks_for(member, vote.vote.leader_id.node_id)?;
         let answer = self.core.raft.vote(vote).await;
-        Ok(Response::new(pack(&answer)?))
+        Ok(with_clock(pack(&answer)?))
     }
 
     async fn install_snapshot(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
@@ -135,7 +143,7 @@ impl Raft for RaftService {
             return Err(Status::unavailable("the audit records that the snapshot relies on are fetched first"));
         }
         let answer = self.core.raft.install_snapshot(part).await;
-        Ok(Response::new(pack(&answer)?))
+        Ok(with_clock(pack(&answer)?))
     }
 
     async fn audit(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
@@ -173,7 +181,7 @@ impl Raft for RaftService {
         self.core.reads.pass().await.map_err(|_| Status::unavailable("this member cannot tell whether it still leads"))?;
         let shortages = self.core.shortages();
         let mut answer = Response::new(if summary.asks {
-            pack(&SummaryAnswer { shortages, silent: self.core.silent.borrow().clone() })?
+            pack(&SummaryAnswer { shortages, silent: self.core.silent.borrow().clone(), clocks: self.core.timekeeper.alarm() })?
         } else {
             pack(&shortages)?
         });

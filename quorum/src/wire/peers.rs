@@ -1,6 +1,7 @@
 //! What members tell each other beside Raft.
 
 use super::session::{HeldKeys, NodeHealth};
+use super::status::ClockAlarm;
 use crate::ledger::AuditHead;
 use crate::roster::Roster;
 use crate::store::room::Shortage;
@@ -45,6 +46,8 @@ pub struct SummaryAnswer {
     pub shortages: BTreeMap<u64, Shortage>,
     /// Nodes that agents are to be asked about.
     pub silent: Vec<NodeId>,
+    /// What is amiss with the members' clocks.
+    pub clocks: Option<ClockAlarm>,
 }
 
 /// From a member to another one: send the audit records behind this one.

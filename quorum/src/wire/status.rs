@@ -3,6 +3,8 @@
 use crate::store::room::Shortage;
 use lattice_model::{AllocationState, Generation, MemberId, NodeId, NodeState, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// How the members stand, as one of them sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +36,53 @@ pub struct QuorumStatus {
     /// Nodes that fell silent together, so that none of them is declared Down; only the leader knows it.
     #[serde(default)]
     pub held_back: u64,
+    /// What is amiss with the members' clocks, as far as this member knows.
+    #[serde(default)]
+    pub clocks: Option<ClockAlarm>,
+}
+
+/// What is amiss with the members' clocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClockAlarm {
+    /// These are ahead of those of the majority by so many milliseconds.
+    Apart(BTreeMap<MemberId, i64>),
+    /// No majority of them agrees, or answers.
+    NoMajority,
+    /// They agree, and the ledger's time is so many milliseconds behind them: it never leaps.
+    Time { behind_ms: i64 },
+}
+
+impl ClockAlarm {
+    /// Whether it says the same of the same members, by other numbers perhaps.
+    pub fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Apart(these), Self::Apart(those)) => these.keys().eq(those.keys()),
+            (Self::NoMajority, Self::NoMajority) | (Self::Time { .. }, Self::Time { .. }) => true,
+            (Self::Apart(_) | Self::NoMajority | Self::Time { .. }, _) => false,
+        }
+    }
+}
+
+impl fmt::Display for ClockAlarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let off = |ahead_ms: i64| (ahead_ms.unsigned_abs() / 1000, if ahead_ms < 0 { "behind" } else { "ahead of" });
+        match self {
+            Self::Apart(members) => {
+                let each = members.iter().map(|(id, ahead_ms)| {
+                    let (seconds, side) = off(*ahead_ms);
+                    format!("the clock of member {id} is {seconds} s {side} those of the majority")
+                });
+                write!(f, "{}: set it right (NTP)", each.collect::<Vec<_>>().join(", "))
+            }
+            Self::NoMajority => f.write_str(
+                "no majority of the members' clocks agrees to 5 s: the ledger's time goes on from its last entry; set the clocks right (NTP)",
+            ),
+            Self::Time { behind_ms } => {
+                let (seconds, side) = off(behind_ms.saturating_neg());
+                write!(f, "the ledger's time is {seconds} s {side} the members' clocks, and goes there slowly; a new leader begins with theirs")
+            }
+        }
+    }
 }
 
 /// One way of notification in a [`QuorumStatus`].

@@ -45,6 +45,8 @@ families! {
         "Nodes by state.";
     NODES_HELD_BACK = Gauge "lattice_nodes_silent_together", Count, [], Quorum, "the leader's clocks",
         "Nodes that fell silent together, more than a fifth of all, so that none of them is declared Down until an operator decides; 0 otherwise, and where this member does not lead.";
+    CLOCKS_WRONG = Gauge "lattice_quorum_clocks_wrong", Truth, [], Quorum, "the members' clocks",
+        "Whether the members' clocks do not agree to 5 s, or the ledger's time is off theirs, as far as this member knows; `lattice quorum status` says which.";
     WIPES_FAILED = Gauge "lattice_nodes_wipe_failed", Count, [], Quorum, LEDGER,
         "Nodes whose wipe failed: they are out of service until it is tried again with success.";
     DRIFTS_OVER = Gauge "lattice_nodes_drift_over", Count, [], Quorum, LEDGER,

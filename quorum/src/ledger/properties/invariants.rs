@@ -161,11 +161,11 @@ pub(super) fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
     }
 }
 
-/// A refusal changes nothing but the revision.
+/// A refusal changes nothing but the revision and the time.
 pub(super) fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
     if applied.result.is_err() {
         let mut same = before.clone();
-        same.revision = after.revision;
+        (same.revision, same.time) = (after.revision, after.time);
         assert_eq!(same, *after);
         assert_eq!((&applied.audit[..], &applied.changed), (&[][..], &crate::ledger::Changed::default()));
     }

@@ -386,6 +386,7 @@ fn how_closely_a_node_says_that_work_was_measured_is_held_to_what_may_be_asked_f
         let Ok(Outcome::Registered { incarnation, .. }) = now.act(Action::Register(registration(0, 1, 1, false))) else {
             panic!("it is known")
         };
+        now.act(Action::AdvanceTime).unwrap();
         now.at += 1;
         let action = Action::Adopt { node: node(0), incarnation, held, unreported: vec![] };
         let applied = now.ledger.apply(Revision(now.at), &Command { at: Timestamp(now.at), action });

@@ -1,0 +1,160 @@
+//! Reads this member's clocks for [`ClusterClock`], and knows what is amiss with them.
+
+use crate::cluster_clock::{APART_MS_MAX, ClusterClock, Comparison, Reading, compare};
+use crate::network::Peers;
+use crate::proposer::now;
+use crate::raft::Raft;
+use crate::roster::Roster;
+use crate::store::machine::Agreed;
+use crate::wire::ClockAlarm;
+use lattice_model::{MemberId, Timestamp};
+use nix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// For how long the leader's clock shows another time than a majority's until another member is to lead.
+const WRONG_MAX: Duration = Duration::from_secs(5);
+/// A hand-over that failed is tried again after this time.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
+
+/// How long the machine has run, suspended or not: no administrator and no time server sets that.
+pub fn ruler() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
+}
+
+/// The time of entries, and how the members' clocks stand to it.
+pub struct Timekeeper {
+    this: u64,
+    raft: Raft,
+    agreed: Arc<Agreed>,
+    peers: Peers,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    clock: ClusterClock,
+    alarm: Option<ClockAlarm>,
+    /// Since when this member's own clock shows another time, and when the leadership was last to be handed over.
+    wrong_since: Option<Duration>,
+    tried: Option<Duration>,
+}
+
+impl Timekeeper {
+    /// Of member `this`.
+    pub fn new(this: u64, raft: Raft, agreed: Arc<Agreed>, peers: Peers) -> Self {
+        Self { this, raft, agreed, peers, kept: Mutex::default() }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the time pass until this moment.
+    fn pass(&self) -> (MutexGuard<'_, Kept>, Comparison, Duration) {
+        let (term, roster) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow();
+            (metrics.current_term, Roster::of(&metrics.membership_config))
+        };
+        let readings: BTreeMap<u64, Reading> = self.peers.clocks();
+        let last = self.agreed.ledger().time();
+        let mut kept = self.kept();
+        let (ruler, shown) = (ruler(), now());
+        let comparison = compare(&roster.votes, (self.this, shown), &readings, ruler);
+        kept.clock.begin(term, last, shown, ruler);
+        kept.clock.pass(comparison.agreed, ruler);
+        if !comparison.apart.contains_key(&self.this) {
+            kept.wrong_since = None;
+        }
+        (kept, comparison, ruler)
+    }
+
+    /// The time that a command carries which is proposed now, and how many milliseconds that is behind the one before.
+    pub fn stamp(&self) -> (Timestamp, u64) {
+        self.pass().0.clock.stamp()
+    }
+
+    /// The time that a command would carry now. Of a leader.
+    pub fn time(&self) -> Timestamp {
+        self.pass().0.clock.time()
+    }
+
+    /// Looks whether the clocks agree. Who is to lead instead of this member, whose own clock has been wrong for too long.
+    pub fn look(&self) -> Option<u64> {
+        let (mut kept, comparison, ruler) = self.pass();
+        let alarm = alarm(&comparison, kept.clock.time());
+        set_alarm(&mut kept, alarm);
+        if !comparison.apart.contains_key(&self.this) {
+            return None;
+        }
+        let since = *kept.wrong_since.get_or_insert(ruler);
+        let is_tried = kept.tried.is_some_and(|tried| ruler.saturating_sub(tried) < TRY_AGAIN);
+        if ruler.saturating_sub(since) < WRONG_MAX || is_tried {
+            return None;
+        }
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let roster = Roster::of(&metrics.membership_config);
+        let is_right = |id: &u64| roster.has_vote(*id) && comparison.read.contains(id) && !comparison.apart.contains_key(id);
+        let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id)).copied().flatten().map(|at| at.index);
+        // Whoever lies behind the least.
+        let next = roster.members.keys().copied().filter(is_right).max_by_key(matched)?;
+        kept.tried = Some(ruler);
+        Some(next)
+    }
+
+    /// This member does not lead: what is amiss with the clocks, the leader says.
+    pub fn follow(&self, alarm: Option<ClockAlarm>) {
+        let mut kept = self.kept();
+        kept.alarm = alarm;
+        (kept.wrong_since, kept.tried) = (None, None);
+    }
+
+    /// What is amiss with the members' clocks, as far as this member knows.
+    pub fn alarm(&self) -> Option<ClockAlarm> {
+        self.kept().alarm.clone()
+    }
+}
+
+fn set_alarm(kept: &mut Kept, alarm: Option<ClockAlarm>) {
+    match (&kept.alarm, &alarm) {
+        (was, Some(alarm)) if was.as_ref().is_none_or(|was| !was.is_like(alarm)) => {
+            tracing::error!("the members' clocks: {alarm}");
+        }
+        (Some(_), None) => tracing::info!("the members' clocks agree again"),
+        (Some(_) | None, Some(_)) | (None, None) => {}
+    }
+    kept.alarm = alarm;
+}
+
+fn alarm(comparison: &Comparison, time: Timestamp) -> Option<ClockAlarm> {
+    let Some(agreed) = comparison.agreed else { return Some(ClockAlarm::NoMajority) };
+    if !comparison.apart.is_empty() {
+        let apart = comparison.apart.iter().map(|(id, ahead_ms)| (MemberId(*id), *ahead_ms));
+        return Some(ClockAlarm::Apart(apart.collect()));
+    }
+    let behind_ms = i64::try_from(i128::from(agreed.0) - i128::from(time.0)).unwrap_or(i64::MAX);
+    (behind_ms.unsigned_abs() > APART_MS_MAX).then_some(ClockAlarm::Time { behind_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_amiss_says_who_and_by_how_much() {
+        let mut comparison = Comparison { agreed: Some(Timestamp(100_000)), ..Comparison::default() };
+        assert_eq!(alarm(&comparison, Timestamp(95_000)), None);
+        assert_eq!(alarm(&comparison, Timestamp(94_999)), Some(ClockAlarm::Time { behind_ms: 5_001 }));
+        assert_eq!(alarm(&comparison, Timestamp(160_000)), Some(ClockAlarm::Time { behind_ms: -60_000 }));
+        comparison.apart.insert(2, -7_000);
+        let apart = alarm(&comparison, Timestamp(100_000)).unwrap();
+        assert_eq!(apart.to_string(), "the clock of member 2 is 7 s behind those of the majority: set it right (NTP)");
+        assert!(apart.is_like(&ClockAlarm::Apart([(MemberId(2), -8_000)].into())));
+        assert!(!apart.is_like(&ClockAlarm::Apart([(MemberId(1), -7_000)].into())) && !apart.is_like(&ClockAlarm::NoMajority));
+        comparison.agreed = None;
+        assert_eq!(alarm(&comparison, Timestamp(0)), Some(ClockAlarm::NoMajority));
+    }
+}
