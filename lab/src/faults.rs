@@ -31,9 +31,12 @@ pub fn lose_node(dir: &Path, node: &str) -> Result<Vec<String>> {
     kill_node(dir, node)?;
     let mut lost = Vec::new();
     for shim in shims_of(&Cluster::load(dir)?, node) {
+        let Ok(process) = Identity::of(shim.pid) else { continue };
+        // A shim that still runs would write down that its work was killed: no lost machine does.
+        process.signal(Signal::SIGSTOP)?;
         // Before the shim: who is left by it has another parent.
-        let below = descendants(shim.pid).into_iter().map(|(pid, _)| pid);
-        for process in below.chain([shim.pid]).filter_map(|pid| Identity::of(pid).ok()) {
+        let below: Vec<Identity> = descendants(shim.pid).into_iter().filter_map(|(pid, _)| Identity::of(pid).ok()).collect();
+        for process in std::iter::once(process).chain(below) {
             process.kill()?;
         }
         lost.push(shim.run);
