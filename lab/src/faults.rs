@@ -31,9 +31,12 @@ pub fn lose_node(dir: &Path, node: &str) -> Result<Vec<String>> {
     kill_node(dir, node)?;
     let mut lost = Vec::new();
     for shim in shims_of(&Cluster::load(dir)?, node) {
+        let Ok(process) = Identity::of(shim.pid) else { continue };
+        // A shim that still runs would write down that its work was killed: no lost machine does.
+        process.signal(Signal::SIGSTOP)?;
         // Before the shim: who is left by it has another parent.
-        let below = descendants(shim.pid).into_iter().map(|(pid, _)| pid);
-        for process in below.chain([shim.pid]).filter_map(|pid| Identity::of(pid).ok()) {
+        let below: Vec<Identity> = descendants(shim.pid).into_iter().filter_map(|(pid, _)| Identity::of(pid).ok()).collect();
+        for process in std::iter::once(process).chain(below) {
             process.kill()?;
         }
         lost.push(shim.run);
@@ -53,6 +56,8 @@ pub fn kill_shim(dir: &Path, node: &str, number: usize) -> Result<Option<String>
 /// A shim that runs.
 struct Shim {
     pid: i32,
+    /// When it was started, in ticks since the boot.
+    start_ticks: u64,
     /// The name of its folder: ALLOCATION-EPOCH.
     run: String,
 }
@@ -65,10 +70,13 @@ fn shims_of(cluster: &Cluster, node: &str) -> Vec<Shim> {
         .filter_map(|(pid, _)| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let dir = line.split(|b| *b == 0).nth(1)?;
-            Some(Shim { pid, run: Path::new(std::str::from_utf8(dir).ok()?).file_name()?.to_str()?.to_owned() })
+            let start_ticks = Identity::of(pid).ok()?.start_ticks;
+            Some(Shim { pid, start_ticks, run: Path::new(std::str::from_utf8(dir).ok()?).file_name()?.to_str()?.to_owned() })
         })
         .collect();
-    shims.sort_by(|a, b| a.run.cmp(&b.run));
+    // What a shim has forked has its command line until it becomes a rank: the oldest one is the shim.
+    shims.sort_by(|a, b| (&a.run, a.start_ticks, a.pid).cmp(&(&b.run, b.start_ticks, b.pid)));
+    shims.dedup_by(|a, b| a.run == b.run);
     shims
 }
 

@@ -64,7 +64,7 @@ pub struct Options {
     #[arg(long, value_name = "MS", default_value_t = JOB_INTERVAL_MS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub job_interval_ms: u64,
     /// Seconds after healing within which every promise must hold
-    #[arg(long, value_name = "SECONDS", default_value_t = 45, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub settle: u64,
     /// Print the jobs and faults with their times, and do nothing
     #[arg(long)]

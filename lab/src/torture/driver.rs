@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Allocations that may wait or run at once: with more, planned jobs are left out.
-const LIVE_MAX: usize = 40;
+const LIVE_MAX: usize = 24;
 /// Commands that may be under way at once, for the same reason.
 const CALLS_MAX: usize = 60;
 /// How long a submission or a cancellation may take before nobody waits for it any more.

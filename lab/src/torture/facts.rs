@@ -152,9 +152,9 @@ impl Facts {
         self.asked.iter().find(|asked| asked.job.number == number)
     }
 
-    /// Whether a fault killed a shim of this run.
-    pub fn was_killed(&self, allocation: &Allocation) -> bool {
-        let run = format!("{}-{}", allocation.id, allocation.epoch);
+    /// Whether a fault killed a shim of an allocation under this epoch.
+    pub fn was_killed(&self, allocation: &Allocation, epoch: u64) -> bool {
+        let run = format!("{}-{epoch}", allocation.id);
         self.broken.iter().any(|broken| broken.hit.runs.contains(&run))
     }
 }

@@ -108,7 +108,7 @@ fn job(dice: &mut Dice, number: u32, at_ms: u64) -> Job {
             job.exit_code = u8::try_from(if dice.percent(20) { dice.between(1, 60) } else { 0 }).unwrap_or(1);
         }
         Kind::Ring => {
-            (job.nodes, job.tasks) = (dice.between(2, 3), dice.between(1, 2));
+            (job.nodes, job.tasks) = wide(dice);
             (job.lines, job.interval_ms) = (30, dice.between(20, 100));
         }
         Kind::Image => {}
@@ -134,9 +134,14 @@ fn command(dice: &mut Dice, job: &mut Job) {
         1..=45 => {}
         46..=60 => (job.lines, job.interval_ms) = (u32::try_from(dice.between(25, 60)).unwrap_or(25), 200),
         61..=75 => (job.lines, job.interval_ms) = (u32::try_from(dice.between(100, 400)).unwrap_or(100), dice.between(1, 8)),
-        76..=88 => (job.nodes, job.tasks) = (dice.between(2, NODES), dice.between(1, 2)),
+        76..=88 => (job.nodes, job.tasks) = wide(dice),
         _ => job.exit_code = u8::try_from(dice.between(1, 60)).unwrap_or(1),
     }
+}
+
+/// Nodes and tasks on each. Whoever wants more nodes than are well holds up all that wait behind: few want three of the four.
+fn wide(dice: &mut Dice) -> (u64, u64) {
+    (dice.weighted(&[(5, 2), (1, 3)]), dice.between(1, 2))
 }
 
 fn faults(scale: Scale) -> Vec<Fault> {
@@ -187,7 +192,8 @@ fn fault(dice: &mut Dice) -> (What, u64) {
         81..=84 => (What::CutMember { id: member, direction: direction(dice) }, long),
         85..=88 => (What::AgentClock { node, seconds: jump(dice) }, long),
         89..=91 => (What::MemberClock { id: member, seconds: jump(dice) }, long),
-        92..=94 => (What::SlowDisk { id: member, ms: dice.between(50, 800) }, long),
+        // Less than the time after which a leader is missed: no member could be elected that needs longer to write its vote.
+        92..=94 => (What::SlowDisk { id: member, ms: dice.between(20, 150) }, long),
         _ => (What::FullDisk { daemon: (*dice.pick(&SMALL_DISKS)).to_owned() }, short),
     }
 }

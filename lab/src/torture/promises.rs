@@ -13,6 +13,9 @@ const MEMORY_GROWTH_MAX: u64 = 256 << 20;
 /// The same of descriptors.
 const DESCRIPTORS_GROWTH_MAX: u64 = 64;
 
+/// Three requeues within so many milliseconds are not of three faults.
+const REQUEUE_STORM_MS: u64 = 2_000;
+
 /// What a violation is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
@@ -48,6 +51,7 @@ pub fn check(facts: &Facts) -> Vec<Violation> {
         answers_are_known,
         ends_are_right,
         runs_are_single,
+        requeues_have_causes,
         logs_are_whole,
         launches_are_whole,
         audit_is_whole,
@@ -122,7 +126,7 @@ fn all_ended_well(facts: &Facts, allocation: &Allocation, job: &Job) -> Result<(
 
 fn is_right_failure(facts: &Facts, allocation: &Allocation, job: &Job) -> Result<(), String> {
     let reason = &allocation.reason;
-    let killed = facts.was_killed(allocation);
+    let killed = facts.was_killed(allocation, allocation.epoch);
     let was_full = facts.broken.iter().any(|b| {
         matches!(b.fault.what, What::FullDisk { .. }) && b.fault.what.nodes().iter().any(|n| allocation.nodes.iter().any(|m| m == n))
     });
@@ -140,7 +144,7 @@ fn is_right_failure(facts: &Facts, allocation: &Allocation, job: &Job) -> Result
         let expected = code == job.exit_code.to_string() && job.exit_code != 0;
         let broke = (was_full || killed)
             && [CANNOT_PRINT.to_string(), CANNOT_GO_ON.to_string(), "1".to_owned(), "125".to_owned()].iter().any(|c| c == code);
-        return if expected || broke || (killed && code == "137") { spent(job.requeue == Requeue::Always) } else { unexpected() };
+        return if expected || broke { spent(job.requeue == Requeue::Always) } else { unexpected() };
     }
     match () {
         () if starts("walltime_exceeded") => {
@@ -156,6 +160,38 @@ fn is_right_failure(facts: &Facts, allocation: &Allocation, job: &Job) -> Result
         () if starts("launch_aborted") && (was_full || killed) => spent(job.requeue == Requeue::Always),
         () => unexpected(),
     }
+}
+
+/// Work is put back into the queue where a fault ended its run, and not again and again.
+pub fn requeues_have_causes(facts: &Facts) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for allocation in &facts.allocations {
+        let Some(stops) = facts.asked_of(allocation).map(|asked| asked.job.stops) else { continue };
+        let (mut epoch, mut lost_at_ms) = (0, Vec::new());
+        for record in facts.audit.iter().filter(|r| r.allocation.as_deref() == Some(&allocation.id)) {
+            match record.action.as_str() {
+                "AllocationClaimed" => epoch = claimed_epoch(&record.detail).unwrap_or(0),
+                // A program that failed may be requeued as well, as soon as it fails.
+                "AllocationRequeued" if record.detail.contains("node_lost") || record.detail.contains("run_lease_lapsed") => {
+                    lost_at_ms.push(record.at_wall_ms);
+                    if !stops && !facts.was_killed(allocation, epoch) {
+                        let text = format!("it was requeued under epoch {epoch} ({}), and no fault had ended that run", record.detail);
+                        found.push(of_allocation(&allocation.id, text));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if lost_at_ms.windows(3).any(|times| times[2].abs_diff(times[0]) < REQUEUE_STORM_MS) {
+            found.push(of_allocation(&allocation.id, format!("it was requeued three times within {} s", REQUEUE_STORM_MS / 1000)));
+        }
+    }
+    found
+}
+
+/// Of `epoch 70, 2 nodes from n3`.
+fn claimed_epoch(detail: &str) -> Option<u64> {
+    detail.strip_prefix("epoch ")?.split(',').next()?.parse().ok()
 }
 
 /// At most one run for each allocation, epoch and rank, and no run of an epoch beside one of another.

@@ -38,8 +38,15 @@ fn log(lines: &[(u32, u32)]) -> Log {
     log
 }
 
-fn record(seq: u64, action: &str) -> Record {
-    Record { seq, action: action.to_owned(), allocation: Some(ID.to_owned()), ..Record::default() }
+fn record(seq: u64, action: &str, detail: &str) -> Record {
+    Record {
+        seq,
+        at_wall_ms: seq * 1_500,
+        action: action.to_owned(),
+        detail: detail.to_owned(),
+        allocation: Some(ID.to_owned()),
+        ..Record::default()
+    }
 }
 
 /// A job of two ranks that was requeued once, ended well, and left nothing.
@@ -57,12 +64,19 @@ fn good() -> Facts {
     let call = Call { called_ms: 10, returned_ms: 20, ..Call::default() };
     let begun = [trace(Mark::Begin, 4, 0, 100), trace(Mark::Begin, 9, 0, 200), trace(Mark::Begin, 9, 1, 201)];
     let ended = [trace(Mark::End(0), 9, 0, 300), trace(Mark::End(0), 9, 1, 301)];
-    let actions = ["AllocationSubmitted", "AllocationClaimed", "AllocationRequeued", "AllocationClaimed", "AllocationEnded"];
+    let actions = [
+        ("AllocationSubmitted", "t1 on 2 nodes"),
+        ("AllocationClaimed", "epoch 4, 2 nodes from n1"),
+        ("AllocationRequeued", "requeue 1: node_lost n1: its shim is gone"),
+        ("AllocationClaimed", "epoch 9, 2 nodes from n1"),
+        ("AllocationEnded", "Completed: completed"),
+    ];
     Facts {
         asked: vec![Asked { job: job(), submission: Some(call), id: Some(ID.to_owned()), cancellation: None, outside: None }],
         traces: begun.into_iter().chain(ended).collect(),
         allocations: vec![allocation],
-        audit: (1..).zip(actions).map(|(seq, action)| record(seq, action)).collect(),
+        broken: vec![broken(What::KillShim { node: "n1".to_owned(), number: 0 }, &[&format!("{ID}-4")])],
+        audit: (1..).zip(actions).map(|(seq, (action, detail))| record(seq, action, detail)).collect(),
         logs: [(ID.to_owned(), log(&[(0, 1), (0, 2), (1, 1), (1, 2)]))].into(),
         nodes: vec![Node { id: "n1".to_owned(), state: "Ready".to_owned(), ..Node::default() }],
         daemons: vec![Daemon { name: "n1".to_owned(), memory_bytes: 1 << 20, descriptors: 9, ..Daemon::default() }],
@@ -138,7 +152,7 @@ fn failures_that_a_fault_explains_are_right_and_others_are_not() {
     let cut = |node: &str| What::Cut { node: node.to_owned(), from: From::All, direction: Direction::Both };
     let agent = || What::KillAgent { node: "n1".to_owned() };
     assert_eq!(after("node_lost n1: its shim is gone", shim(), &[&run], |_| {}), "");
-    assert!(after("node_lost n1: its shim is gone", shim(), &[&format!("{ID}-4")], |_| {}).contains("nothing was to make it fail"));
+    assert!(after("node_lost n1: its shim is gone", shim(), &[], |_| {}).contains("nothing was to make it fail"));
     let left = after("node_lost n1: its shim is gone", shim(), &[&run], |facts| facts.allocations[0].requeue_count = 1);
     assert!(left.ends_with("and 2 of its 3 requeues are left"), "{left}");
     // A lapse is of work that stops, on a node that was isolated.
@@ -173,6 +187,29 @@ fn a_walltime_an_exit_code_and_a_cancellation_end_their_jobs_rightly() {
         facts.asked[0].cancellation = Some(Call::default());
     };
     assert_eq!(end(cancelled), "");
+}
+
+#[test]
+fn requeues_without_a_fault_and_storms_of_them_are_found() {
+    let requeues = |change: fn(&mut Facts)| found(requeues_have_causes, change);
+    let without = requeues(|facts| facts.broken.clear());
+    assert_eq!(without, "it was requeued under epoch 4 (requeue 1: node_lost n1: its shim is gone), and no fault had ended that run");
+    let code = requeues(|facts| {
+        facts.broken.clear();
+        facts.audit[2].detail = "requeue 1: exit_code 3".to_owned();
+    });
+    assert_eq!(code, "");
+    // Work that stops when it is isolated may be lost without a fault of its own, but not again and again.
+    let storm = |between_ms: u64| {
+        found(requeues_have_causes, |facts| {
+            facts.asked[0].job.stops = true;
+            for (seq, count) in (6..).zip(2..4) {
+                let detail = format!("requeue {count}: run_lease_lapsed on n1");
+                facts.audit.push(Record { at_wall_ms: 4_500 + (count - 1) * between_ms, ..record(seq, "AllocationRequeued", &detail) });
+            }
+        })
+    };
+    assert_eq!((storm(60).as_str(), storm(3_000).as_str()), ("it was requeued three times within 2 s", ""));
 }
 
 #[test]
@@ -212,7 +249,7 @@ fn an_audit_log_with_a_hole_or_two_ends_is_found() {
         "the audit log does not verify: n1 says: record 7"
     );
     assert_eq!(audit(|facts| drop(facts.audit.remove(2))), "audit record 4 follows on 2");
-    let ends = audit(|facts| facts.audit.push(record(6, "AllocationEnded")));
+    let ends = audit(|facts| facts.audit.push(record(6, "AllocationEnded", "")));
     assert_eq!(ends, "it is Completed, and the audit log has 1 submissions and 2 ends of it");
 }
 
