@@ -4,8 +4,7 @@ use crate::context::Context;
 use crate::hatch;
 use crate::machine;
 use lattice_model::input::STDIN_VARIABLE;
-use lattice_model::layout::lay_out;
-use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, NodeRanks, hostlist};
+use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, NodeRanks, hostlist};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
@@ -56,6 +55,7 @@ fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
     let bytes = share.allocation.0.as_bytes();
     let number = (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string();
     let (nodes, tasks) = (share.nodes.len(), share.spec.tasks_per_node);
+    let submit_dir = share.spec.submit_dir.as_ref().unwrap_or(&share.spec.working_dir);
     let list = hostlist::fold(share.nodes.iter().map(|(node, _)| node));
     let mut env = vec![
         ("SLURM_JOB_ID", number.clone()),
@@ -69,8 +69,8 @@ fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
         ("SLURM_NTASKS", share.spec.ranks().to_string()),
         ("SLURM_NPROCS", share.spec.ranks().to_string()),
         ("SLURM_NTASKS_PER_NODE", tasks.to_string()),
-        ("SLURM_TASKS_PER_NODE", repeated(share.nodes.iter().map(|_| tasks))),
-        ("SLURM_SUBMIT_DIR", share.spec.working_dir.to_string_lossy().into_owned()),
+        ("SLURM_TASKS_PER_NODE", repeated(share.spec.usual_ranks(&node_ids(share)).iter().map(|n| n.count))),
+        ("SLURM_SUBMIT_DIR", submit_dir.to_string_lossy().into_owned()),
     ];
     if share.spec.launch.shape.cpus_per_task > 0 {
         env.push(("SLURM_CPUS_PER_TASK", share.spec.launch.shape.cpus_per_task.to_string()));
@@ -99,6 +99,10 @@ fn slurm_step(share: &DesiredShare, nodes: &[NodeRanks], shape: &LaunchShape) ->
     }
     let step = env.into_iter().map(|(name, value)| (name.to_owned(), value));
     slurm_job(share).into_iter().chain(step).collect()
+}
+
+fn node_ids(share: &DesiredShare) -> Vec<NodeId> {
+    share.nodes.iter().map(|(node, _)| node.clone()).collect()
 }
 
 /// `2(x3),1` for 2, 2, 2 and 1.
@@ -200,12 +204,9 @@ pub fn of_launch(
 /// The one launch of an inline command: its id follows from allocation and epoch, so that it is begun once.
 pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
     let id = entry_launch_id(share.allocation, share.epoch);
-    let (asked, per_node) = (&share.spec.launch, share.spec.tasks_per_node);
-    let names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
-    // Fewer ranks than there is room for are dealt out evenly.
-    let limit = (asked.ranks == 0 || asked.shape.distribution != Distribution::Block).then_some(per_node);
+    let asked = &share.spec.launch;
     let stdin = share.spec.env.get(STDIN_VARIABLE);
-    let nodes: Vec<NodeRanks> = lay_out(&names, share.spec.ranks(), limit, &asked.shape.distribution).unwrap_or_default();
+    let nodes = share.spec.usual_ranks(&node_ids(share));
     LaunchSpec {
         id,
         number: 1,

@@ -119,11 +119,18 @@ pub fn tell(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement
     fs::DirBuilder::new().recursive(true).mode(0o711).create(directory(state_dir))?;
     // What a former life wrote may be half of it.
     forget(state_dir, share.allocation, share.epoch)?;
-    let slots = slots(share, placement);
+    let nodes: Vec<NodeId> = share.nodes.iter().map(|(node, _)| node.clone()).collect();
+    let ranks = share.spec.usual_ranks(&nodes);
+    let usual = slots(share, placement);
+    // Where fewer ranks were asked for than there is room for, each node has its part of them.
+    let slots = |node: &NodeId| match ranks.iter().find(|part| &part.node == node) {
+        Some(part) if share.spec.launch.ranks > 0 => part.count as usize,
+        Some(_) | None => usual,
+    };
     for form in Form::ALL {
         let path = file(state_dir, share.allocation, share.epoch, form);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(path)?;
-        let lines: String = share.nodes.iter().map(|(node, _)| form.line(node, slots)).collect();
+        let lines: String = share.nodes.iter().map(|(node, _)| form.line(node, slots(node))).collect();
         file.write_all(lines.as_bytes())?;
         fchown(&file, Some(share.owner.uid), Some(share.owner.gid))?;
     }
@@ -249,6 +256,11 @@ mod tests {
         tell(&dir.0, &said, None).unwrap();
         let open_mpi = "n1 slots=3\nn2 slots=3\n".to_owned();
         assert_eq!(read(&said), ["n1:3\nn2:3\n".to_owned(), open_mpi.clone(), open_mpi]);
+        let mut fewer = share(2, 2);
+        fewer.spec.launch.ranks = 3;
+        tell(&dir.0, &fewer, None).unwrap();
+        assert_eq!(read(&fewer)[0], "n1:2\nn2:1\n");
+        forget(&dir.0, fewer.allocation, fewer.epoch).unwrap();
         let unsaid = share(2, 1);
         tell(&dir.0, &unsaid, None).unwrap();
         assert_eq!(read(&unsaid)[0], "n1:6\nn2:6\n");

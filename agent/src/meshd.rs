@@ -510,7 +510,10 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
         return Err(format!("{given} ranks on one node; at most {TASKS_PER_NODE_MAX} are possible"));
     }
     let (mut shape, kill_on_bad_exit) = asked.over(&share.spec.launch);
-    let given = (open.ranks > 0).then_some(open.ranks);
+    // What says nothing of its shape has the allocation's number of ranks.
+    let is_usual = per_node.is_none() && asked.nodes == 0 && asked.listed.is_empty() && asked.programs.is_empty();
+    let usual = Some(share.spec.launch.ranks).filter(|ranks| is_usual && *ranks > 0);
+    let given = (open.ranks > 0).then_some(open.ranks).or(usual);
     let laid = if asked.listed.is_empty() {
         let everywhere = per_node.unwrap_or(share.spec.tasks_per_node).saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
         // As many nodes as were asked for get some: dealt out evenly, none has more than it may.

@@ -1,4 +1,4 @@
-//! A connection to an agent's API: its Unix socket, or TCP.
+//! A connection to an agent's API: its Unix socket.
 
 use crate::MESSAGE_BYTES_MAX;
 use crate::v1::admin_service_client::AdminServiceClient;
@@ -14,19 +14,15 @@ use hyper_util::rt::TokioIo;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use thiserror::Error;
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint};
-
-/// How long a TCP connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why there is no connection.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The endpoint is in no form that is known.
-    #[error("{endpoint:?} is no endpoint: write unix:/path/of/agent.sock or http://host:port")]
+    #[error("{endpoint:?} is no endpoint: write unix:/path/of/agent.sock")]
     Endpoint {
         /// What was given.
         endpoint: String,
@@ -49,8 +45,8 @@ pub enum ConnectError {
         #[source]
         source: io::Error,
     },
-    /// The connection came about, or a host was asked for one, and it failed.
-    #[error("no agent answers at {endpoint}: is lattice-agent running there, and is its address right?")]
+    /// The connection came about, and it failed.
+    #[error("no agent answers at {endpoint}: is it lattice-agent that listens there?")]
     Transport {
         /// Where.
         endpoint: String,
@@ -67,29 +63,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `unix:/path` or `http://host:port`.
+    /// Connects to `unix:/path`.
     ///
     /// # Errors
     /// See [`ConnectError`]: the texts say what to do.
     pub async fn connect(endpoint: &str) -> Result<Self, ConnectError> {
-        if let Some(path) = endpoint.strip_prefix("unix:") {
-            // `unix:///path` is the URI form of the same.
-            let path = path.strip_prefix("//").unwrap_or(path);
-            if !path.starts_with('/') {
-                return Err(ConnectError::Endpoint { endpoint: endpoint.to_owned() });
-            }
-            return Self::over_unix(endpoint, Path::new(path)).await;
+        let no_endpoint = || ConnectError::Endpoint { endpoint: endpoint.to_owned() };
+        let path = endpoint.strip_prefix("unix:").ok_or_else(no_endpoint)?;
+        // `unix:///path` is the URI form of the same.
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if !path.starts_with('/') {
+            return Err(no_endpoint());
         }
-        if !endpoint.starts_with("http://") {
-            return Err(ConnectError::Endpoint { endpoint: endpoint.to_owned() });
-        }
-        let uri = Endpoint::from_shared(endpoint.to_owned()).map_err(|_| ConnectError::Endpoint { endpoint: endpoint.to_owned() })?;
-        let channel = uri
-            .connect_timeout(CONNECT_TIMEOUT)
-            .connect()
-            .await
-            .map_err(|source| ConnectError::Transport { endpoint: endpoint.to_owned(), source })?;
-        Ok(Self { channel })
+        Self::over_unix(endpoint, Path::new(path)).await
     }
 
     async fn over_unix(endpoint: &str, path: &Path) -> Result<Self, ConnectError> {
@@ -212,12 +198,11 @@ mod tests {
         assert!(matches!(error, ConnectError::NoAgent { .. }), "{error:?}");
         assert!(error.to_string().starts_with("no agent answers at unix:/nonexistent/agent.sock"), "{error}");
         assert!(error.to_string().contains("lattice doctor"), "{error}");
-        assert!(matches!(connect("http://127.0.0.1:1").unwrap_err(), ConnectError::Transport { .. }));
     }
 
     #[test]
     fn other_forms_are_no_endpoints() {
-        for bad in ["", "agent.sock", "unix:agent.sock", "unix:", "https://a:1", "http://", "http://a b"] {
+        for bad in ["", "agent.sock", "unix:agent.sock", "unix:", "https://a:1", "http://127.0.0.1:1"] {
             assert!(matches!(connect(bad).unwrap_err(), ConnectError::Endpoint { .. }), "{bad:?}");
         }
     }

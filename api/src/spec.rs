@@ -20,10 +20,10 @@ pub use shape::shape_request;
 pub use share::amount;
 
 use crate::v1;
-use lattice_model::RankBinding;
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
 use lattice_model::spec::{AllocationSpec, Entrypoint, Image, SpecError, is_wireup_variable};
+use lattice_model::{RankBinding, Resources};
 use std::time::Duration;
 
 /// Ranks a node when the message says 0.
@@ -69,6 +69,10 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     if let Some(share) = share.as_mut().filter(|s| s.gpus == 0) {
         share.gpus = binding.gpus_per_task.saturating_mul(tasks_per_node);
     }
+    let launch = shape::to_model(spec.launch.as_ref())?;
+    if let Some(share) = share.as_mut().filter(|s| s.cores == 0 && **s != Resources::default()) {
+        share.cores = launch.shape.cpus_per_task.saturating_mul(tasks_per_node);
+    }
     let model = AllocationSpec {
         name: spec.name.clone(),
         tenant: spec.tenant.clone(),
@@ -80,11 +84,12 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         constraints,
         tasks_per_node,
         binding,
-        launch: shape::to_model(spec.launch.as_ref())?,
+        launch,
         walltime: lifecycle.walltime,
         entrypoint: entrypoint::to_model(spec.entrypoint.as_ref(), spec.session)?,
         uenv: image::to_model(spec)?,
         working_dir: spec.working_dir.clone().into(),
+        submit_dir: (!spec.submit_dir.is_empty() && spec.submit_dir != spec.working_dir).then(|| spec.submit_dir.clone().into()),
         env: spec.env.clone().into_iter().collect(),
         requeue,
         requeues_max,
@@ -130,6 +135,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         entrypoint: (!spec.session).then(|| entrypoint::from_model(&spec.entrypoint)),
         resources: Some(v1::ResourceRequest {
             constraints: constraint::from_model(&spec.constraints),
+            nodelist: spec.constraints.nodes.iter().map(ToString::to_string).collect(),
             ..share::from_model(spec.nodes, spec.share.as_ref())
         }),
         lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
@@ -137,6 +143,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         binding: binding::from_model(&spec.binding),
         launch: shape::from_model(&spec.launch),
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
+        submit_dir: spec.submit_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
         env: spec.env.clone().into_iter().collect(),
         requeue: Some(lifecycle::requeue_from_model(spec.requeue, spec.requeues_max)),
         data: Some(data::from_model(&spec.data)),

@@ -50,8 +50,8 @@ use watching::{Compare, Diag, Watch};
 
 /// Runs work on the machines of a cluster
 ///
-/// Every command asks the agent of this machine (or the one that --endpoint names). An allocation is named by its id, by the
-/// beginning of its id where that is unique, or by @last for the one submitted last.
+/// Every command asks the agent of this machine (or one that --endpoint names). An allocation is named by its id, by the
+/// beginning of its id where that is unique, or by @last for the one submitted last in this terminal session through these agents.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -73,10 +73,10 @@ pub struct Global {
     /// How to show the answer (logs and launch always give the program's own bytes)
     #[arg(short = 'o', long, global = true, value_name = "FORMAT", help_heading = "Everywhere")]
     pub output: Option<Output>,
-    /// The agent to ask: unix:/path/of/agent.sock or http://host:port
+    /// The agents to ask, the nearest first: unix:/path/of/agent.sock, several with commas; the first that answers is used
     #[arg(long, global = true, value_name = "ENDPOINT", help_heading = "Everywhere")]
     pub endpoint: Option<String>,
-    /// Say nothing on stderr but errors
+    /// Say nothing on stderr but errors, and warnings of a script's lines
     #[arg(short, long, global = true, help_heading = "Everywhere")]
     pub quiet: bool,
     /// Accepted; nothing is ever coloured

@@ -1,10 +1,12 @@
 //! What a script asks for in its `#LATTICE` and `#SBATCH` lines.
 //!
 //! They count until the first line that is neither a comment nor blank. `#LATTICE` lines take the options of `lattice submit`,
-//! as `--nodes=4`, `nodes=4` or `-N 4`; what is unknown is an error. `#SBATCH` lines are translated; what is unknown is warned
-//! about and left out. Where both speak, `#LATTICE` wins.
+//! as `--nodes=4`, `nodes=4` or `-N 4`; what is unknown is an error. `#SBATCH` lines are translated by one table
+//! ([`sbatch::OPTIONS`]): what would change the job and cannot be honoured is an error, the few options that change nothing of what
+//! runs are warned about. Where both speak, `#LATTICE` wins. A script with `#SBATCH` lines finds Slurm's variables (`--slurm-env`).
 
-mod sbatch;
+pub mod sbatch;
+mod slurm_values;
 mod words;
 
 use crate::failure::Failure;
@@ -47,10 +49,18 @@ pub fn read(name: &str, script: &str) -> Result<Directives, Failure> {
             lattice = parse(&place, "#LATTICE", dashed(given))?.over(lattice);
         } else if let Some(rest) = after(line, "#SBATCH") {
             let given = words(rest).map_err(|why| Failure::usage(format!("{place}: #SBATCH: {why}")))?;
-            let translated = sbatch::translate(&given);
-            warnings.extend(translated.unknown.iter().map(|option| format!("{place}: #SBATCH {option} is not known here and left out")));
-            slurm =
-                parse(&place, "#SBATCH", translated.words.map_err(|why| Failure::usage(format!("{place}: #SBATCH {why}")))?)?.over(slurm);
+            let refused = |error: sbatch::SbatchError| {
+                let failure = Failure::usage(format!("{place}: #SBATCH {}", error.what));
+                match error.hint {
+                    Some(hint) => failure.hint(hint),
+                    None => failure,
+                }
+            };
+            let translated = sbatch::translate(&given).map_err(refused)?;
+            let ignored = |option: &String| format!("{place}: #SBATCH {option} changes nothing of what runs, and is ignored");
+            warnings.extend(translated.ignored.iter().map(ignored));
+            slurm = parse(&place, "#SBATCH", translated.words)?.over(slurm);
+            slurm.layout.slurm_env = true;
         }
     }
     Ok(Directives { flags: lattice.over(slurm), warnings })

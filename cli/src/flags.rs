@@ -11,6 +11,7 @@ use lattice_model::constraint::PMIX;
 use lattice_model::duration::{self, BareNumber};
 use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
 use lattice_model::preemption::CLASS_MAX;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -20,10 +21,23 @@ pub struct SubmitFlags {
     /// Nodes, whole ones unless --cores, --mem or --gpus is given [default: 1]
     #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
     pub nodes: Option<Nodes>,
+    /// Ranks in all; of a script, of each `lattice launch` in it that says no number [default: nodes × tasks-per-node]
+    #[arg(short = 'n', long = "ntasks", value_name = "RANKS", overrides_with = "ranks", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ranks: Option<u32>,
+    /// These very nodes: n1,n2 or n[1-2], or a file of such lines (a name with a /). Of a launch inside an allocation: the node of each
+    /// rank, in rank order: n1,n2,n1
+    #[arg(short = 'w', long, value_name = "LIST", overrides_with = "nodelist")]
+    pub nodelist: Option<String>,
+    /// Whole nodes, shared with nobody: the default; it cannot be given beside --cores, --mem or --gpus
+    #[arg(long)]
+    pub exclusive: bool,
+    /// Submit it also where the nodes that are registered could never serve it: it waits for others
+    #[arg(long)]
+    pub wait_for_nodes: bool,
     /// A share of each node: this many cores [default: in proportion to the memory or GPUs asked for]
     #[arg(long, aliases = ["cpus", "cpu-cores"], value_name = "N", overrides_with = "cores", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// A share of each node: this much memory, such as 512M or 16G [default: in proportion to the cores or GPUs asked for]
+    /// A share of each node: this much memory, with its unit, such as 512M or 16G [default: in proportion to the cores or GPUs asked for]
     #[arg(long, alias = "memory", value_name = "SIZE", overrides_with = "mem", value_parser = crate::memory::parse)]
     pub mem: Option<u64>,
     /// A share of each node: this much memory in GiB
@@ -41,7 +55,7 @@ pub struct SubmitFlags {
     /// Ranks on each node [default: 1]
     #[arg(long, alias = "ntasks-per-node", value_name = "N", overrides_with = "tasks_per_node", value_parser = clap::value_parser!(u32).range(1..))]
     pub tasks_per_node: Option<u32>,
-    /// How long it may run: 90s, 30m, 24h, 1h30m, HH:MM:SS [default: 1h]
+    /// How long it may run; a bare number is minutes: 90 (minutes), 90s, 30m, 24h, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS [default: 1h]
     #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = walltime)]
     pub walltime: Option<Duration>,
     /// A service: without a walltime it runs until it ends, is cancelled, or its liveness probe fails
@@ -50,6 +64,9 @@ pub struct SubmitFlags {
     /// A SquashFS file to run in, seen at /user-environment: PATH[@sha256:DIGEST]
     #[arg(long, value_name = "PATH", overrides_with = "uenv")]
     pub uenv: Option<String>,
+    /// The directory to run in, from this one on where it is relative [default: this one]
+    #[arg(short = 'D', long, value_name = "DIR", overrides_with = "chdir")]
+    pub chdir: Option<String>,
     /// Sets a variable for the program; may be given often
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub env: Vec<(String, String)>,
@@ -92,7 +109,7 @@ pub struct SubmitFlags {
     /// With --checkpoint=grpc: the port of its own on its nodes' 127.0.0.1 at which its agent calls it [default: it calls its agent]
     #[arg(long, value_name = "PORT", overrides_with = "checkpoint_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub checkpoint_port: Option<u16>,
-    /// Ask it to save itself without my request: "auto" when that is worth more than it costs, or every so often, as 30m [default: never, but before its walltime ends]
+    /// Ask it to save itself without my request: "auto" when that is worth more than it costs, or every so often, as 30m (a bare number is seconds) [default: never, but before its walltime ends]
     #[arg(long, alias = "checkpoint_every", value_name = "WHEN", overrides_with = "checkpoint_every")]
     pub checkpoint_every: Option<CheckpointEvery>,
     /// The queue
@@ -124,9 +141,18 @@ pub struct SubmitFlags {
 
 impl SubmitFlags {
     /// These, and where they say nothing, what `under` says. Variables of both are set, these last.
-    pub fn over(self, under: Self) -> Self {
+    pub fn over(self, mut under: Self) -> Self {
+        // Whole nodes or a share of them, as the one on top says it.
+        let exclusive = self.exclusive || (under.exclusive && self.share_option().is_none());
+        if self.exclusive {
+            (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
+        }
         Self {
             nodes: self.nodes.or(under.nodes),
+            ranks: self.ranks.or(under.ranks),
+            nodelist: self.nodelist.or(under.nodelist),
+            exclusive,
+            wait_for_nodes: self.wait_for_nodes || under.wait_for_nodes,
             cores: self.cores.or(under.cores),
             // One amount of memory, however it was said.
             mem: self.mem.or(if self.memory_gb.is_some() { None } else { under.mem }),
@@ -139,6 +165,7 @@ impl SubmitFlags {
             walltime: self.walltime.or(if self.service { None } else { under.walltime }),
             service: self.service || (under.service && self.walltime.is_none()),
             uenv: self.uenv.or(under.uenv),
+            chdir: self.chdir.or(under.chdir),
             env: [under.env, self.env].concat(),
             pmi_port: self.pmi_port || under.pmi_port,
             pmi: self.pmi.or(under.pmi),
@@ -163,6 +190,22 @@ impl SubmitFlags {
             network: self.network.over(under.network),
             unbuilt: self.unbuilt.over(under.unbuilt),
         }
+    }
+
+    /// The directory to run in, where this is `here`.
+    pub fn working_dir(&self, here: &Path) -> PathBuf {
+        self.chdir.as_ref().map_or_else(|| here.to_owned(), |dir| here.join(dir))
+    }
+
+    /// The first option that asks for a share of each node.
+    pub fn share_option(&self) -> Option<&'static str> {
+        let given = [
+            ("--cores", self.cores.is_some()),
+            ("--mem", self.mem.is_some() || self.memory_gb.is_some()),
+            ("--gpus", self.gpus.is_some()),
+            ("--shared", self.shared),
+        ];
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
     /// The variables that these options set.
@@ -212,11 +255,9 @@ impl SubmitFlags {
     /// The first option that belongs to an allocation and means nothing to a launch inside one that is there already.
     pub fn of_an_allocation(&self) -> Option<&'static str> {
         let given = [
-            ("--cores", self.cores.is_some()),
-            ("--mem", self.mem.is_some() || self.memory_gb.is_some()),
-            ("--gpus", self.gpus.is_some()),
             ("--constraint", !self.constraint.is_empty()),
-            ("--shared", self.shared),
+            ("--exclusive", self.exclusive),
+            ("--wait-for-nodes", self.wait_for_nodes),
             ("--walltime", self.walltime.is_some()),
             ("--service", self.service),
             ("--uenv", self.uenv.is_some()),
@@ -235,7 +276,7 @@ impl SubmitFlags {
             ("--no-preempt", self.no_preempt),
         ];
         let given = given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag);
-        given.or_else(|| self.data.first()).or_else(|| self.network.first()).or_else(|| self.unbuilt.first())
+        self.share_option().or(given).or_else(|| self.data.first()).or_else(|| self.network.first()).or_else(|| self.unbuilt.first())
     }
 }
 
@@ -353,12 +394,17 @@ impl FromStr for CheckpointEvery {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.eq_ignore_ascii_case("auto") { Ok(Self::Auto) } else { walltime(text).map(Self::Time) }
+        if text.eq_ignore_ascii_case("auto") { Ok(Self::Auto) } else { positive(text, BareNumber::Seconds).map(Self::Time) }
     }
 }
 
+/// As in Slurm, where a number without a unit is minutes.
 fn walltime(text: &str) -> Result<Duration, String> {
-    let time = duration::parse(text, BareNumber::Seconds).map_err(|error| error.to_string())?;
+    positive(text, BareNumber::Minutes)
+}
+
+fn positive(text: &str, bare: BareNumber) -> Result<Duration, String> {
+    let time = duration::parse(text, bare).map_err(|error| error.to_string())?;
     if time.is_zero() { Err("more than 0 is needed".to_owned()) } else { Ok(time) }
 }
 
@@ -386,7 +432,18 @@ mod tests {
 
     #[test]
     fn durations_are_read_in_every_form() {
-        for (text, seconds) in [("90", 90), ("30m", 1800), ("72:00:00", 259_200), ("1h30m", 5400), ("1-0:0:0", 86_400)] {
+        for (text, seconds) in [
+            ("90", 5400),
+            ("90s", 90),
+            ("10m", 600),
+            ("2h", 7200),
+            ("1h30m", 5400),
+            ("90:30", 5430),
+            ("72:00:00", 259_200),
+            ("1-0", 86_400),
+            ("1-2:30", 95_400),
+            ("1-0:0:0", 86_400),
+        ] {
             for flag in ["--walltime", "--time", "-t"] {
                 assert_eq!(flags(&format!("{flag} {text}")).walltime, Some(Duration::from_secs(seconds)), "{flag} {text}");
             }
@@ -426,8 +483,8 @@ mod tests {
         let [one] = <[_; 1]>::try_from(flags("--pmi=pmi2").variables().collect::<Vec<_>>()).unwrap();
         assert_eq!(one.1, "pmi");
         let of = |flags: SubmitFlags| (flags.service, flags.walltime.map(|time| time.as_secs()));
-        assert_eq!(of(flags("--service").over(flags("--walltime=60"))), (true, None));
-        assert_eq!(of(flags("--walltime=60").over(flags("--service"))), (false, Some(60)));
+        assert_eq!(of(flags("--service").over(flags("--walltime=60s"))), (true, None));
+        assert_eq!(of(flags("--walltime=60s").over(flags("--service"))), (false, Some(60)));
     }
 
     #[test]
@@ -442,6 +499,12 @@ mod tests {
         }
         let both = flags("--memory-gb=1").over(flags("--mem=1M --cores=2"));
         assert_eq!((both.mem, both.memory_gb, both.cores), (None, Some(1), Some(2)));
+        let whole = flags("--exclusive").over(flags("--mem=1M --cores=2"));
+        assert_eq!((whole.exclusive, whole.share_option()), (true, None));
+        let share = flags("--cores=2").over(flags("--exclusive"));
+        assert_eq!((share.exclusive, share.share_option()), (false, Some("--cores")));
+        let told = Line::try_parse_from(["x", "--mem", "16"]).err().unwrap().to_string();
+        assert!(told.contains("16M") && told.contains("16G"), "{told}");
     }
 
     #[test]

@@ -355,6 +355,9 @@ impl Following<'_> {
         if let Some(request) = self.submission.as_ref().filter(|_| !self.is_submitted()) {
             let submitted = answer(client.allocations().submit(request.clone())).await?;
             self.submitted.send_replace(true);
+            if !submitted.warning.is_empty() {
+                self.session.warn(&submitted.warning);
+            }
             self.session.remember(&submitted.id);
         }
         Ok(())

@@ -1,38 +1,146 @@
-//! `@last`: the id of this user's last submission, which the symlink `$XDG_STATE_HOME/lattice/last` points to. (A file that replaces
-//! another has its blocks written out at once on ext4, which a launch would wait for; a symlink has none.)
+//! `@last`: the id of the last submission of this user, in this terminal session, to these agents. It is the target of a symlink in
+//! `$XDG_STATE_HOME/lattice/submissions`, whose name tells user, session and agent. (A file that replaces another has its blocks written out
+//! at once on ext4, which a launch would wait for; a symlink has none.)
 
 use crate::failure::{Exit, Failure};
 use crate::settings::user_dir;
 use lattice_model::AllocationId;
+use nix::unistd::{geteuid, getsid};
 use std::fs;
+use std::io;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-fn path() -> Option<PathBuf> {
-    Some(user_dir("XDG_STATE_HOME", ".local/state")?.join("lattice/last"))
+/// Submissions of other sessions and agents that are remembered beside this one's.
+const REMEMBERED_MAX: usize = 100;
+
+fn directory() -> Option<PathBuf> {
+    Some(user_dir("XDG_STATE_HOME", ".local/state")?.join("lattice/submissions"))
 }
 
-/// Keeps `id`. A reader sees the old one or the new one, never half of it.
-pub fn remember(id: &str) -> Result<(), String> {
-    let path = path().ok_or("neither HOME nor XDG_STATE_HOME is set")?;
-    let told = |error: std::io::Error| format!("{}: {error}", path.display());
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(told)?;
-    }
+/// A terminal session: its leader's process id alone may be another session's after a while, or on another machine.
+fn terminal_session() -> String {
+    let leader = getsid(None).map_or(0, nix::unistd::Pid::as_raw);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let started = fs::read_to_string(format!("/proc/{leader}/stat")).ok().and_then(|stat| start_time(&stat)).unwrap_or_default();
+    format!("{}-{}-{leader}-{started}", geteuid().as_raw(), boot.split('-').next().unwrap_or_default().trim())
+}
+
+/// When a process began, in clock ticks since the boot, of its `stat`: its name, in parentheses, may have anything in it.
+fn start_time(stat: &str) -> Option<String> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    // proc_pid_stat(5): field 22, of which the name is field 2.
+    behind_name.split_whitespace().nth(19).map(str::to_owned)
+}
+
+/// FNV-1a: the same in every version of this program, and short enough for a file's name.
+fn fingerprint(text: &str) -> String {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+fn name(session: &str, endpoint: &str) -> String {
+    format!("{session}-{}", fingerprint(endpoint))
+}
+
+/// Keeps `id`, which the agent at `endpoint` took. A reader sees the old one or the new one, never half of it.
+pub fn remember(endpoint: &str, id: &str) -> Result<(), String> {
+    let directory = directory().ok_or("neither HOME nor XDG_STATE_HOME is set")?;
+    remember_in(&directory, &terminal_session(), endpoint, id).map_err(|error| format!("{}: {error}", directory.display()))
+}
+
+fn remember_in(directory: &Path, session: &str, endpoint: &str, id: &str) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let path = directory.join(name(session, endpoint));
     let fresh = path.with_extension(format!("{}.new", std::process::id()));
     let _ = fs::remove_file(&fresh);
-    symlink(id, &fresh).and_then(|()| fs::rename(&fresh, &path)).map_err(|error| {
-        let _ = fs::remove_file(&fresh);
-        told(error)
+    symlink(id, &fresh).and_then(|()| fs::rename(&fresh, &path)).inspect_err(|_| drop(fs::remove_file(&fresh)))?;
+    forget_oldest(directory)
+}
+
+/// Sessions end and nobody says so: what is oldest goes.
+fn forget_oldest(directory: &Path) -> io::Result<()> {
+    let mut entries: Vec<(SystemTime, PathBuf)> = fs::read_dir(directory)?
+        .filter_map(Result::ok)
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    if entries.len() > REMEMBERED_MAX {
+        entries.sort_unstable();
+        let surplus = entries.len() - REMEMBERED_MAX;
+        // Another process may have removed it just now.
+        entries.iter().take(surplus).for_each(|(_, path)| drop(fs::remove_file(path)));
+    }
+    Ok(())
+}
+
+/// The id that was kept for one of these agents, the newest.
+pub fn recall(endpoints: &[String]) -> Result<String, Failure> {
+    let kept = directory().and_then(|directory| recall_in(&directory, &terminal_session(), endpoints));
+    kept.ok_or_else(|| {
+        let through = endpoints.join(", ");
+        Failure::new(Exit::NotFound, format!("@last: nothing was submitted from this terminal session through {through} yet"))
+            .hint("`lattice status` lists your allocations")
     })
 }
 
-/// The id that was kept.
-pub fn recall() -> Result<String, Failure> {
-    let nothing = || {
-        Failure::new(Exit::NotFound, "@last: this user has not submitted anything from this machine yet")
-            .hint("`lattice status` lists your allocations")
+fn recall_in(directory: &Path, session: &str, endpoints: &[String]) -> Option<String> {
+    let kept = |endpoint: &String| {
+        let path = directory.join(name(session, endpoint));
+        let id = fs::read_link(&path).ok()?.to_string_lossy().parse::<AllocationId>().ok()?;
+        Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, id.to_string()))
     };
-    let target = path().and_then(|path| fs::read_link(path).ok()).ok_or_else(nothing)?;
-    target.to_string_lossy().parse::<AllocationId>().map(|id| id.to_string()).map_err(|_| nothing())
+    endpoints.iter().filter_map(kept).max().map(|(_, id)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn id(n: u32) -> String {
+        format!("00000000-0000-4000-8000-{n:012x}")
+    }
+
+    #[test]
+    fn each_session_and_each_agent_has_a_last_one_of_its_own() {
+        let dir = Dir(std::env::temp_dir().join(format!("lattice-last-{}", uuid::Uuid::new_v4())));
+        let of =
+            |session: &str, endpoints: &[&str]| recall_in(&dir.0, session, &endpoints.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of("a", &["unix:/1"]), None);
+        remember_in(&dir.0, "a", "unix:/1", &id(1)).unwrap();
+        remember_in(&dir.0, "b", "unix:/1", &id(2)).unwrap();
+        remember_in(&dir.0, "a", "unix:/2", &id(3)).unwrap();
+        assert_eq!((of("a", &["unix:/1"]), of("b", &["unix:/1"]), of("a", &["unix:/2"])), (Some(id(1)), Some(id(2)), Some(id(3))));
+        assert_eq!(of("b", &["unix:/2"]), None, "what another session submitted is not this one's");
+        assert_eq!(of("a", &["unix:/1", "unix:/2"]), Some(id(3)), "the newest of the agents that are asked");
+        remember_in(&dir.0, "a", "unix:/1", &id(4)).unwrap();
+        assert_eq!(of("a", &["unix:/1"]), Some(id(4)));
+        symlink("no id", dir.0.join(name("c", "unix:/1"))).unwrap();
+        assert_eq!(of("c", &["unix:/1"]), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let dir = Dir(std::env::temp_dir().join(format!("lattice-last-{}", uuid::Uuid::new_v4())));
+        for n in 0..u32::try_from(REMEMBERED_MAX).unwrap() + 5 {
+            remember_in(&dir.0, &format!("s{n}"), "unix:/1", &id(n)).unwrap();
+        }
+        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), REMEMBERED_MAX);
+    }
+
+    #[test]
+    fn a_process_began_at_the_22nd_field() {
+        let stat = "12 (a) b (c)) S 1 12 12 34816 12 4194304 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 2";
+        assert_eq!(start_time(stat).as_deref(), Some("987654"));
+        assert_eq!(start_time("12 (a"), None);
+        assert!(terminal_session().split('-').count() >= 4);
+    }
 }

@@ -4,9 +4,9 @@ use crate::failure::Failure;
 use clap::Args;
 use lattice_api::v1;
 use lattice_api::v1::launch_shape::{Program, RankPlace};
-use lattice_model::Distribution;
 use lattice_model::hostlist::{self, HostlistError, NAMES_MAX};
 use lattice_model::layout::CPUS_PER_TASK_MAX;
+use lattice_model::{Distribution, NodeId};
 use std::io::Read;
 
 /// What separates programs of one launch, before their own `-n`.
@@ -44,6 +44,14 @@ impl LayoutFlags {
             no_kill_on_bad_exit: self.no_kill_on_bad_exit || (!said && under.no_kill_on_bad_exit),
             kill_on_bad_exit: self.kill_on_bad_exit || (!said && under.kill_on_bad_exit),
             slurm_env: self.slurm_env || under.slurm_env,
+        }
+    }
+
+    /// How many ranks each node gets at once, where that was said.
+    pub fn plane(&self) -> Option<u32> {
+        match self.distribution {
+            Some(Distribution::Plane(size)) => Some(size),
+            Some(Distribution::Block | Distribution::Cyclic | Distribution::Explicit(_)) | None => None,
         }
     }
 
@@ -116,20 +124,26 @@ fn ranks_option(word: &str) -> Option<Option<String>> {
 
 /// The nodes of ranks in their order: a list, or a file of such (a name with a `/`).
 pub fn places(given: &str) -> Result<Vec<RankPlace>, Failure> {
-    let text = if given.contains('/') { read_list(given)? } else { given.to_owned() };
-    let nodes = hostlist::in_order(&text).map_err(|error| match error {
-        HostlistError::TooMany => Failure::usage(format!("--nodelist: it places more than {NAMES_MAX} ranks, one for each name"))
-            .hint("leave it out and have them dealt out: -n RANKS -m block, cyclic or plane=N"),
-        HostlistError::Form(_) | HostlistError::Name(_) => Failure::usage(format!("--nodelist: {error}")),
-    })?;
     let mut places: Vec<RankPlace> = Vec::new();
-    for node in nodes {
+    for node in nodelist(given)? {
         match places.last_mut() {
             Some(last) if last.node == node.as_str() => last.ranks += 1,
             Some(_) | None => places.push(RankPlace { node: node.to_string(), ranks: 1 }),
         }
     }
     Ok(places)
+}
+
+/// The nodes of a list, or of a file of such, in their order.
+pub fn nodelist(given: &str) -> Result<Vec<NodeId>, Failure> {
+    let text = if given.contains('/') { read_list(given)? } else { given.to_owned() };
+    hostlist::in_order(&text).map_err(|error| match error {
+        HostlistError::TooMany => {
+            Failure::usage(format!("--nodelist: it names more than {NAMES_MAX} nodes; inside an allocation, one for each rank"))
+                .hint("leave it out and have ranks dealt out: -n RANKS -m block, cyclic or plane=N")
+        }
+        HostlistError::Form(_) | HostlistError::Name(_) => Failure::usage(format!("--nodelist: {error}")),
+    })
 }
 
 /// Lines of nodes as one list; what begins with `#` is a comment.
@@ -204,6 +218,6 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(places(path.to_str().unwrap()).is_err() && places("n[1-").is_err());
         let too_many = places("n[1-50000],".repeat(3).trim_end_matches(',')).unwrap_err();
-        assert!(too_many.text().contains("more than 100000 ranks") && too_many.text().contains("-n RANKS -m"), "{}", too_many.text());
+        assert!(too_many.text().contains("more than 100000 nodes") && too_many.text().contains("-n RANKS -m"), "{}", too_many.text());
     }
 }

@@ -28,6 +28,7 @@ mod later;
 mod layout;
 mod listing;
 mod memory;
+mod mistyped;
 mod network;
 mod output;
 mod patience;
@@ -59,7 +60,14 @@ fn main() -> ExitCode {
     if mpi_launcher::is_called() {
         return mpi_launcher::main();
     }
-    let cli = Cli::parse();
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&typed) {
+        Ok(cli) => cli,
+        Err(error) => match mistyped::explain(&error, &typed) {
+            Some(failure) => return failure.tell(),
+            None => error.exit(),
+        },
+    };
     // These are other programs' own: they need no agent and read their own configuration.
     let done = match &cli.command {
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),

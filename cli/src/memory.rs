@@ -1,14 +1,19 @@
 //! Amounts of memory as people write them.
 
-/// `512M`, `16G`, `1.5T`, with or without `iB` or `B` behind, in powers of 1024; a bare number is MiB, as in Slurm.
+/// `512M`, `16G`, `1.5T`, with or without `iB` or `B` behind, in powers of 1024.
+///
+/// # Errors
+/// What is no amount; a number without a unit, which Slurm takes for MiB and people for GiB.
 pub fn parse(text: &str) -> Result<u64, String> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("{text} has no unit: write {text}M (MiB) or {text}G (GiB)"));
+    }
     let wrong = || format!("{text:?} is no amount of memory such as 512M or 16G");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = unit.trim().to_ascii_uppercase();
     let shift = match unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit) {
         "K" => 10,
-        "" if unit.is_empty() => 20,
         "M" => 20,
         "G" => 30,
         "T" => 40,
@@ -31,18 +36,13 @@ mod tests {
 
     #[test]
     fn what_people_write_is_read() {
-        for (text, bytes) in [
-            ("512M", 512 << 20),
-            ("16G", 16 << 30),
-            ("16GiB", 16 << 30),
-            ("1.5g", 3 << 29),
-            ("2TB", 2 << 40),
-            ("100", 100 << 20),
-            ("64k", 64 << 10),
-        ] {
+        for (text, bytes) in
+            [("512M", 512 << 20), ("16G", 16 << 30), ("16GiB", 16 << 30), ("1.5g", 3 << 29), ("2TB", 2 << 40), ("64k", 64 << 10)]
+        {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for bad in ["", "G", "-1G", "1X", "1..2G", "0", "0.0000001G", "99999999999999999999T", "20000000T", "B", "5B", "."] {
+        assert_eq!(parse("16"), Err("16 has no unit: write 16M (MiB) or 16G (GiB)".to_owned()));
+        for bad in ["", "1.5", "G", "-1G", "1X", "1..2G", "0", "0.0000001G", "99999999999999999999T", "20000000T", "B", "5B", "."] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

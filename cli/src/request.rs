@@ -2,8 +2,11 @@
 
 use crate::failure::Failure;
 use crate::flags::{Export, SubmitFlags};
+use crate::layout;
 use crate::settings::Settings;
+use crate::shape::{Shape, shape};
 use lattice_api::v1;
+use lattice_model::NodeId;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, is_wireup_variable};
 use std::collections::HashMap;
 use std::env;
@@ -58,7 +61,11 @@ pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> 
     let is_stdin = path == STDIN;
     let path = Path::new(if is_stdin { OsStr::new("stdin") } else { path });
     let shown = path.display();
-    let cannot = |error: std::io::Error| Failure::usage(format!("cannot read the script {shown}: {error}"));
+    let cannot = |error: std::io::Error| {
+        let failure = Failure::usage(format!("cannot read the script {shown}: {error}"));
+        let command = std::iter::once(shown.to_string()).chain(args.iter().cloned()).collect::<Vec<_>>().join(" ");
+        failure.hint(format!("a program and its arguments go after --: `lattice submit -- {command}`"))
+    };
     let most = u64::try_from(SCRIPT_BYTES_MAX).unwrap_or(u64::MAX);
     let source: Box<dyn Read> = if is_stdin { Box::new(std::io::stdin()) } else { Box::new(File::open(path).map_err(cannot)?) };
     let mut bytes = Vec::new();
@@ -117,7 +124,13 @@ pub fn specification(
     settings: &Settings,
     around: Surroundings,
 ) -> Result<v1::AllocationSpec, Failure> {
-    let working_dir = around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned();
+    let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"));
+    let (working_dir, submit_dir) = (utf8(&flags.working_dir(&around.dir))?, utf8(&around.dir)?);
+    if let Some(share) = flags.share_option().filter(|_| flags.exclusive) {
+        return Err(Failure::usage(format!("--exclusive asks for whole nodes, and {share} for a share of each: leave one out")));
+    }
+    let nodelist = flags.nodelist.as_deref().map(layout::nodelist).transpose()?.unwrap_or_default();
+    let fits = job_shape(flags, &nodelist)?;
     let default_name = match &program {
         Program::Script { name, .. } => name.clone(),
         Program::Command(argv) => {
@@ -134,7 +147,9 @@ pub fn specification(
     };
     let mut env = around.env;
     env.extend(flags.variables());
-    let nodes = flags.nodes;
+    let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
+    let ranks = if fits.ranks < everywhere { fits.ranks } else { 0 };
+    let launch = v1::LaunchShape { ranks, ..flags.layout.message() };
     let uenv = flags.uenv.as_ref().map(|uenv| around.dir.join(uenv).to_string_lossy().into_owned());
     let or = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
     let mut spec = v1::AllocationSpec {
@@ -146,9 +161,10 @@ pub fn specification(
         entrypoint: what.map(|what| v1::Entrypoint { what: Some(what) }),
         session,
         resources: Some(v1::ResourceRequest {
-            nodes: nodes.map_or(1, |n| n.least),
-            nodes_max: nodes.and_then(|n| n.most).unwrap_or_default(),
-            constraints: flags.constraints().flat_map(constraints).collect(),
+            nodes: fits.nodes,
+            nodes_max: flags.nodes.and_then(|n| n.most).unwrap_or_default(),
+            constraints: constraints(flags)?,
+            nodelist: nodelist.iter().map(ToString::to_string).collect(),
             shared: flags.shared,
             cpus: flags.cores.unwrap_or_default(),
             memory_bytes: flags.mem.unwrap_or_default(),
@@ -162,10 +178,11 @@ pub fn specification(
             preemption_class: flags.class().unwrap_or_default(),
             preemption_class_set: flags.class().is_some(),
         }),
-        tasks_per_node: flags.tasks_per_node.unwrap_or_default(),
+        tasks_per_node: fits.tasks_per_node,
         binding: flags.binding.message(),
-        launch: Some(flags.layout.message()).filter(|shape| *shape != v1::LaunchShape::default()),
+        launch: Some(launch).filter(|shape| *shape != v1::LaunchShape::default()),
         working_dir,
+        submit_dir,
         env,
         data: Some(flags.data.data(&around.dir)),
         liveness_probe: flags.data.liveness_probe.clone(),
@@ -182,13 +199,34 @@ pub fn specification(
     Ok(spec)
 }
 
+/// Nodes, ranks on each of them, and ranks in all, from whichever of these numbers were given.
+fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure> {
+    let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
+    // A range is left as it is for the server to refuse by name.
+    let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
+    shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(Failure::usage)
+}
+
+/// Marks of a choice or a count among features, which Slurm knows.
+const FEATURE_OPERATORS: [char; 7] = ['|', '[', ']', '(', ')', '*', '!'];
+
 /// `gpu_type=GH200,memory_gb>=512,nvme_scratch`, also with `:` and, as Slurm has it, `&`: from what to how.
-fn constraints(list: &str) -> impl Iterator<Item = (String, String)> {
-    list.split([',', '&']).map(str::trim).filter(|part| !part.is_empty()).map(|part| {
-        let halves = part.split_once(">=").or_else(|| part.split_once(['=', ':']));
-        let (key, value) = halves.unwrap_or((part, ""));
-        (key.trim().to_owned(), value.trim().to_owned())
-    })
+fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> {
+    let mut asked = HashMap::new();
+    for list in flags.constraints() {
+        if let Some(mark) = list.chars().find(|c| FEATURE_OPERATORS.contains(c)) {
+            return Err(Failure::usage(format!(
+                "--constraint {list}: {mark:?} is not understood: a node must have all features of the list"
+            ))
+            .hint("name the features with & or commas between them, as in -C 'gpu&nvme_scratch'"));
+        }
+        for part in list.split([',', '&']).map(str::trim).filter(|part| !part.is_empty()) {
+            let halves = part.split_once(">=").or_else(|| part.split_once(['=', ':']));
+            let (key, value) = halves.unwrap_or((part, ""));
+            asked.insert(key.trim().to_owned(), value.trim().to_owned());
+        }
+    }
+    Ok(asked)
 }
 
 /// A file's name as a name for people: bounded, without control characters, never empty.
@@ -206,14 +244,23 @@ fn presentable(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::Nodes;
     use crate::output::{Format, Width};
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
 
-    fn specified(flags: &SubmitFlags, program: Program) -> v1::AllocationSpec {
+    fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
         let settings =
-            Settings { endpoint: String::new(), tenant: "t".into(), vcluster: "v".into(), format: Format::Table, width: Width::Terse };
+            Settings { endpoints: Vec::new(), tenant: "t".into(), vcluster: "v".into(), format: Format::Table, width: Width::Terse };
         let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/project".into() };
-        specification(flags, program, &settings, around).unwrap()
+        specification(flags, program, &settings, around)
+    }
+
+    fn specified(flags: &SubmitFlags, program: Program) -> v1::AllocationSpec {
+        specify(flags, program).unwrap()
+    }
+
+    fn refused(flags: &SubmitFlags) -> String {
+        specify(flags, Program::Session).unwrap_err().text()
     }
 
     #[test]
@@ -247,6 +294,44 @@ mod tests {
     }
 
     #[test]
+    fn a_jobs_shape_comes_from_what_was_given() {
+        let script = || Program::Script { name: "a".into(), text: "#!/bin/sh\n".into(), args: vec![] };
+        let of = |flags: SubmitFlags| {
+            let spec = specified(&flags, script());
+            let model = lattice_api::spec::to_model(&spec).unwrap();
+            (model.nodes, model.tasks_per_node, model.launch.ranks)
+        };
+        let nodes = |least| Some(Nodes { least, most: None });
+        assert_eq!(of(SubmitFlags { nodes: nodes(3), ranks: Some(6), ..Default::default() }), (3, 2, 0));
+        assert_eq!(of(SubmitFlags { ranks: Some(4), ..Default::default() }), (1, 4, 0));
+        assert_eq!(of(SubmitFlags { nodes: nodes(3), ranks: Some(7), ..Default::default() }), (3, 3, 7));
+        assert_eq!(of(SubmitFlags { nodelist: Some("n[1-3]".into()), ranks: Some(6), ..Default::default() }), (3, 2, 0));
+        let refused = job_shape(&SubmitFlags { nodes: nodes(3), ranks: Some(2), ..Default::default() }, &[]).unwrap_err();
+        assert_eq!(refused.exit(), 2);
+    }
+
+    #[test]
+    fn another_directory_and_whole_nodes_are_asked_for() {
+        let spec = specified(&SubmitFlags { chdir: Some("sub".into()), ..Default::default() }, Program::Command(vec!["/bin/true".into()]));
+        assert_eq!((spec.working_dir.as_str(), spec.submit_dir.as_str()), ("/project/sub", "/project"));
+        let model = lattice_api::spec::to_model(&spec).unwrap();
+        assert_eq!(model.submit_dir.as_deref(), Some(Path::new("/project")));
+        let both = SubmitFlags { exclusive: true, mem: Some(1 << 30), ..Default::default() };
+        let refused = refused(&both);
+        assert!(refused.contains("--exclusive") && refused.contains("--mem"), "{refused}");
+    }
+
+    #[test]
+    fn several_features_are_asked_for_and_a_choice_is_refused() {
+        let spec = specified(&SubmitFlags { constraint: vec!["a&b,gpu_type=GH200".into()], ..Default::default() }, Program::Session);
+        let mut asked: Vec<_> = spec.resources.unwrap().constraints.into_iter().collect();
+        asked.sort();
+        assert_eq!(asked, [("a".into(), String::new()), ("b".into(), String::new()), ("gpu_type".into(), "GH200".into())]);
+        let refused = refused(&SubmitFlags { constraint: vec!["a|b".into()], ..Default::default() });
+        assert!(refused.contains("'|' is not understood") && refused.contains("&"), "{refused}");
+    }
+
+    #[test]
     fn what_nobody_preempts_is_of_the_highest_class_unless_another_is_said_above_it() {
         let class = |flags: SubmitFlags| {
             let spec = specified(&flags, Program::Command(vec!["/bin/true".into()]));
@@ -277,6 +362,7 @@ mod tests {
                 Ok(_) => panic!("{told}"),
             }
         }
-        assert!(read_script(OsStr::new("/nonexistent/job.sh"), vec![]).is_err());
+        let missing = read_script(OsStr::new("python3-is-no-file"), vec!["busy.py".into()]).err().unwrap();
+        assert!(missing.text().contains("`lattice submit -- python3-is-no-file busy.py`"), "{}", missing.text());
     }
 }

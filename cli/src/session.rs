@@ -6,26 +6,32 @@ use crate::last;
 use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
 use crate::terminal;
-use lattice_api::client::Client;
+use lattice_api::client::{Client, ConnectError};
 use lattice_model::time::Timestamp;
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Response, Status};
 
 /// How long one question may take. A submission waits for a majority's disks, a listing may be long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long an agent may take to take a connection before the next one is asked.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What every command is given.
 pub struct Session {
     /// The settings in force.
     pub settings: Settings,
     quiet: bool,
+    /// The place, in the settings' list, of the endpoint that answered last.
+    answered: AtomicUsize,
 }
 
 impl Session {
     /// Reads the settings; connects to nobody yet.
     pub fn new(global: &Global) -> Result<Self, Failure> {
-        Ok(Self { settings: Settings::read(global)?, quiet: global.quiet })
+        Ok(Self { settings: Settings::read(global)?, quiet: global.quiet, answered: AtomicUsize::new(0) })
     }
 
     /// How to show things.
@@ -43,9 +49,37 @@ impl Session {
         TableSize { width: self.settings.width, columns: terminal::columns() }
     }
 
-    /// A connection to the agent.
+    /// A connection to the nearest agent that answers.
+    ///
+    /// # Errors
+    /// An endpoint that is none, or that no agent answers at any of them.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&self.settings.endpoint).await?)
+        let mut silent = None;
+        for (place, endpoint) in self.settings.endpoints.iter().enumerate() {
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, Client::connect(endpoint)).await;
+            let failure = match connected {
+                Ok(Ok(client)) => {
+                    self.answered.store(place, Ordering::Relaxed);
+                    return Ok(client);
+                }
+                Ok(Err(error @ ConnectError::Endpoint { .. })) => return Err(error.into()),
+                Ok(Err(error)) => error.into(),
+                Err(_) => Failure::new(Exit::Unavailable, format!("the agent at {endpoint} takes no connection")),
+            };
+            silent.get_or_insert(failure);
+        }
+        let failure = silent.unwrap_or_else(|| Failure::usage("no endpoint is given"));
+        match self.settings.endpoints.as_slice() {
+            [_, .., last] => {
+                Err(failure.about(&format!("of {} agents, up to {last}, none answers; the first", self.settings.endpoints.len())))
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// The endpoint that answered last.
+    fn endpoint(&self) -> &str {
+        self.settings.endpoints.get(self.answered.load(Ordering::Relaxed)).map_or("", String::as_str)
     }
 
     /// Says something on stderr, unless `-q` was given.
@@ -55,14 +89,19 @@ impl Session {
         }
     }
 
-    /// What the server is to look up: a key as typed, or the last submission's id for `@last`.
-    pub fn key(&self, typed: &str) -> Result<String, Failure> {
-        if typed == "@last" { last::recall() } else { Ok(typed.to_owned()) }
+    /// Warns on stderr, also where `-q` was given.
+    pub fn warn(&self, text: &str) {
+        eprint!("lattice: warning: {text}{}", terminal::line_end());
     }
 
-    /// Remembers `id` as `@last`.
+    /// What the server is to look up: a key as typed, or for `@last` the id of what this terminal session submitted last to these agents.
+    pub fn key(&self, typed: &str) -> Result<String, Failure> {
+        if typed == "@last" { last::recall(&self.settings.endpoints) } else { Ok(typed.to_owned()) }
+    }
+
+    /// Remembers `id` as `@last` of this terminal session and of the agent that took it.
     pub fn remember(&self, id: &str) {
-        if let Err(why) = last::remember(id) {
+        if let Err(why) = last::remember(self.endpoint(), id) {
             self.note(&format!("warning: @last will not know this allocation: {why}"));
         }
     }

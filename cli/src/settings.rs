@@ -15,7 +15,7 @@ const ENDPOINT_DEFAULT: &str = "unix:/run/lattice/agent.sock";
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    /// `unix:/path` or `http://host:port` of an agent's API. Environment: `LATTICE_ENDPOINT`.
+    /// `unix:/path` of an agent's API; several with commas, the nearest first. Environment: `LATTICE_ENDPOINT`.
     endpoint: Option<String>,
     /// Who pays, where a submission does not say. Environment: `LATTICE_TENANT`.
     tenant: Option<String>,
@@ -28,8 +28,8 @@ struct File {
 /// What the commands see.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The agent to ask.
-    pub endpoint: String,
+    /// The agents to ask, the nearest first; at least one.
+    pub endpoints: Vec<String>,
     /// The tenant of submissions that name none.
     pub tenant: String,
     /// The queue of submissions that name none.
@@ -55,13 +55,19 @@ impl Settings {
         let output = global.output.filter(|output| output.format().is_some()).or(file.output);
         let endpoint = global.endpoint.clone().or_else(|| variable("LATTICE_ENDPOINT")).or(file.endpoint);
         Self {
-            endpoint: endpoint.unwrap_or_else(|| ENDPOINT_DEFAULT.to_owned()),
+            endpoints: endpoints(&endpoint.unwrap_or_default()),
             tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
             vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
             format: output.and_then(Output::format).unwrap_or_default(),
             width: output.map(Output::width).unwrap_or_default(),
         }
     }
+}
+
+/// The parts of a list with commas; of an empty one the agent of this machine.
+fn endpoints(list: &str) -> Vec<String> {
+    let named: Vec<String> = list.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    if named.is_empty() { vec![ENDPOINT_DEFAULT.to_owned()] } else { named }
 }
 
 fn config_path() -> Option<PathBuf> {
@@ -93,18 +99,18 @@ mod tests {
     fn flags_win_over_the_environment_and_that_over_the_file() {
         let file = || lattice_model::config::parse::<File>("c", "endpoint: unix:/f\ntenant: f\nvcluster: f\noutput: json\n").unwrap();
         let none = Global { output: None, endpoint: None, quiet: false, no_color: false };
-        let flags = Global { output: Some(Output::Name), endpoint: Some("unix:/g".into()), ..none };
+        let flags = Global { output: Some(Output::Name), endpoint: Some("unix:/g, unix:/h,".into()), ..none };
         let from_file = Settings::merge(&none, file(), |_| None);
         assert_eq!(
-            (from_file.endpoint.as_str(), from_file.tenant.as_str(), from_file.format),
-            ("unix:/f", "f", Format::Data(Notation::Json))
+            (from_file.endpoints, from_file.tenant.as_str(), from_file.format),
+            (vec!["unix:/f".to_owned()], "f", Format::Data(Notation::Json))
         );
         let from_env = Settings::merge(&none, file(), |name| Some(name.to_lowercase()));
-        assert_eq!((from_env.endpoint.as_str(), from_env.vcluster.as_str()), ("lattice_endpoint", "lattice_vcluster"));
+        assert_eq!((from_env.endpoints, from_env.vcluster.as_str()), (vec!["lattice_endpoint".to_owned()], "lattice_vcluster"));
         let from_flags = Settings::merge(&flags, file(), |name| Some(name.to_lowercase()));
-        assert_eq!((from_flags.endpoint.as_str(), from_flags.format), ("unix:/g", Format::Name));
+        assert_eq!((from_flags.endpoints, from_flags.format), (vec!["unix:/g".to_owned(), "unix:/h".to_owned()], Format::Name));
         let nothing = Settings::merge(&none, File::default(), |_| None);
-        assert_eq!((nothing.endpoint.as_str(), nothing.format, nothing.width), (ENDPOINT_DEFAULT, Format::Table, Width::Terse));
+        assert_eq!((nothing.endpoints, nothing.format, nothing.width), (vec![ENDPOINT_DEFAULT.to_owned()], Format::Table, Width::Terse));
         let wide = || lattice_model::config::parse::<File>("c", "output: wide\n").unwrap();
         let of = |output| Settings::merge(&Global { output, endpoint: None, quiet: false, no_color: false }, wide(), |_| None);
         assert_eq!(

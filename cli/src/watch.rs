@@ -8,6 +8,7 @@
 //! What was told once is never told again, so no line is lost or comes twice. Where the quorum had to forget changes before
 //! they could be told, that is said on stderr, and lines follow for what is different in a new list.
 
+use crate::command::lease::token;
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
@@ -238,7 +239,7 @@ fn lines(event: &v1::WatchEvent) -> Vec<Line> {
     });
     let leases = event.leases.iter().map(|l| {
         let ttl = clock_text(Duration::from_millis(l.ttl_ms));
-        let cells = vec![l.name.clone(), l.token.to_string(), l.holder.clone(), l.user.clone(), ttl, "held".to_owned()];
+        let cells = vec![l.name.clone(), token(l), l.holder.clone(), l.user.clone(), ttl, "held".to_owned()];
         let json = json!({
             "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user), "ttl_ms": l.ttl_ms, "ended": false,
         });
@@ -285,7 +286,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_granted_again_is_shown_again() {
         let mut shown = Shown::new(&Watched::Leases);
-        let lease = v1::Lease { name: "l".into(), token: 3, ..Default::default() };
+        let lease = v1::Lease { name: "l".into(), token: Some(3), ..Default::default() };
         let granted = v1::WatchEvent { leases: vec![lease], ..Default::default() };
         let ended = v1::WatchEvent { leases_ended: vec!["l".into()], ..Default::default() };
         for event in [&granted, &ended, &granted, &ended] {

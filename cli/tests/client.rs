@@ -131,7 +131,7 @@ impl AllocationService for Scene {
         }
         let id = request.id.clone();
         self.submitted.lock().unwrap().push(request);
-        Ok(Response::new(v1::SubmitResponse { id }))
+        Ok(Response::new(v1::SubmitResponse { id, warning: String::new() }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -356,12 +356,13 @@ fn a_wrong_command_line_is_2_with_what_was_meant() {
 fn a_submission_is_sent_remembered_and_found_again() {
     let scene = Scene { exit_code: Some(0), ..Default::default() };
     served(scene.clone(), |dir| {
-        let script = "#!/bin/sh\n#SBATCH --nodes=3\n#SBATCH --mem=4G\n#LATTICE name=fromscript walltime=2h\ntrue\n";
+        let script = "#!/bin/sh\n#SBATCH --nodes=3\n#SBATCH --comment=x\n#LATTICE name=fromscript walltime=2h\ntrue\n";
         std::fs::write(dir.join("job.sh"), script).unwrap();
-        let mut command = lattice(dir, &["submit", "--nodes=2", "job.sh", "a", "-o", "name", "--", "-b"]);
+        let mut command = lattice(dir, &["submit", "-q", "--nodes=2", "job.sh", "a", "-o", "name", "--", "-b"]);
         let (code, stdout, stderr) = told(&command.env("PMI_RANK", "3").env("KEPT", "1").output().unwrap());
         assert_eq!(code, Some(0), "{stderr}");
-        assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --mem=4G is not known here and left out\n");
+        // Not even -q hides it.
+        assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --comment=x changes nothing of what runs, and is ignored\n");
         let sent = scene.submitted.lock().unwrap().pop().unwrap();
         assert_eq!(stdout, format!("{}\n", sent.id));
         let spec = lattice_api::spec::to_model(&sent.spec.unwrap()).unwrap();
@@ -377,6 +378,101 @@ fn a_submission_is_sent_remembered_and_found_again() {
         assert_eq!(code, Some(0), "{stderr}");
         let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
         assert_eq!((json["id"].as_str(), json["exit_code"].as_i64()), (Some(sent.as_str()), Some(0)));
+    });
+}
+
+#[test]
+fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
+    let scene = Scene { exit_code: Some(0), ..Default::default() };
+    served(scene.clone(), |dir| {
+        let submitted = |lines: &str, args: &[&str]| {
+            std::fs::write(dir.join("job.sh"), format!("#!/bin/sh\n{lines}true\n")).unwrap();
+            run(dir, &[&["submit", "-q", "job.sh"], args].concat())
+        };
+        for line in ["--gpus=4", "--signal=USR1", "--begin=now", "--output=x.log", "--array=0-9", "--qos=high", "--unheard-of"] {
+            let (code, _, stderr) = submitted(&format!("#SBATCH {line}\n"), &[]);
+            assert!(code == Some(2) && stderr.starts_with(&format!("error: job.sh line 2: #SBATCH {line}: ")), "{code:?} {stderr}");
+            assert!(stderr.contains("hint: "), "{stderr}");
+        }
+        assert!(scene.submitted.lock().unwrap().is_empty());
+        let lines = "#SBATCH -n 6 -N 2 -c 4 -t 90\n#SBATCH --mem=4096 --gres=gpu:a100:2 -D sub -w n[1-2]\n";
+        let (code, _, stderr) = submitted(lines, &[]);
+        assert_eq!((code, stderr.as_str()), (Some(0), ""));
+        let spec = lattice_api::spec::to_model(&scene.submitted.lock().unwrap().pop().unwrap().spec.unwrap()).unwrap();
+        let share = lattice_model::Resources { cores: 12, memory_bytes: 4 << 30, gpus: 2 };
+        assert_eq!((spec.nodes, spec.tasks_per_node, spec.ranks(), spec.share), (2, 3, 6, Some(share)));
+        assert_eq!((spec.launch.shape.cpus_per_task, spec.walltime.map(|time| time.as_secs())), (4, Some(5400)));
+        assert_eq!(spec.constraints.nodes.len(), 2);
+        assert!(spec.constraints.features.contains("gpu_type=a100") && spec.launch.shape.slurm_env, "{spec:?}");
+        assert_eq!((spec.working_dir, spec.submit_dir), (dir.canonicalize().unwrap().join("sub"), Some(dir.canonicalize().unwrap())));
+        // The same number is the same time on the command line, and memory has its unit there.
+        assert_eq!(submitted("", &["-t", "90"]).0, Some(0));
+        let spec = lattice_api::spec::to_model(&scene.submitted.lock().unwrap().pop().unwrap().spec.unwrap()).unwrap();
+        assert_eq!(spec.walltime.map(|time| time.as_secs()), Some(5400));
+        let (code, _, stderr) = submitted("", &["--mem", "16"]);
+        assert!(code == Some(2) && stderr.contains("write 16M (MiB) or 16G (GiB)"), "{stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "python3", "busy.py"]);
+        assert!(code == Some(2) && stderr.contains("`lattice submit -- python3 busy.py`"), "{stderr}");
+        let (code, _, stderr) = run(dir, &["launch", "--signal=USR1", "true"]);
+        assert!(code == Some(2) && stderr.starts_with("error: --signal: ") && stderr.contains("--checkpoint-signal"), "{stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "--output=x.log", "job.sh"]);
+        assert!(code == Some(2) && stderr.contains("names no file") && stderr.contains("lattice logs"), "{stderr}");
+    });
+}
+
+/// `lattice` in a terminal session of its own.
+fn in_session_of_its_own(dir: &Path, endpoint: &str, lines: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new("setsid");
+    command.args(["--wait", "/bin/sh", "-c", lines]).env_clear().env("HOME", dir).env("PATH", "/usr/bin:/bin").current_dir(dir);
+    command.env("LATTICE", env!("CARGO_BIN_EXE_lattice")).env("LATTICE_ENDPOINT", endpoint).stdin(Stdio::null());
+    told(&command.output().unwrap())
+}
+
+#[test]
+fn the_last_one_belongs_to_its_terminal_session_and_its_agent() {
+    let scene = Scene { exit_code: Some(0), ..Default::default() };
+    served(scene.clone(), |dir| {
+        let socket = format!("unix:{}", dir.join("agent.sock").display());
+        let twice = "$LATTICE submit -o name -- true && $LATTICE status @last -o name";
+        let [first, second] = [(); 2].map(|()| in_session_of_its_own(dir, &socket, twice));
+        for (code, stdout, stderr) in [&first, &second] {
+            assert_eq!(*code, Some(0), "{stderr}");
+            let ids: Vec<&str> = stdout.lines().collect();
+            assert!(ids.len() == 2 && ids[0] == ids[1], "{stdout}");
+        }
+        assert_ne!(first.1, second.1);
+        let other = in_session_of_its_own(dir, &socket, "$LATTICE status @last");
+        assert!(other.0 == Some(3) && other.2.contains("nothing was submitted from this terminal session"), "{}", other.2);
+        // Of two agents that are asked, and one that is, it is the same; another agent has none.
+        let elsewhere = "$LATTICE submit -o name -- true && $LATTICE --endpoint unix:/nonexistent,$LATTICE_ENDPOINT status @last -o name";
+        let (code, stdout, stderr) = in_session_of_its_own(dir, &socket, elsewhere);
+        assert!(code == Some(0) && stdout.lines().count() == 2, "{stdout} {stderr}");
+        let (code, _, stderr) =
+            in_session_of_its_own(dir, &socket, "$LATTICE submit -q -- true >/dev/null; $LATTICE --endpoint unix:/other status @last");
+        assert!(code == Some(3) && stderr.contains("through unix:/other"), "{stderr}");
+    });
+}
+
+#[test]
+fn the_first_agent_of_a_list_that_answers_is_asked() {
+    let scene = Scene { exit_code: Some(0), ..Default::default() };
+    served(scene.clone(), |dir| {
+        let socket = format!("unix:{}", dir.join("agent.sock").display());
+        // What a killed agent leaves behind.
+        drop(std::os::unix::net::UnixListener::bind(dir.join("dead.sock")).unwrap());
+        let dead = format!("unix:{}", dir.join("dead.sock").display());
+        let asked = |list: &str| {
+            let mut command = lattice(dir, &["submit", "-o", "name", "--", "true"]);
+            told(&command.env("LATTICE_ENDPOINT", list).output().unwrap())
+        };
+        let (code, _, stderr) = asked(&format!("{dead},{socket}"));
+        assert_eq!((code, stderr.as_str()), (Some(0), ""));
+        assert_eq!(asked(&format!("unix:/nonexistent, {dead}, {socket}")).0, Some(0));
+        let (code, _, stderr) = asked(&format!("{dead},unix:/nonexistent"));
+        assert!(code == Some(5) && stderr.contains("of 2 agents") && stderr.contains("unix:/nonexistent"), "{stderr}");
+        assert_eq!(asked(&dead).0, Some(5));
+        let (code, _, stderr) = asked("http://127.0.0.1:80");
+        assert!(code == Some(2) && stderr.contains("write unix:/path"), "{stderr}");
     });
 }
 

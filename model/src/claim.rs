@@ -43,6 +43,10 @@ pub struct Claim {
     pub lease_token: u64,
     /// The nodes in rank order, each with the amount and the hold revision that the scheduler saw.
     pub shares: Vec<ClaimShare>,
+    /// The name in the certificate of the agent that proposes it, which need not hold the lease: a member writes it there, whatever was
+    /// there before. `None`: no member has seen it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// One node of a [`Claim`].

@@ -1,6 +1,8 @@
 //! What the nodes of an allocation must be like, beside what it takes of them.
 
 use crate::conformance::Conformance;
+use crate::hostlist;
+use crate::ids::NodeId;
 use crate::node::Node;
 use crate::resources::bytes_text;
 use crate::spec::SpecError;
@@ -58,6 +60,8 @@ pub struct Constraints {
     pub memory_bytes: u64,
     /// Whether all of them must be of one conformance group.
     pub conformance: bool,
+    /// The nodes themselves, each of them; empty: any may serve.
+    pub nodes: BTreeSet<NodeId>,
 }
 
 impl Constraints {
@@ -68,11 +72,17 @@ impl Constraints {
 
     /// What `node` lacks of it, for people; `None`: nothing.
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
+        let unknown = self.conformance && node.conformance.as_ref().and_then(Conformance::group).is_none();
+        self.never_met_by(node).or_else(|| unknown.then(|| "has not told the fingerprint of its configuration, or too long ago".to_owned()))
+    }
+
+    /// The same of what does not come and go with a node's state: its name, its features and its size.
+    pub fn never_met_by(&self, node: &Node) -> Option<String> {
+        if !self.nodes.is_empty() && !self.nodes.contains(&node.id) {
+            return Some(format!("is none of the nodes asked for ({})", hostlist::fold(&self.nodes)));
+        }
         if let Some(feature) = self.features.iter().find(|wanted| !has(&node.features, wanted)) {
             return Some(format!("lacks the feature {feature}"));
-        }
-        if self.conformance && node.conformance.as_ref().and_then(Conformance::group).is_none() {
-            return Some("has not told the fingerprint of its configuration, or too long ago".to_owned());
         }
         let size = &node.size;
         if self.gpus > size.gpus {

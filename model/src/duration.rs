@@ -5,10 +5,10 @@ use thiserror::Error;
 
 /// The text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0:?} is not a duration: write 90s, 30m, 24h, 2d, 1h30m, MM:SS, HH:MM:SS or D-HH:MM:SS")]
+#[error("{0:?} is not a duration: write 90s, 30m, 24h, 2d, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS")]
 pub struct DurationError(pub String);
 
-/// What a bare number means: seconds for Lattice's own options, minutes for `#SBATCH --time`.
+/// What a bare number means: minutes of a walltime, as in Slurm; seconds elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BareNumber {
     Seconds,

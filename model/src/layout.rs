@@ -52,7 +52,7 @@ pub struct LaunchShape {
     pub slurm_env: bool,
 }
 
-/// What is asked of the one launch of an inline command.
+/// What is asked of the one launch of an inline command, and of a script's launches where they say nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EntryLaunch {

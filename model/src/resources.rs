@@ -45,6 +45,22 @@ impl Resources {
         short.join("; ")
     }
 
+    /// What of this amount is more than a whole node of this size has, for people: `has 4 cores; 16 are wanted`.
+    pub fn beyond(&self, size: &Self) -> String {
+        let count = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+        let mut beyond = Vec::new();
+        if self.cores > size.cores {
+            beyond.push(format!("has {}; {} are wanted", count(size.cores, "core"), self.cores));
+        }
+        if self.memory_bytes > size.memory_bytes {
+            beyond.push(format!("has {} of memory; {} are wanted", bytes_text(size.memory_bytes), bytes_text(self.memory_bytes)));
+        }
+        if self.gpus > size.gpus {
+            beyond.push(format!("has {}; {} are wanted", count(size.gpus, "GPU"), self.gpus));
+        }
+        if beyond.is_empty() { "has not registered its size".to_owned() } else { beyond.join(", ") }
+    }
+
     /// What is left after `other`; 0 where it is more.
     pub fn minus(&self, other: &Self) -> Self {
         Self {
@@ -88,6 +104,10 @@ mod tests {
         assert_eq!(Resources { memory_bytes: 512 << 20, ..Resources::default() }.to_string(), "512 MiB");
         let free = Resources { cores: 0, memory_bytes: 1 << 30, gpus: 2 };
         assert_eq!(all.short_of(&free), "1 cores are wanted, 0 free; 1.5 GiB of memory are wanted, 1.0 GiB free");
+        assert_eq!(
+            all.beyond(&Resources { cores: 1, memory_bytes: 1 << 30, gpus: 1 }),
+            "has 1.0 GiB of memory; 1.5 GiB are wanted, has 1 GPU; 2 are wanted"
+        );
         assert_eq!(bytes_text(1), "1 KiB");
     }
 }

@@ -5,9 +5,10 @@ use crate::checkpoint::{AskBy, CheckpointPolicy, SignalTo};
 use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
 use crate::data::Data;
+use crate::ids::NodeId;
 use crate::input::{STDIN_VARIABLE, Stdin};
-use crate::launch::TerminalSize;
-use crate::layout::{Distribution, EntryLaunch};
+use crate::launch::{NodeRanks, TerminalSize};
+use crate::layout::{Distribution, EntryLaunch, lay_out};
 use crate::network::Connectivity;
 use crate::node::Node;
 use crate::probe::LivenessProbe;
@@ -76,6 +77,9 @@ pub struct AllocationSpec {
     pub uenv: Option<Image>,
     /// The working directory, absolute.
     pub working_dir: PathBuf,
+    /// Where it was submitted, absolute, where that is another directory.
+    #[serde(default)]
+    pub submit_dir: Option<PathBuf>,
     /// The environment, already scrubbed of wire-up variables.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -217,6 +221,7 @@ impl AllocationSpec {
             entrypoint,
             uenv: None,
             working_dir: working_dir.to_owned(),
+            submit_dir: None,
             env: BTreeMap::new(),
             requeue: RequeuePolicy::Never,
             requeues_max: 0,
@@ -284,6 +289,9 @@ impl AllocationSpec {
             return Err(invalid("walltime", "a session needs one: it would hold its nodes for ever"));
         }
         absolute("working directory", &self.working_dir)?;
+        if let Some(dir) = &self.submit_dir {
+            absolute("submit directory", dir)?;
+        }
         if let Some(image) = &self.uenv {
             image.validate()?;
         }
@@ -299,6 +307,7 @@ impl AllocationSpec {
             return Err(invalid("preemption-class", format!("{} given; 0 to 10 are possible", self.preemption_class)));
         }
         self.constraints.validate()?;
+        self.validate_nodelist()?;
         self.data.validate()?;
         self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {
@@ -316,12 +325,20 @@ impl AllocationSpec {
         Ok(())
     }
 
-    /// Ranks of an inline command.
+    /// Ranks of an inline command, and of a script's launch that does not say how many.
     pub fn ranks(&self) -> u32 {
         match self.launch.ranks {
             0 => self.nodes.saturating_mul(self.tasks_per_node),
             ranks => ranks,
         }
+    }
+
+    /// Which ranks each of these nodes has of the launch of an inline command, and of a script's that does not say otherwise.
+    pub fn usual_ranks(&self, nodes: &[NodeId]) -> Vec<NodeRanks> {
+        let asked = &self.launch;
+        // Fewer ranks than there is room for are dealt out evenly.
+        let limit = (asked.ranks == 0 || asked.shape.distribution != Distribution::Block).then_some(self.tasks_per_node);
+        lay_out(nodes, self.ranks(), limit, &asked.shape.distribution).unwrap_or_default()
     }
 
     fn validate_launch(&self) -> Result<(), SpecError> {
@@ -335,7 +352,7 @@ impl AllocationSpec {
             return Err(invalid("nodelist", "which nodes it gets is not known yet; launches inside the allocation may list them"));
         }
         if let Entrypoint::Script { .. } = self.entrypoint
-            && (self.launch.ranks > 0 || !shape.programs.is_empty())
+            && !shape.programs.is_empty()
         {
             return Err(invalid("ntasks", "of a script: its launches say how many ranks each program has (`lattice launch -n`)"));
         }
@@ -352,19 +369,42 @@ impl AllocationSpec {
         }
     }
 
-    /// What of what it must be like a node lacks for it, whatever is free of it: its constraints, and of a whole node the GPUs
-    /// of its tasks. For people; `None`: nothing.
+    fn validate_nodelist(&self) -> Result<(), SpecError> {
+        let listed = self.constraints.nodes.len();
+        if listed > 0 && u32::try_from(listed) != Ok(self.nodes) {
+            let why = format!("nodes named: {listed}, asked for: {}; leave -N out, or name as many", self.nodes);
+            return Err(invalid("nodelist", why));
+        }
+        Ok(())
+    }
+
+    /// What of what it must be like a node lacks for it, whatever is free of it: its constraints, and of a whole node the cores and
+    /// GPUs of its tasks. For people; `None`: nothing.
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
+        let older = || self.unshaped_by(node).or_else(|| self.unfed_by(node)).or_else(|| self.unsaved_by(node));
+        let lacked = self.tasks_do_not_fit(node).or_else(|| self.unfenced_by(node)).or_else(older);
+        lacked.or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
+    }
+
+    /// Why a node could never serve it as it is registered, whatever its state and whatever is taken of it. For people.
+    pub fn never_served_by(&self, node: &Node) -> Option<String> {
+        if !node.schedulable {
+            return Some("takes no work (schedulable: false)".to_owned());
+        }
+        let wanted = self.amount_of(&node.size);
+        let too_small = (node.size == Resources::default() || !node.size.holds(&wanted)).then(|| wanted.beyond(&node.size));
+        too_small.or_else(|| self.tasks_do_not_fit(node)).or_else(|| self.constraints.never_met_by(node))
+    }
+
+    /// Why the tasks of a whole node do not fit on it.
+    fn tasks_do_not_fit(&self, node: &Node) -> Option<String> {
         let gpus = self.binding.gpus_per_task.saturating_mul(self.tasks_per_node);
         if self.share.is_none() && gpus > node.size.gpus {
             return Some(format!("has {} GPUs; its {} tasks there want {gpus}", node.size.gpus, self.tasks_per_node));
         }
         let cores = self.launch.shape.cpus_per_task.saturating_mul(self.tasks_per_node);
-        if self.share.is_none() && cores > node.size.cores {
-            return Some(format!("has {} cores; its {} tasks there want {cores}", node.size.cores, self.tasks_per_node));
-        }
-        let older = || self.unshaped_by(node).or_else(|| self.unfed_by(node)).or_else(|| self.unsaved_by(node));
-        self.unfenced_by(node).or_else(older).or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
+        (self.share.is_none() && cores > node.size.cores)
+            .then(|| format!("has {} cores; its {} tasks there want {cores}", node.size.cores, self.tasks_per_node))
     }
 
     /// Why a node cannot be trusted to end it when it is cut off, where that was asked for.
@@ -433,18 +473,21 @@ impl AllocationSpec {
         let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let tags: usize = self.tags.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let features: usize = self.constraints.features.iter().map(|f| f.len() + 4).sum();
+        let listed: usize = self.constraints.nodes.iter().map(|node| node.as_str().len() + 4).sum();
         let args: usize = match &self.entrypoint {
             Entrypoint::Script { args, .. } => args.iter().map(|a| a.len() + 4).sum(),
             Entrypoint::Command { argv } => argv.iter().map(|a| a.len() + 4).sum(),
         };
         env + tags
             + features
+            + listed
             + args
             + self.data.bytes()
             + self.connectivity.bytes()
             + self.launch.shape.bytes()
             + self.name.len()
             + self.working_dir.as_os_str().len()
+            + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())
             + 256
     }
 }

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 /// Nodes that fall silent within this time of each other are counted together.
 const TOGETHER: Duration = Duration::from_secs(60);
-/// More than this part (in per cent) of all nodes silent at once, and more than [`TOGETHER_NODES`] of them: none goes Down.
+/// More than this part (in per cent) of all nodes silent at once, and more than [`TOGETHER_NODES`] of them: none goes Down. Nodes that
+/// were Down before this leader's time, and were not heard in it, count on neither side.
 const TOGETHER_PERCENT: usize = 20;
 const TOGETHER_NODES: usize = 2;
 
@@ -235,8 +236,12 @@ impl Clocks {
                 // Its silence counts all the same for the run leases of what it has.
                 continue;
             }
-            all += 1;
             clock.stood = node.state;
+            if node.state == NodeState::Down && !clock.really {
+                // It was Down before this leader's time: it says nothing of how many fall silent in it.
+                continue;
+            }
+            all += 1;
             let silence = now.saturating_sub(clock.at);
             // What a node is used for is asked of those alone that were silent for a while.
             let patience = if silence > shortest { Some(self.limits.of(used(node))) } else { None };
@@ -255,7 +260,8 @@ impl Clocks {
             let upto = times.partition_point(|t| *t <= at + TOGETHER);
             upto - times.partition_point(|t| *t < at.saturating_sub(TOGETHER))
         };
-        self.held_back = silent.iter().filter(|(_, at, _)| too_many(together(*at), all)).count();
+        let is_held_back = |(node, at, _): &&(&Node, Duration, Patience)| node.state != NodeState::Down && too_many(together(*at), all);
+        self.held_back = silent.iter().filter(is_held_back).count();
         let mut asked = BTreeSet::new();
         self.cut_off.clear();
         self.witnessed.values_mut().for_each(|words| words.retain(|_, at| *at + WORD_COUNTS >= now));
@@ -504,6 +510,55 @@ mod tests {
                     assert!(gone || !fenced, "{} is fenced because of a witness", with.id);
                     assert!(!gone || fenced || c.held_back > 0, "{} is not fenced because of a witness", with.id);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn nodes_that_a_new_leader_found_down_hold_no_other_back() {
+        let mut n: Vec<Node> = (0..10).map(|i| node(&format!("n{i}"), NodeState::Ready)).collect();
+        n[..3].iter_mut().for_each(|dead| dead.state = NodeState::Down);
+        let mut c = clocks();
+        assert_eq!(states(&mut c, 0, &n), []);
+        for now in [5, 40, 97] {
+            // One more dies after five seconds; the others live on.
+            n[3..].iter().filter(|n| now == 5 || n.id.as_str() != "n3").for_each(|n| c.heard(n.id.clone(), Incarnation(1), S(now)));
+            for (id, state) in states(&mut c, now, &n) {
+                assert_eq!(id, "n3");
+                n[3].state = state;
+            }
+            assert_eq!(c.held_back, 0);
+        }
+        assert_eq!(n[3].state, NodeState::Down);
+    }
+
+    proptest::proptest! {
+        /// The same history with nodes that were Down before this leader's time and without them: nobody else stands elsewhere.
+        #[test]
+        fn nodes_that_were_down_before_change_nothing_for_the_others(
+            dead in 1usize..8,
+            history in proptest::collection::vec((0u64..40, 0usize..5, proptest::bool::ANY), 1..80),
+        ) {
+            let mut sides = [0, dead].map(|dead| {
+                let live = (0..5).map(|i| node(&format!("n{i}"), NodeState::Ready));
+                let dead = (0..dead).map(|i| node(&format!("dead{i}"), NodeState::Down));
+                (clocks(), live.chain(dead).collect::<Vec<_>>())
+            });
+            let mut now = 0;
+            for (pause, who, is_heard) in history {
+                now += pause;
+                for (c, nodes) in &mut sides {
+                    if is_heard {
+                        c.heard(nodes[who].id.clone(), Incarnation(1), S(now));
+                    }
+                    for said in c.standings(S(now), nodes.iter(), |_| NodeUse::Own) {
+                        nodes.iter_mut().find(|n| n.id == said.node).unwrap().state = said.state;
+                    }
+                }
+                let [(without, nodes), (with, more)] = &sides;
+                let states = |nodes: &[Node]| nodes[..5].iter().map(|n| n.state).collect::<Vec<_>>();
+                assert_eq!((states(nodes), without.held_back), (states(more), with.held_back));
+                assert!(more[5..].iter().all(|n| n.state == NodeState::Down));
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use lattice_model::{Boot, Principal};
 use nix::errno::Errno;
-use nix::unistd::User;
+use nix::unistd::{Gid, User, getgrouplist};
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -31,6 +32,14 @@ pub enum Mismatch {
         /// Here.
         gid_here: u32,
     },
+    /// Supplementary groups that the account does not have on this node.
+    #[error("account {name:?} was submitted with groups that it does not have on this node (gid {})", list(groups))]
+    Groups {
+        /// The account's name.
+        name: String,
+        /// The group ids that are claimed and are not the account's here.
+        groups: Vec<u32>,
+    },
     /// The account database did not answer.
     #[error("account {name:?} cannot be looked up on this node: {errno}")]
     Lookup {
@@ -41,19 +50,35 @@ pub enum Mismatch {
     },
 }
 
-/// Resolves the principal's account by name and refuses another uid or primary group.
-pub fn check(principal: &Principal) -> Result<(), Mismatch> {
+fn list(gids: &[u32]) -> String {
+    gids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Resolves the principal's account by its name and gives it as this machine knows it, with the groups of its own name service.
+///
+/// # Errors
+/// The account is unknown, has another uid or primary group here, or lacks a group here that the principal claims.
+pub fn resolve(principal: &Principal) -> Result<Principal, Mismatch> {
     let name = principal.name.clone();
     let user = match User::from_name(&name) {
         Ok(Some(user)) => user,
         Ok(None) => return Err(Mismatch::Unknown { name }),
         Err(errno) => return Err(Mismatch::Lookup { name, errno }),
     };
-    let (uid_here, gid_here) = (user.uid.as_raw(), user.gid.as_raw());
-    if (uid_here, gid_here) == (principal.uid, principal.gid) {
-        return Ok(());
+    let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
+    if (uid, gid) != (principal.uid, principal.gid) {
+        return Err(Mismatch::Differs { name, uid: principal.uid, gid: principal.gid, uid_here: uid, gid_here: gid });
     }
-    Err(Mismatch::Differs { name, uid: principal.uid, gid: principal.gid, uid_here, gid_here })
+    let groups = CString::new(name.as_str()).map_err(|_| Errno::EINVAL).and_then(|c_name| getgrouplist(&c_name, user.gid));
+    let groups: Vec<u32> = match groups {
+        Ok(groups) => groups.into_iter().map(Gid::as_raw).collect(),
+        Err(errno) => return Err(Mismatch::Lookup { name, errno }),
+    };
+    let more: Vec<u32> = principal.groups.iter().copied().filter(|claimed| !groups.contains(claimed)).collect();
+    if !more.is_empty() {
+        return Err(Mismatch::Groups { name, groups: more });
+    }
+    Ok(Principal { name, uid, gid, groups })
 }
 
 /// The kernel's boot id.
@@ -186,12 +211,23 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_checked_by_name_uid_and_group() {
+    fn an_account_is_resolved_by_name_uid_and_group() {
         let root = Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
-        assert_eq!(check(&root), Ok(()));
-        assert!(matches!(check(&Principal { uid: 1, ..root.clone() }), Err(Mismatch::Differs { uid: 1, uid_here: 0, .. })));
-        let nobody = Principal { name: "no-such-account-here".into(), ..root };
-        assert!(matches!(check(&nobody), Err(Mismatch::Unknown { .. })));
+        let here = resolve(&root).unwrap();
+        assert!(here.uid == 0 && here.gid == 0 && here.groups.contains(&0), "the groups are this machine's: {here:?}");
+        assert!(matches!(resolve(&Principal { uid: 1, ..root.clone() }), Err(Mismatch::Differs { uid: 1, uid_here: 0, .. })));
+        let nobody = Principal { name: "no-such-account-here".into(), ..root.clone() };
+        assert!(matches!(resolve(&nobody), Err(Mismatch::Unknown { .. })));
+    }
+
+    #[test]
+    fn groups_that_the_account_does_not_have_here_are_refused() {
+        let name = "daemon".to_owned();
+        let account = User::from_name(&name).unwrap().unwrap();
+        let (uid, gid) = (account.uid.as_raw(), account.gid.as_raw());
+        let claimed = Principal { name: name.clone(), uid, gid, groups: vec![gid, 0, 4_000_000_001] };
+        assert_eq!(resolve(&claimed), Err(Mismatch::Groups { name, groups: vec![0, 4_000_000_001] }));
+        assert_eq!(resolve(&Principal { groups: vec![gid], ..claimed }).unwrap().groups, vec![gid]);
     }
 
     #[test]

@@ -7,11 +7,13 @@ pub mod broker;
 mod conformity;
 mod domains;
 mod holdings;
+mod misfit;
 mod outlook;
 mod quotas;
 mod settling;
 
 pub use holdings::Holdings;
+pub use misfit::{Misfit, misfit};
 pub use outlook::{Expected, Judge, Outlook, REASON_CHARS_MAX, Waits, clip};
 
 use domains::Domains;
@@ -184,6 +186,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
             requeue_count: allocation.requeue_count,
             lease_token,
             shares: free.iter().map(share).collect(),
+            by: None,
         });
     }
     claims
@@ -203,12 +206,9 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 /// How many nodes of the cluster could ever serve the allocation: registered, of its vCluster, schedulable, large enough, with
 /// what it asks for, not excluded for it.
 fn possible(view: &View, allocation: &Allocation) -> usize {
-    let large = |n: &Node| n.size != Resources::default() && n.size.holds(&allocation.spec.amount_of(&n.size));
     let named = view.named(allocation);
     let fits = |n: &&Node| {
-        VCluster::may_use(named, n)
-            && n.schedulable
-            && large(n)
+        misfit::never_serves(named, &allocation.spec, n).is_none()
             && allocation.spec.lacked_by(n).is_none()
             && !allocation.excluded.iter().any(|(id, _)| id == &n.id)
     };

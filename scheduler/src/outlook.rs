@@ -4,6 +4,7 @@
 use crate::domains::Domains;
 use crate::quotas::Quotas;
 use crate::settling::Settling;
+use crate::misfit::{self, misfit};
 use crate::{Holdings, View, possible, why_not};
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::tenant::Quota;
@@ -19,7 +20,7 @@ const SHAPES_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// Fewer nodes could ever serve it than it wants.
-    TooFewNodes { possible: usize, excluded: usize },
+    TooFewNodes { why: String, possible: usize, excluded: usize },
     /// Something keeps it off whatever nodes there are: what, in a sentence and in a few words.
     KeptOff { why: String, brief: String },
     /// Others of its queue are served first.
@@ -33,15 +34,9 @@ pub enum Waits {
 impl Waits {
     /// In a sentence.
     pub fn summary(&self, spec: &AllocationSpec) -> String {
-        let wants = match &spec.share {
-            None => format!("wants {}", nodes(spec.nodes as usize)),
-            Some(share) => format!("wants {share} of each of {}", nodes(spec.nodes as usize)),
-        };
-        let wants = if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
+        let wants = misfit::wants(spec);
         match self {
-            Self::TooFewNodes { possible, .. } => {
-                format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
-            }
+            Self::TooFewNodes { why, .. } => format!("{why}: it waits until there are more"),
             Self::KeptOff { why, .. } => why.clone(),
             Self::Behind { ahead, free } => {
                 format!("{wants}, {}; {ahead} allocation(s) submitted before it are served first", are_free(*free))
@@ -57,7 +52,7 @@ impl Waits {
     pub fn brief(&self, spec: &AllocationSpec) -> String {
         let wanted = spec.nodes as usize;
         let text = match self {
-            Self::TooFewNodes { possible, excluded } if possible + excluded >= wanted => {
+            Self::TooFewNodes { possible, excluded, .. } if possible + excluded >= wanted => {
                 format!("{} excluded: prologue failed", nodes(*excluded))
             }
             Self::TooFewNodes { possible, .. } => format!("wants {}, {possible} could serve", nodes(wanted)),
@@ -151,7 +146,9 @@ impl<'a> Judge<'a> {
     pub fn waits(&self, allocation: &Allocation, ahead: usize, possible: usize, free: impl FnOnce() -> usize) -> Waits {
         let wanted = allocation.spec.nodes as usize;
         if possible < wanted {
-            return Waits::TooFewNodes { possible, excluded: allocation.excluded.len() };
+            let misfit = misfit(self.view.nodes.values(), self.view.named(allocation), &allocation.spec).map(|misfit| misfit.summary());
+            let here = || format!("{}; this cluster has {possible} that could ever serve it", misfit::wants(&allocation.spec));
+            return Waits::TooFewNodes { why: misfit.unwrap_or_else(here), possible, excluded: allocation.excluded.len() };
         }
         if let Some((why, brief)) = self.kept_off(allocation) {
             return Waits::KeptOff { why, brief };

@@ -468,3 +468,45 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_registered_nodes_can_never_serve_is_told_at_once_whatever_their_state() {
+    let mut v = view(3, vec![]);
+    v.nodes.insert("n3".parse().unwrap(), node(3, NodeState::Down));
+    let told = |v: &View, change: &dyn Fn(&mut AllocationSpec)| {
+        let mut spec = pending(1, 1, 1).spec;
+        change(&mut spec);
+        misfit(v.nodes.values(), None, &spec).map(|misfit| misfit.to_string())
+    };
+    assert_eq!(told(&v, &|spec| spec.nodes = 3), None, "one that is Down counts: it may come back");
+    assert_eq!(told(&v, &|spec| spec.nodes = 4).as_deref(), Some("wants 4 nodes; this cluster has 3 that could ever serve it"));
+    let share = |cores, memory_bytes, gpus| move |spec: &mut AllocationSpec| spec.share = Some(Resources { cores, memory_bytes, gpus });
+    assert_eq!(told(&v, &share(2, 1 << 30, 0)), None);
+    let none =
+        |of: &str, why: &str| Some(format!("wants {of} of each of 1 node; this cluster has 0 that could ever serve it; n[1-3] {why}"));
+    assert_eq!(told(&v, &share(16, 0, 0)), none("16 cores", "has 2 cores; 16 are wanted"));
+    assert_eq!(told(&v, &share(0, 500 << 30, 0)), none("500.0 GiB", "has 1.0 GiB of memory; 500.0 GiB are wanted"));
+    assert_eq!(told(&v, &share(0, 0, 4)), none("4 GPUs", "has 0 GPUs; 4 are wanted"));
+    let four = told(&v, &|spec| (spec.tasks_per_node, spec.launch.shape.cpus_per_task) = (2, 2)).unwrap();
+    assert!(four.ends_with("n[1-3] has 2 cores; its 2 tasks there want 4"), "{four}");
+    let named = |name: &'static str| move |spec: &mut AllocationSpec| spec.constraints.nodes = [name.parse().unwrap()].into();
+    assert_eq!(told(&v, &named("n2")), None);
+    assert!(told(&v, &named("n9")).unwrap().ends_with("n[1-3] is none of the nodes asked for (n9)"));
+    // The same words where it waits all the same.
+    v.allocations.insert(id(1), pending(1, 4, 1));
+    let why = explain(&v, &v.allocations[&id(1)]).summary;
+    assert_eq!(why, "wants 4 nodes; this cluster has 3 that could ever serve it: it waits until there are more");
+    assert_eq!(
+        explain(&view(0, vec![]), &pending(1, 1, 1)).summary,
+        "wants 1 node; this cluster has 0 that could ever serve it: it waits until there are more"
+    );
+}
+
+#[test]
+fn work_that_names_its_nodes_is_placed_on_these() {
+    let mut v = view(3, vec![pending(1, 2, 10)]);
+    v.allocations.get_mut(&id(1)).unwrap().spec.constraints.nodes = ["n1", "n3"].map(|name| name.parse().unwrap()).into();
+    assert_eq!(placed(&v), [(id(1), vec!["n1".into(), "n3".into()])]);
+    v.alive.remove(&"n3".parse().unwrap());
+    assert_eq!(placed(&v), [], "another one will not do");
+}

@@ -97,7 +97,7 @@ async fn prepare(
         let (context, share, assignment) = (Arc::clone(&context), Arc::clone(&share), assignment.clone());
         let (dir, cancel) = (dir.clone(), cancel.clone());
         blocking(move || match begin(&context, &share, &dir)? {
-            Begun::Planned(planned) if is_short(&context, &share) && !cancel.is_cancelled() => {
+            Begun::Planned(planned, share) if is_short(&context, &share) && !cancel.is_cancelled() => {
                 failpoint::pass(Point::PrologueOver);
                 start(&context, &share, assignment.as_ref(), &dir, None, &planned).map(Begun::There)
             }
@@ -105,9 +105,9 @@ async fn prepare(
         })
         .await?
     };
-    let planned = match begun {
+    let (planned, share) = match begun {
         Begun::There(line) => return Ok(line),
-        Begun::Planned(planned) => planned,
+        Begun::Planned(planned, share) => (planned, share),
     };
     // Nothing of it lives here yet: whoever waits for the adoption need not wait for a long prologue.
     context.adoption.found(share.allocation);
@@ -148,25 +148,27 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + S
 enum Begun {
     /// This came to the end of it, or a former life of the agent did.
     There(Line),
-    Planned(Planned),
+    /// With the share as this node runs it: its owner has the groups of this node's name service.
+    Planned(Planned, Arc<DesiredShare>),
 }
 
-fn begin(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<Begun, String> {
+fn begin(context: &Context, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<Begun, String> {
     match find::find(context, share.allocation, dir) {
         Ok(stream) => return Ok(Begun::There(Line { stream, fresh: false })),
         Err(Missing::NotOurs(why)) => return Err(format!("{}: what listens there is not the shim: {why}", dir.socket().display())),
         Err(Missing::Gone | Missing::Unreachable(_)) => {}
     }
-    identity::check(&share.owner).map_err(|e| e.to_string())?;
+    let owner = identity::resolve(&share.owner).map_err(|e| e.to_string())?;
+    let share = if owner == share.owner { Arc::clone(share) } else { Arc::new(DesiredShare { owner, ..DesiredShare::clone(share) }) };
     if share.owner.is_root() && !context.allow_root {
         return Err("work as root is refused on this node (allow_root is false)".to_owned());
     }
     failpoint::pass(Point::IdentityChecked);
-    let planned = context.data.plan(share)?;
+    let planned = context.data.plan(&share)?;
     context.data.make(&planned, &share.owner)?;
-    context.checkpoints.make(share)?;
+    context.checkpoints.make(&share)?;
     failpoint::pass(Point::ScratchMade);
-    Ok(Begun::Planned(planned))
+    Ok(Begun::Planned(planned, share))
 }
 
 /// The image in the cache and where it is mounted. Given up, a copy ends at its next piece, behind our back: it

@@ -75,6 +75,7 @@ impl AllocationService for Api {
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         self.understood(&spec).await?;
+        let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
         let claim = self.placing.newcomer(id, &spec, &owner);
         let life = Incarnation(self.context.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_of(&spec.vcluster).to_owned());
@@ -94,7 +95,7 @@ impl AllocationService for Api {
             self.context.tell(Event::Listed(list)).await;
         }
         submitting.done(revision, self.cluster.borrow().revision);
-        Ok(Response::new(v1::SubmitResponse { id: id.to_string() }))
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -317,6 +318,22 @@ impl AllocationService for Api {
     async fn launch(&self, request: Request<v1::LaunchRequest>) -> Result<Response<Self::LaunchStream>, Status> {
         let stream = launching::launch(self, request).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+/// Refuses what the registered nodes could never serve, or where its user waits for others (`waits`) gives the warning; empty: they could.
+fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<String, Status> {
+    // Who is not up to date judges nobody: `explain` tells it then.
+    if !cluster.fresh {
+        return Ok(String::new());
+    }
+    let named = cluster.vclusters.get(&spec.vcluster);
+    match lattice_scheduler::misfit(cluster.nodes.values(), named, spec) {
+        None => Ok(String::new()),
+        Some(misfit) if waits => Ok(format!("it waits until there are other nodes: it {misfit}")),
+        Some(misfit) => Err(Status::failed_precondition(format!(
+            "no nodes of this cluster could ever serve it: it {misfit}\nhint: ask for what `lattice nodes -o wide` shows, or say --wait-for-nodes to have it wait for nodes that are not there yet"
+        ))),
     }
 }
 

@@ -2,9 +2,11 @@
 
 use super::Api;
 use super::allocations::ANSWER;
+use super::caller::is_operator;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::lease_service_server::LeaseService;
+use lattice_model::Principal;
 use lattice_quorum::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 
@@ -41,7 +43,7 @@ impl LeaseService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListLeasesRequest>) -> Result<Response<v1::ListLeasesResponse>, Status> {
-        self.user(&request).await?;
+        let viewer = self.user(&request).await?;
         let leases = match self.quorum.call(&Ask::ListLeases, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Leases(leases) => leases,
             other => return Err(unexpected(&other)),
@@ -49,8 +51,8 @@ impl LeaseService for Api {
         let leases = leases.into_iter().map(|l| v1::Lease {
             name: l.name,
             holder: l.holder.to_string(),
+            token: visible_token(&viewer, l.user.as_deref(), l.token),
             user: l.user.unwrap_or_default(),
-            token: l.token,
             ttl_ms: l.ttl_ms,
             left_ms: l.left_ms,
             bad: l.bad.unwrap_or_default(),
@@ -59,12 +61,17 @@ impl LeaseService for Api {
     }
 }
 
+/// The token of a lease as `viewer` may see it: it is the key to what the lease guards, so only its user and operators do.
+pub(super) fn visible_token(viewer: &Principal, user: Option<&str>, token: u64) -> Option<u64> {
+    (is_operator(viewer) || user == Some(viewer.name.as_str())).then_some(token)
+}
+
 impl Api {
     async fn held(&self, ask: &Ask, name: String, user: String) -> Result<Response<v1::Lease>, Status> {
         match self.quorum.call(ask, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Lease { token, ttl_ms } => {
                 let holder = self.context.me.to_string();
-                Ok(Response::new(v1::Lease { name, holder, user, token, ttl_ms, left_ms: Some(ttl_ms), bad: String::new() }))
+                Ok(Response::new(v1::Lease { name, holder, user, token: Some(token), ttl_ms, left_ms: Some(ttl_ms), bad: String::new() }))
             }
             other => Err(unexpected(&other)),
         }

@@ -3,12 +3,13 @@
 
 use super::Api;
 use super::allocations::{ANSWER, Streamed};
+use super::leases::visible_token;
 use super::refusal::status;
 use crate::places::Place;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_api::v1::watch_service_server::WatchService;
-use lattice_model::{Generation, Resources, Revision};
+use lattice_model::{Generation, Principal, Resources, Revision};
 use lattice_quorum::client::CallError;
 use lattice_quorum::following::{Following, News};
 use lattice_quorum::pack::with_causes;
@@ -58,7 +59,7 @@ impl WatchService for Api {
         // A reader that stands still is not to hold up what this agent itself asks.
         let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
         let following = Following::new(quorum, WatchRequest { since, ..wanted });
-        let watch = Watch { following, uid, out };
+        let watch = Watch { following, uid, viewer: caller.principal, out };
         tokio::spawn(async move {
             watch.run().await;
             drop(place);
@@ -82,6 +83,7 @@ struct Watch {
     following: Following,
     /// Whose allocations alone: a member of the version before sends everybody's.
     uid: Option<u32>,
+    viewer: Principal,
     out: mpsc::Sender<Result<v1::WatchEvent, Status>>,
 }
 
@@ -127,7 +129,7 @@ impl Watch {
         let place = self.following.place().map(|p| v1::WatchPlace { generation: p.generation.0, revision: p.revision.0 });
         let mut parts = changes.chunks(CHANGES_MAX).peekable();
         loop {
-            let part = event(parts.next().unwrap_or_default(), self.uid);
+            let part = event(parts.next().unwrap_or_default(), self.uid, &self.viewer);
             let more = parts.peek().is_some();
             self.send(v1::WatchEvent { list, more, place: place.filter(|_| !more), ..part }).await?;
             if !more {
@@ -141,7 +143,7 @@ impl Watch {
     }
 }
 
-fn event(changes: &[Change], uid: Option<u32>) -> v1::WatchEvent {
+fn event(changes: &[Change], uid: Option<u32>, viewer: &Principal) -> v1::WatchEvent {
     let mut event = v1::WatchEvent::default();
     for change in changes {
         match change {
@@ -153,7 +155,7 @@ fn event(changes: &[Change], uid: Option<u32>) -> v1::WatchEvent {
                 name: lease.name.clone(),
                 holder: lease.holder.to_string(),
                 user: lease.user.clone().unwrap_or_default(),
-                token: lease.token,
+                token: visible_token(viewer, lease.user.as_deref(), lease.token),
                 ttl_ms: lease.ttl_ms,
                 left_ms: None,
                 bad: String::new(),

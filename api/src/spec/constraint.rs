@@ -2,6 +2,7 @@
 //! is a feature as well, and one that is not known here is a feature with a value.
 
 use crate::v1;
+use lattice_model::NodeId;
 use lattice_model::constraint::{Constraints, GPU_TYPE, UNIFIED_MEMORY};
 use lattice_model::spec::SpecError;
 
@@ -37,6 +38,13 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} wants a model, such as {GPU_TYPE}=GH200"))),
             feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),
             key => constraints.features.extend([format!("{key}={value}")]),
+        }
+    }
+    for name in resources.into_iter().flat_map(|r| &r.nodelist) {
+        let node = name.parse::<NodeId>().map_err(|why| SpecError::Invalid { field: "nodelist", why: why.to_string() })?;
+        if !constraints.nodes.insert(node) {
+            let why = format!("{name} is named twice: an allocation has each of its nodes once");
+            return Err(SpecError::Invalid { field: "nodelist", why });
         }
     }
     Ok((constraints, memory_policy))

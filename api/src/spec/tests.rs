@@ -353,17 +353,23 @@ prop_compose! {
             Entrypoint::Command { .. } if others < nodes * tasks_per_node => launch.ranks = others + 1,
             Entrypoint::Command { .. } | Entrypoint::Script { .. } => launch.shape.programs.clear(),
         }
+        if launch.shape.programs.is_empty() && requeues_max % 3 == 0 {
+            launch.ranks = nodes * tasks_per_node;
+        }
         if share.is_some_and(|(cores, ..)| cores < launch.shape.cpus_per_task * tasks_per_node) {
             launch.shape.cpus_per_task = 0;
         }
         let (features, gpus, gib) = constraints;
-        let constraints = Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1 };
+        let listed = if gib % 3 == 1 && nodes < 100 { nodes } else { 0 };
+        let named = (1..=listed).map(|n| format!("n{n}").parse().unwrap()).collect();
+        let constraints = Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named };
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes, tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: seconds.map(Duration::from_secs),
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Image { path: path.into(), sha256 }),
+            submit_dir: Some("/elsewhere".into()).filter(|_| requeues_max % 2 == 1),
             working_dir: dir.into(),
             env, requeue, requeues_max, preemption_class, data, liveness_probe, pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
             sensitive: false,
@@ -413,4 +419,37 @@ fn gpus_of_tasks_are_asked_for_with_a_part_of_a_node() {
     assert!(matches!(to_model(&message), Err(SpecError::Invalid { field: "gpus-per-task", .. })));
     message.binding = Some(v1::RankBinding { cpu_bind: "threads".into(), ..Default::default() });
     assert!(matches!(to_model(&message), Err(SpecError::Invalid { field: "cpu-bind", .. })));
+}
+
+#[test]
+fn cores_of_tasks_are_asked_for_with_a_part_of_a_node() {
+    let mut message = from_model(&AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, std::path::Path::new("/")));
+    message.tasks_per_node = 3;
+    message.launch = Some(v1::LaunchShape { cpus_per_task: 2, ..Default::default() });
+    assert_eq!(to_model(&message).unwrap().share, None, "a whole node has all of its cores");
+    message.resources.as_mut().unwrap().memory_bytes = 1 << 30;
+    assert_eq!(to_model(&message).unwrap().share.unwrap().cores, 6);
+    message.resources.as_mut().unwrap().cpus = 5;
+    assert!(matches!(to_model(&message), Err(SpecError::Invalid { field: "cpus-per-task", .. })));
+}
+
+#[test]
+fn nodes_by_name_are_as_many_as_are_asked_for_and_each_once() {
+    let named = |names: &[&str], nodes: u32| {
+        let mut message =
+            from_model(&AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, std::path::Path::new("/")));
+        let resources = message.resources.as_mut().unwrap();
+        resources.nodes = nodes;
+        resources.nodelist = names.iter().map(|name| (*name).to_owned()).collect();
+        to_model(&message).map(|spec| spec.constraints.nodes.len())
+    };
+    assert_eq!(named(&["n1", "n2"], 2), Ok(2));
+    for (names, nodes, why) in
+        [(&["n1"][..], 2, "named: 1, asked for: 2"), (&["n1", "n1"], 2, "twice"), (&["n1", "n2"], 1, "leave -N out"), (&["a b"], 1, "a b")]
+    {
+        match named(names, nodes) {
+            Err(SpecError::Invalid { field: "nodelist", why: told }) => assert!(told.contains(why), "{told}"),
+            other => panic!("{names:?} {nodes}: {other:?}"),
+        }
+    }
 }

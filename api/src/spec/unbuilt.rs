@@ -43,6 +43,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         session: _,
         hold: _,
         launch: _,
+        submit_dir: _,
     } = spec;
     not_built("--intent", !intent.is_empty())?;
     if let Some(v1::Environment { uenv: _, view, image, sha256: _ }) = environment {
@@ -59,6 +60,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         memory_gb: _,
         gpus: _,
         memory_bytes: _,
+        nodelist: _,
     }) = resources
     {
         not_built("--nodes=MIN-MAX", *nodes_max != 0 && nodes_max != nodes)?;

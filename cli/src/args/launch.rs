@@ -6,7 +6,7 @@ use lattice_model::Stdin;
 
 const LAUNCH_EXAMPLES: &str = "Examples:
   lattice launch ./simulate
-      in a script: the allocation's tasks-per-node on each of its nodes
+      in a script: the allocation's ranks, of -n or of tasks-per-node on each of its nodes
   lattice launch -n 4 --label hostname
       in a script: 4 ranks, each line with its rank
   lattice launch --alloc 1f0c9a4e hostname
@@ -27,9 +27,6 @@ const LAUNCH_EXAMPLES: &str = "Examples:
 #[derive(Args)]
 #[command(after_help = LAUNCH_EXAMPLES)]
 pub struct Launch {
-    /// Ranks in all
-    #[arg(short = 'n', long = "ntasks", value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub ranks: Option<u32>,
     /// Begin each line with its rank
     #[arg(short, long)]
     pub label: bool,
@@ -39,9 +36,6 @@ pub struct Launch {
     /// The ranks that read standard input: a rank's number, all or none [default: 0, of a pipe or a file]
     #[arg(short = 'i', long, alias = "input", value_name = "RANK", conflicts_with = "pty")]
     pub stdin: Option<Stdin>,
-    /// Inside an allocation: the node of each rank, in rank order: n1,n2,n1 or n[1-2],n1, or a file of such lines (a name with a /)
-    #[arg(short = 'w', long, value_name = "LIST", conflicts_with_all = ["nodes", "distribution"])]
-    pub nodelist: Option<String>,
     /// Inside an allocation: tell at the end how each rank ended, on stderr or into a file; as JSON with -o json
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub exit_table: Option<String>,

@@ -4,10 +4,11 @@ use crate::args::launch::Launch;
 use crate::exits::ExitTable;
 use crate::failure::{Exit, Failure};
 use crate::feeder::{self, Feeder};
-use crate::flags::{Nodes, Requeue, SubmitFlags};
+use crate::flags::{Requeue, SubmitFlags};
 use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, say_brought_down};
 use crate::interrupts::Interrupts;
 use crate::layout::{self, Programs};
+use crate::mistyped;
 use crate::patience::Patience;
 use crate::rank_files::RankFiles;
 use crate::request::{self, Program, Surroundings};
@@ -19,8 +20,8 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
 use lattice_api::v1::launch_input_request::Start;
+use lattice_model::Stdin;
 use lattice_model::input::STDIN_VARIABLE;
-use lattice_model::{Distribution, Stdin};
 use std::convert::Infallible;
 use tokio::sync::watch;
 
@@ -34,6 +35,10 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
     if args.command.first().is_some_and(|first| first == "--") {
         args.command.remove(0);
     }
+    // What the parser does not know as an option it takes for the program.
+    if let Some(option) = args.command.first().filter(|first| first.starts_with('-')) {
+        return Err(mistyped::unknown("launch", option.split('=').next().unwrap_or(option), None));
+    }
     let inside = args.alloc.clone().or_else(|| std::env::var(ALLOCATION_VARIABLE).ok().filter(|id| !id.is_empty()));
     match inside {
         Some(typed) => within(session, &typed, args).await,
@@ -42,15 +47,14 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
 }
 
 async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
-    let of_a_launch = [("--nodelist", args.nodelist.is_some()), ("--exit-table", args.exit_table.is_some())];
-    if let Some((flag, _)) = of_a_launch.into_iter().find(|(_, given)| *given) {
-        return Err(Failure::usage(format!("{flag} is of a launch inside an allocation, and this one becomes a job of its own"))
+    if args.exit_table.is_some() {
+        return Err(Failure::usage("--exit-table is of a launch inside an allocation, and this one becomes a job of its own")
             .hint("say --alloc ID, or put the launch into a script"));
     }
     check_output(&args)?;
     let pty = if args.pty { Some(typist::size()?) } else { None };
-    let Programs { first, behind, ranks } = layout::programs(args.command, args.ranks)?;
-    let (flags, ranks) = job_flags(args.flags, ranks)?;
+    let Programs { first, behind, ranks } = layout::programs(args.command, args.flags.ranks)?;
+    let flags = SubmitFlags { ranks, ..args.flags };
     let around = Surroundings::look(flags.export)?;
     let dir = around.dir.clone();
     let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
@@ -65,7 +69,7 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     spec.env.extend(input_variable(stdin));
     // Who looks on sees it fail, and says himself whether it begins again.
     let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
-    let launch = v1::LaunchShape { programs: behind, ranks, ..spec.launch.clone().unwrap_or_default() };
+    let launch = v1::LaunchShape { programs: behind, ..spec.launch.clone().unwrap_or_default() };
     let launch = Some(launch).filter(|shape| *shape != v1::LaunchShape::default());
     let spec = v1::AllocationSpec { pty, requeue, launch, ..spec };
     let client = session.connect().await?;
@@ -75,7 +79,7 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
         Stdin::None => Gives::Nothing,
         Stdin::Rank(_) | Stdin::All => Gives::Input(Feeder::default()),
     })?;
-    let submission = v1::SubmitRequest { id: uuid::Uuid::new_v4().to_string(), spec: Some(spec) };
+    let submission = v1::SubmitRequest { id: uuid::Uuid::new_v4().to_string(), spec: Some(spec), wait_for_nodes: flags.wait_for_nodes };
     let request = v1::LogsRequest { key: submission.id.clone(), follow: true, ..Default::default() };
     let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&dir, short(&submission.id))) } else { Screen::new(args.label) };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
@@ -104,32 +108,19 @@ fn check_output(args: &Launch) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The job's options with `-n` worked into nodes and ranks a node; and the ranks in all where these are fewer.
-fn job_flags(mut flags: SubmitFlags, ranks: Option<u32>) -> Result<(SubmitFlags, u32), Failure> {
-    let fits = shape(ranks, flags.nodes.map(|n| n.least), flags.tasks_per_node, plane(&flags)).map_err(Failure::usage)?;
-    // A range is left as it is for the server to refuse by name.
-    flags.nodes.get_or_insert(Nodes { least: fits.nodes, most: None });
-    flags.tasks_per_node = Some(fits.tasks_per_node);
-    let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
-    Ok((flags, if fits.ranks < everywhere { fits.ranks } else { 0 }))
-}
-
-fn plane(flags: &SubmitFlags) -> Option<u32> {
-    match flags.layout.distribution {
-        Some(Distribution::Plane(size)) => Some(size),
-        Some(Distribution::Block | Distribution::Cyclic | Distribution::Explicit(_)) | None => None,
-    }
-}
-
 async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
     if let Some(flag) = args.flags.of_an_allocation() {
         return Err(Failure::usage(format!("{flag} is of an allocation: it cannot be given to a launch inside one"))
             .hint("give it to `lattice submit`, or in the script's #LATTICE lines"));
     }
     check_output(&args)?;
-    let Programs { first, behind, ranks: asked } = layout::programs(args.command, args.ranks)?;
-    let places = args.nodelist.as_deref().map(layout::places).transpose()?.unwrap_or_default();
+    if args.flags.nodelist.is_some() && (args.flags.nodes.is_some() || args.flags.layout.distribution.is_some()) {
+        return Err(Failure::usage("--nodelist places each rank of a launch inside an allocation: it cannot be given beside -N or -m"));
+    }
+    let Programs { first, behind, ranks: asked } = layout::programs(args.command, args.flags.ranks)?;
+    let places = args.flags.nodelist.as_deref().map(layout::places).transpose()?.unwrap_or_default();
     let around = Surroundings::look(args.flags.export)?;
+    let working_dir = args.flags.working_dir(&around.dir);
     let mut env = around.env;
     env.extend(args.flags.variables());
     let stdin = feeder::wanted(args.stdin, args.pty);
@@ -146,7 +137,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         argv: first,
         ranks,
         tasks_per_node,
-        working_dir: around.dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
+        working_dir: working_dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
         env,
         received: Vec::new(),
         pty: if args.pty { Some(typist::size()?) } else { None },
@@ -187,7 +178,7 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
         }
         (_, given) => given,
     };
-    let fits = shape(ranks, Some(nodes.least), tasks_per_node, plane(flags)).map_err(Failure::usage)?;
+    let fits = shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane()).map_err(Failure::usage)?;
     let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))? == fits.ranks;
     // Where it does not come out even, they are dealt out as evenly as it goes.
     Ok((fits.ranks, if evenly { fits.tasks_per_node } else { flags.tasks_per_node.unwrap_or(0) }))
@@ -324,22 +315,4 @@ async fn launch_once(
         }
     }
     Err(Failure::new(Exit::Unavailable, format!("the agent stopped following launch {} before it ended", short(&id))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_jobs_shape_comes_from_what_was_given() {
-        let nodes = |least| Some(Nodes { least, most: None });
-        let (flags, ranks) = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(6)).unwrap();
-        assert_eq!((flags.nodes, flags.tasks_per_node, ranks), (nodes(3), Some(2), 0));
-        let (flags, ranks) = job_flags(SubmitFlags::default(), Some(4)).unwrap();
-        assert_eq!((flags.nodes, flags.tasks_per_node, ranks), (nodes(1), Some(4), 0));
-        let (flags, ranks) = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(7)).unwrap();
-        assert_eq!((flags.tasks_per_node, ranks), (Some(3), 7));
-        let refused = job_flags(SubmitFlags { nodes: nodes(3), ..Default::default() }, Some(2)).unwrap_err();
-        assert_eq!(refused.exit(), 2);
-    }
 }

@@ -58,10 +58,10 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
         args.names.iter().map(find).collect::<Result<_, _>>()?
     };
     for lease in &wanted {
-        answer(client.leases().revoke(v1::RevokeLeaseRequest { name: lease.name.clone(), token: Some(lease.token) })).await?;
+        answer(client.leases().revoke(v1::RevokeLeaseRequest { name: lease.name.clone(), token: lease.token })).await?;
     }
     match session.format() {
-        Format::Table => wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, l.token, whose(l)))),
+        Format::Table => wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, token(l), whose(l)))),
         Format::Data(notation) => notation.print(&wanted.iter().map(|l| json(l)).collect::<Vec<_>>()),
         Format::Name => print_names(wanted.iter().map(|l| l.name.as_str())),
     }
@@ -70,9 +70,9 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
 /// With `-o name` the token alone: what a script goes on with.
 fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
     match session.format() {
-        Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, lease.token, time(lease.ttl_ms))),
+        Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, token(lease), time(lease.ttl_ms))),
         Format::Data(notation) => notation.print(&json(lease)),
-        Format::Name => print_names([lease.token.to_string().as_str()]),
+        Format::Name => print_names([token(lease).as_str()]),
     }
 }
 
@@ -80,9 +80,14 @@ fn table(leases: &[v1::Lease], width: Width) -> String {
     let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "BAD"]);
     for l in leases {
         let left = l.left_ms.map(time).unwrap_or_default();
-        table.row(vec![l.name.clone(), l.token.to_string(), l.holder.clone(), l.user.clone(), left, l.bad.clone()]);
+        table.row(vec![l.name.clone(), token(l), l.holder.clone(), l.user.clone(), left, l.bad.clone()]);
     }
     table.shown(&["BAD"], width)
+}
+
+/// The token in a table; empty where the reader may not see it.
+pub fn token(lease: &v1::Lease) -> String {
+    lease.token.map(|token| token.to_string()).unwrap_or_default()
 }
 
 fn whose(lease: &v1::Lease) -> String {
@@ -113,15 +118,15 @@ mod tests {
             name: "build".into(),
             holder: "n1".into(),
             user: "ada".into(),
-            token: 7,
+            token: Some(7),
             ttl_ms: 30_000,
             left_ms: Some(29_540),
             bad: String::new(),
         };
-        let agents = v1::Lease { name: "scheduler/default".into(), user: String::new(), left_ms: None, ..good.clone() };
+        let agents = v1::Lease { name: "scheduler/default".into(), user: String::new(), token: None, left_ms: None, ..good.clone() };
         let want = "NAME               TOKEN  HOLDER  USER  ENDS IN\n\
                     build              7      n1      ada   29.5s\n\
-                    scheduler/default  7      n1      —     —\n";
+                    scheduler/default  —      n1      —     —\n";
         assert_eq!(table(&[good.clone(), agents], Width::Terse), want);
         assert!(table(&[v1::Lease { bad: "its holder is not registered".into(), ..good }], Width::Terse).contains("not registered"));
     }

@@ -44,7 +44,7 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     let mut client = session.connect().await?;
     // Before anything is submitted, so that none of these leaves an allocation behind unseen.
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
-    let id = Box::pin(submit(session, &client, spec)).await?;
+    let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` tells why, Ctrl-C cancels it", short(&id)));
     let left = tokio::select! {
         there = until_it_runs(session, &mut client, &id) => match there {

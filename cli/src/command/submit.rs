@@ -19,7 +19,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
             let said = directives::read(name, text)?;
             for warning in &said.warnings {
-                session.note(&format!("warning: {warning}"));
+                session.warn(warning);
             }
             (args.flags.over(said.flags), program)
         }
@@ -29,7 +29,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let around = Surroundings::look(flags.export)?;
     let spec = v1::AllocationSpec { hold: args.hold, ..request::specification(&flags, program, &session.settings, around)? };
     let client = session.connect().await?;
-    let id = Box::pin(submit(session, &client, spec)).await?;
+    let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     match session.format() {
         Format::Table if args.hold => {
             print(&format!("Submitted allocation {}, held until `lattice resume {0}`\n", short(&id)))?;
@@ -44,10 +44,13 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
 }
 
 /// Submits under a fresh id and remembers it as `@last`.
-pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec) -> Result<String, Failure> {
+pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
-    let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec) };
+    let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes };
     let submitted = answer(client.allocations().submit(request)).await?;
+    if !submitted.warning.is_empty() {
+        session.warn(&submitted.warning);
+    }
     session.remember(&submitted.id);
     Ok(submitted.id)
 }

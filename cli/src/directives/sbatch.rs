@@ -1,95 +1,269 @@
-//! `#SBATCH` options in our words (documents, "Compatibility API": command mapping).
+//! `#SBATCH` options in our words (documents, "Compatibility API": command mapping). One table says what becomes of each.
 
+use super::slurm_values::{self, ValueError};
 use lattice_model::duration::{self, BareNumber};
 
-/// One line, translated.
-pub struct Translated {
-    /// Options of `lattice submit`, or what is wrong with a value.
-    pub words: Result<Vec<String>, String>,
-    /// Options that are not known, as they were written.
-    pub unknown: Vec<String>,
-}
-
-/// How an option of Slurm is said here.
+/// What becomes of an option of Slurm's.
 #[derive(Clone, Copy)]
-enum Ours {
+pub enum Rule {
     /// The same value under this name.
     Value(&'static str),
     /// A time, minutes where it is a bare number.
     Time,
+    /// An amount of memory, MiB where it is a bare number.
+    Memory,
+    /// Generic resources, of which GPUs are known.
+    Gres,
+    /// GPUs of each node, with or without their type.
+    GpusPerNode,
+    /// Which variables the job gets.
+    Export,
     /// Without a value.
     Plain(&'static str),
+    /// It changes nothing of what runs: a warning, and whether a value follows.
+    Harmless(bool),
+    /// It changes what runs, and cannot be honoured: what it asks for, and what to do.
+    Refused(&'static str),
 }
 
-/// `--array` and `--dependency` change what runs and when, so they are translated although the server refuses them so far.
-const KNOWN: [(&str, Option<char>, Ours); 13] = [
-    ("nodes", Some('N'), Ours::Value("--nodes")),
-    ("ntasks-per-node", None, Ours::Value("--tasks-per-node")),
-    ("time", Some('t'), Ours::Time),
-    ("job-name", Some('J'), Ours::Value("--name")),
-    ("uenv", None, Ours::Value("--uenv")),
-    ("account", Some('A'), Ours::Value("--tenant")),
-    ("constraint", Some('C'), Ours::Value("--constraint")),
-    ("partition", Some('p'), Ours::Value("--vcluster")),
-    ("requeue", None, Ours::Plain("--requeue=on_node_failure")),
-    ("no-requeue", None, Ours::Plain("--requeue=never")),
-    ("export", None, Ours::Value("--export")),
-    ("array", Some('a'), Ours::Value("--task-group")),
-    ("dependency", Some('d'), Ours::Value("--depends-on")),
+/// An option of `sbatch`.
+pub struct SlurmOption {
+    pub long: &'static str,
+    pub short: Option<char>,
+    pub rule: Rule,
+}
+
+const fn option(long: &'static str, rule: Rule) -> SlurmOption {
+    SlurmOption { long, short: None, rule }
+}
+
+const fn lettered(short: char, long: &'static str, rule: Rule) -> SlurmOption {
+    SlurmOption { long, short: Some(short), rule }
+}
+
+const LEAVE_OUT: &str = "leave it out";
+const FILES_ARE_KEPT: &str =
+    "the output is kept for `lattice logs`, on stdout and stderr apart; a script writes files of its own with `exec >FILE 2>&1`";
+const BY_NODES: &str = "say nodes, ranks and cores by -N, -n, --ntasks-per-node and -c";
+const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their names (-w)";
+const GPUS_BY_NODE: &str = "say --gpus-per-node or --gpus-per-task";
+const NO_ARRAYS: &str = "job arrays are not built yet; submit once for each index, in a loop";
+const NO_DEPENDENCIES: &str = "dependencies are not built yet; have the job before submit this one as its last command";
+const NO_HOLD: &str = "work that waits for a time or a release is not built yet; submit it when it may run";
+const OF_SBATCH: &str = "it is of the submitting command, not of the job";
+
+/// Each option of `sbatch`, sorted by name. What is not here is refused as well.
+pub const OPTIONS: &[SlurmOption] = &[
+    lettered('A', "account", Rule::Value("--tenant")),
+    option("acctg-freq", Rule::Harmless(true)),
+    lettered('a', "array", Rule::Refused(NO_ARRAYS)),
+    option("batch", Rule::Refused(NODES_BY_FEATURES)),
+    option("bb", Rule::Refused("burst buffers are not known; --scratch-per-node asks for space on each node")),
+    option("bbf", Rule::Refused("burst buffers are not known; --scratch-per-node asks for space on each node")),
+    lettered('b', "begin", Rule::Refused(NO_HOLD)),
+    lettered('D', "chdir", Rule::Value("--chdir")),
+    option("cluster-constraint", Rule::Refused("there is one cluster; leave it out")),
+    lettered('M', "clusters", Rule::Refused("there is one cluster; choose another one's agent with --endpoint")),
+    option("comment", Rule::Harmless(true)),
+    lettered('C', "constraint", Rule::Value("--constraint")),
+    option("container", Rule::Refused("say --uenv=IMAGE")),
+    option("container-id", Rule::Refused("say --uenv=IMAGE")),
+    option("contiguous", Rule::Refused(NODES_BY_FEATURES)),
+    lettered('S', "core-spec", Rule::Refused("cores are not set aside for the system; say -c")),
+    option("cores-per-socket", Rule::Refused(NODES_BY_FEATURES)),
+    option("cpu-freq", Rule::Refused("frequencies are not set; leave it out")),
+    option("cpus-per-gpu", Rule::Refused("say -c and --gpus-per-task")),
+    lettered('c', "cpus-per-task", Rule::Value("--cpus-per-task")),
+    option("deadline", Rule::Refused(NO_HOLD)),
+    option("delay-boot", Rule::Refused(NODES_BY_FEATURES)),
+    lettered('d', "dependency", Rule::Refused(NO_DEPENDENCIES)),
+    lettered('m', "distribution", Rule::Value("--distribution")),
+    lettered('e', "error", Rule::Refused(FILES_ARE_KEPT)),
+    lettered('x', "exclude", Rule::Refused(NODES_BY_FEATURES)),
+    option("exclusive", Rule::Plain("--exclusive")),
+    option("export", Rule::Export),
+    option("export-file", Rule::Refused("have the script read the file: `. FILE`")),
+    option("extra", Rule::Refused(NODES_BY_FEATURES)),
+    lettered('B', "extra-node-info", Rule::Refused(NODES_BY_FEATURES)),
+    option("get-user-env", Rule::Refused("begin the script with `#!/bin/bash -l` for a login shell's environment")),
+    option("gid", Rule::Refused("a job runs with its submitter's groups; leave it out")),
+    option("gpu-bind", Rule::Value("--gpu-bind")),
+    option("gpu-freq", Rule::Refused("frequencies are not set; leave it out")),
+    lettered('G', "gpus", Rule::Refused("it counts the GPUs of all nodes together; say --gpus-per-node or --gpus-per-task")),
+    option("gpus-per-node", Rule::GpusPerNode),
+    option("gpus-per-socket", Rule::Refused(GPUS_BY_NODE)),
+    option("gpus-per-task", Rule::Value("--gpus-per-task")),
+    option("gres", Rule::Gres),
+    option("gres-flags", Rule::Refused("say --gpu-bind=closest or --gpu-bind=none")),
+    lettered('h', "help", Rule::Refused(OF_SBATCH)),
+    option("hint", Rule::Refused("say -c, --cpu-bind and --ntasks-per-node")),
+    lettered('H', "hold", Rule::Refused(NO_HOLD)),
+    option("ignore-pbs", Rule::Harmless(false)),
+    lettered('i', "input", Rule::Refused("a script's standard input is empty; redirect it in the script: `program <FILE`")),
+    lettered('J', "job-name", Rule::Value("--name")),
+    option("kill-on-invalid-dep", Rule::Refused(NO_DEPENDENCIES)),
+    lettered('L', "licenses", Rule::Refused("licenses are not counted; leave it out where the program waits for one itself")),
+    option("mail-type", Rule::Harmless(true)),
+    option("mail-user", Rule::Harmless(true)),
+    option("mcs-label", Rule::Refused(LEAVE_OUT)),
+    option("mem", Rule::Memory),
+    option("mem-bind", Rule::Refused("say --memory-policy in a #LATTICE line")),
+    option("mem-per-cpu", Rule::Refused("say the memory of each node: --mem=SIZE")),
+    option("mem-per-gpu", Rule::Refused("say the memory of each node: --mem=SIZE")),
+    option("mincpus", Rule::Refused(BY_NODES)),
+    option("network", Rule::Refused("say --network-domain in a #LATTICE line")),
+    option("nice", Rule::Refused("queues are served in the order of submission; leave it out")),
+    lettered('k', "no-kill", Rule::Refused("say --requeue, or --no-kill-on-bad-exit in a #LATTICE line")),
+    option("no-requeue", Rule::Plain("--requeue=never")),
+    lettered('F', "nodefile", Rule::Refused("say -w FILE, where FILE has a / in its name")),
+    lettered('w', "nodelist", Rule::Value("--nodelist")),
+    lettered('N', "nodes", Rule::Value("--nodes")),
+    lettered('n', "ntasks", Rule::Value("--ntasks")),
+    option("ntasks-per-core", Rule::Refused(BY_NODES)),
+    option("ntasks-per-gpu", Rule::Refused("say -n and --gpus-per-task")),
+    option("ntasks-per-node", Rule::Value("--tasks-per-node")),
+    option("ntasks-per-socket", Rule::Refused(BY_NODES)),
+    option("oom-kill-step", Rule::Refused(LEAVE_OUT)),
+    option("open-mode", Rule::Refused(FILES_ARE_KEPT)),
+    lettered('o', "output", Rule::Refused(FILES_ARE_KEPT)),
+    lettered('O', "overcommit", Rule::Refused(BY_NODES)),
+    lettered('s', "oversubscribe", Rule::Refused("ask for a share of each node: --mem, --gpus-per-node, or --cores in a #LATTICE line")),
+    option("parsable", Rule::Refused("it is of the submitting command: `lattice submit -o name` prints the id alone")),
+    lettered('p', "partition", Rule::Value("--vcluster")),
+    option("power", Rule::Refused(LEAVE_OUT)),
+    option("prefer", Rule::Refused(NODES_BY_FEATURES)),
+    option("priority", Rule::Refused("queues are served in the order of submission; leave it out")),
+    option("profile", Rule::Refused("`lattice telemetry` asks for close measurement of running work")),
+    option("propagate", Rule::Refused("set limits in the script with `ulimit`")),
+    lettered(
+        'q',
+        "qos",
+        Rule::Refused("there are no classes of service; the queue is -p, how hard it is to preempt --preemption-class in a #LATTICE line"),
+    ),
+    lettered('Q', "quiet", Rule::Harmless(false)),
+    option("reboot", Rule::Refused("nodes are not started again for a job; leave it out")),
+    option("requeue", Rule::Plain("--requeue=on_node_failure")),
+    option("reservation", Rule::Refused("there are no reservations; the queue is -p")),
+    option("resv-ports", Rule::Refused("ports are not reserved; leave it out")),
+    option("segment", Rule::Refused(NODES_BY_FEATURES)),
+    option(
+        "signal",
+        Rule::Refused(
+            "say --checkpoint=signal and --checkpoint-signal in a #LATTICE line: it is asked to save itself before its walltime ends",
+        ),
+    ),
+    option("sockets-per-node", Rule::Refused(NODES_BY_FEATURES)),
+    option("spread-job", Rule::Refused(BY_NODES)),
+    option("stepmgr", Rule::Refused(LEAVE_OUT)),
+    option("switches", Rule::Refused(NODES_BY_FEATURES)),
+    option("test-only", Rule::Refused(OF_SBATCH)),
+    option("thread-spec", Rule::Refused("threads are not set aside for the system; say -c")),
+    option("threads-per-core", Rule::Refused("say -c and --cpu-bind")),
+    lettered('t', "time", Rule::Time),
+    option("time-min", Rule::Refused("a job has one walltime; say -t")),
+    option("tmp", Rule::Refused("say --scratch-per-node=SIZE in a #LATTICE line")),
+    option("tres-bind", Rule::Refused("say --gpu-bind")),
+    option("tres-per-task", Rule::Refused("say -c and --gpus-per-task")),
+    option("uenv", Rule::Value("--uenv")),
+    option("uid", Rule::Refused("a job runs as its submitter; leave it out")),
+    option("usage", Rule::Refused(OF_SBATCH)),
+    option("use-min-nodes", Rule::Refused(BY_NODES)),
+    lettered('v', "verbose", Rule::Harmless(false)),
+    lettered('V', "version", Rule::Refused(OF_SBATCH)),
+    option("view", Rule::Value("--view")),
+    lettered('W', "wait", Rule::Refused("it is of the submitting command; `lattice logs -f ID` follows the job to its end")),
+    option("wait-all-nodes", Rule::Refused("a job always begins when all its nodes are ready; leave it out")),
+    option("wckey", Rule::Harmless(true)),
+    option("wrap", Rule::Refused("`lattice submit -- sh -c COMMAND` runs a command without a script")),
+    option("x11", Rule::Refused("`lattice session` opens a terminal; displays are not forwarded")),
 ];
 
+/// One line, translated.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Translated {
+    /// Options of `lattice submit`.
+    pub words: Vec<String>,
+    /// Options that change nothing of what runs, as they were written.
+    pub ignored: Vec<String>,
+}
+
+/// Why a line is refused: what is wrong, and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SbatchError {
+    pub what: String,
+    pub hint: Option<String>,
+}
+
 /// Translates the words of one line.
-pub fn translate(words: &[String]) -> Translated {
-    let mut translated = Translated { words: Ok(Vec::new()), unknown: Vec::new() };
+///
+/// # Errors
+/// The first option that would change what runs and is not honoured, or whose value is wrong.
+pub fn translate(words: &[String]) -> Result<Translated, SbatchError> {
+    let mut translated = Translated::default();
     let mut rest = words.iter().peekable();
     while let Some(word) = rest.next() {
         let (known, mut value) = look_up(word);
-        let mut next_is_value = || rest.peek().is_some_and(|next| !next.starts_with('-'));
-        let Some(ours) = known else {
-            translated.unknown.push(word.clone());
-            // Its value, where that stands apart.
-            if value.is_none() && word.starts_with('-') && next_is_value() {
-                rest.next();
-            }
-            continue;
-        };
-        if value.is_none() && !matches!(ours, Ours::Plain(_)) && next_is_value() {
+        let rule = known.ok_or_else(|| unknown(word))?.rule;
+        let takes_value = !matches!(rule, Rule::Plain(_) | Rule::Harmless(false));
+        if value.is_none() && takes_value && rest.peek().is_some_and(|next| !next.starts_with('-')) {
             value = rest.next().cloned();
         }
-        if let Ok(out) = &mut translated.words {
-            match said(ours, value, word) {
-                Ok(option) => out.push(option),
-                Err(why) => translated.words = Err(why),
+        match rule {
+            Rule::Harmless(_) => translated.ignored.push(word.clone()),
+            Rule::Refused(remedy) => {
+                return Err(SbatchError {
+                    what: format!("{word}: it is not honoured, and the job would not be what was asked for"),
+                    hint: Some(remedy.to_owned()),
+                });
+            }
+            Rule::Plain("--exclusive") if value.is_some() => {
+                let hint = "say --exclusive alone: whole nodes, shared with nobody".to_owned();
+                return Err(SbatchError { what: format!("{word}: only whole nodes can be asked for"), hint: Some(hint) });
+            }
+            Rule::Plain(ours) => translated.words.push(ours.to_owned()),
+            Rule::Value(_) | Rule::Time | Rule::Memory | Rule::Gres | Rule::GpusPerNode | Rule::Export => {
+                let missing = || SbatchError { what: format!("{word}: a value is needed"), hint: None };
+                let ours = with_value(rule, &value.ok_or_else(missing)?);
+                translated.words.extend(ours.map_err(|why| SbatchError { what: format!("{word}: {why}"), hint: None })?);
             }
         }
     }
-    translated
+    Ok(translated)
 }
 
-fn said(ours: Ours, value: Option<String>, word: &str) -> Result<String, String> {
-    let value = || value.ok_or_else(|| format!("{word}: a value is needed"));
-    match ours {
-        Ours::Value(name) => Ok(format!("{name}={}", value()?)),
-        Ours::Time => {
-            let time = duration::parse(&value()?, BareNumber::Minutes).map_err(|error| format!("{word}: {error}"))?;
-            Ok(format!("--walltime={}s", time.as_secs()))
+/// Our options for one of Slurm's and its value.
+fn with_value(rule: Rule, value: &str) -> Result<Vec<String>, ValueError> {
+    match rule {
+        Rule::Value(name) => Ok(vec![format!("{name}={value}")]),
+        Rule::Time => {
+            let time = duration::parse(value, BareNumber::Minutes)?;
+            Ok(vec![format!("--walltime={}s", time.as_secs())])
         }
-        Ours::Plain(option) => Ok(option.to_owned()),
+        Rule::Memory => slurm_values::memory(value),
+        Rule::Gres => slurm_values::gres(value),
+        Rule::GpusPerNode => slurm_values::gpus(value),
+        Rule::Export => slurm_values::export(value),
+        Rule::Plain(_) | Rule::Harmless(_) | Rule::Refused(_) => Ok(Vec::new()),
     }
+}
+
+fn unknown(word: &str) -> SbatchError {
+    let hint = "what is not known might change the job, so it is not left out; `lattice submit --help` lists the options";
+    SbatchError { what: format!("{word}: there is no such option"), hint: Some(hint.to_owned()) }
 }
 
 /// The option that a word is, with the value that is joined to it.
-fn look_up(word: &str) -> (Option<Ours>, Option<String>) {
+pub fn look_up(word: &str) -> (Option<&'static SlurmOption>, Option<String>) {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = match long.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (long, None),
         };
-        return (KNOWN.iter().find(|(known, ..)| *known == name).map(|known| known.2), value);
+        return (OPTIONS.iter().find(|option| option.long == name), value);
     }
     let mut chars = word.chars();
     let letter = if chars.next() == Some('-') { chars.next() } else { None };
     let joined = chars.as_str();
     let value = (letter.is_some() && !joined.is_empty()).then(|| joined.strip_prefix('=').unwrap_or(joined).to_owned());
-    (KNOWN.iter().find(|(_, short, _)| letter.is_some() && *short == letter).map(|known| known.2), value)
+    (OPTIONS.iter().find(|option| letter.is_some() && option.short == letter), value)
 }

@@ -56,13 +56,13 @@ fn constraints_and_memory_policies_stand_where_the_other_options_do() {
 }
 
 #[test]
-fn slurms_times_count_in_minutes() {
+fn times_count_in_minutes() {
     for (text, seconds) in [("90", 5400), ("90:30", 5430), ("1:00:00", 3600), ("1-0", 86_400), ("2-12:30", 217_800)] {
         for line in [format!("--time={text}"), format!("-t {text}"), format!("-t{text}")] {
             assert_eq!(flags(&format!("#SBATCH {line}\n")).walltime, Some(Duration::from_secs(seconds)), "{line}");
         }
     }
-    assert_eq!(flags("#LATTICE --time=90\n").walltime, Some(Duration::from_secs(90)));
+    assert_eq!(flags("#LATTICE --time=90\n").walltime, Some(Duration::from_secs(5400)), "the same number is the same time everywhere");
 }
 
 #[test]
@@ -78,25 +78,96 @@ fn lines_stop_at_the_first_command() {
     assert_eq!(flags("#!/bin/sh\r\n#LATTICE --nodes=4\r\n").nodes, nodes(4));
 }
 
+/// Each option of Slurm's that is honoured, a value that it may have, and what comes of it.
+const HONOURED: [(&str, &str); 22] = [
+    ("--account=ml", "--tenant=ml"),
+    ("--chdir=/scratch/x", "--chdir=/scratch/x"),
+    ("--constraint=gpu&nvme_scratch", "--constraint=gpu&nvme_scratch"),
+    ("--cpus-per-task=8", "--cpus-per-task=8"),
+    ("--distribution=cyclic", "--distribution=cyclic"),
+    ("--exclusive", "--exclusive"),
+    ("--export=ALL,A=1", "--export=all --env=A=1"),
+    ("--gpu-bind=closest", "--gpu-bind=closest"),
+    ("--gpus-per-node=a100:4", "--gpus=4 --constraint=gpu_type=a100"),
+    ("--gpus-per-task=1", "--gpus-per-task=1"),
+    ("--gres=gpu:4", "--gpus=4"),
+    ("--job-name=x", "--name=x"),
+    ("--mem=4096", "--mem=4096M"),
+    ("--no-requeue", "--requeue=never"),
+    ("--nodelist=n[1-2]", "--nodelist=n[1-2]"),
+    ("--nodes=2", "--nodes=2"),
+    ("--ntasks=8", "--ntasks=8"),
+    ("--ntasks-per-node=4", "--tasks-per-node=4"),
+    ("--partition=debug", "--vcluster=debug"),
+    ("--requeue", "--requeue=on_node_failure"),
+    ("--time=90", "--walltime=5400s"),
+    ("--uenv=/images/a.sqfs", "--uenv=/images/a.sqfs"),
+];
+/// Those that change nothing of what runs.
+const HARMLESS: [&str; 8] =
+    ["--acctg-freq=30", "--comment=x", "--ignore-pbs", "--mail-type=END", "--mail-user=a@b", "--quiet", "--verbose", "--wckey=x"];
+
 #[test]
-fn what_slurm_alone_knows_is_warned_about() {
-    let read = read("job.sh", "#!/bin/sh\n#SBATCH --gres=gpu:4 -N 2\n#SBATCH --mem 4G --nodes=3 -c 8\n#SBATCH gibberish\n").unwrap();
-    assert_eq!(read.flags.nodes, nodes(3));
-    assert_eq!(
-        read.warnings,
-        [
-            "job.sh line 2: #SBATCH --gres=gpu:4 is not known here and left out",
-            "job.sh line 3: #SBATCH --mem is not known here and left out",
-            "job.sh line 3: #SBATCH -c is not known here and left out",
-            "job.sh line 4: #SBATCH gibberish is not known here and left out",
-        ]
-    );
+fn the_table_says_of_each_option_what_becomes_of_it() {
+    let name = |written: &str| written.trim_start_matches('-').split('=').next().unwrap().to_owned();
+    for pair in sbatch::OPTIONS.windows(2) {
+        assert!(pair[0].long < pair[1].long, "{} comes before {}", pair[1].long, pair[0].long);
+    }
+    let mut rest: std::collections::BTreeSet<String> = sbatch::OPTIONS.iter().map(|option| option.long.to_owned()).collect();
+    for (written, ours) in HONOURED {
+        assert!(rest.remove(&name(written)), "{written} is not in the table");
+        let words = sbatch::translate(&[written.to_owned()]).unwrap().words;
+        assert_eq!(words.join(" "), ours, "{written}");
+        let read = read("job.sh", &format!("#SBATCH {written}\n")).unwrap();
+        assert!(read.flags != SubmitFlags::default() && read.warnings.is_empty(), "{written}");
+    }
+    for written in HARMLESS {
+        assert!(rest.remove(&name(written)), "{written} is not in the table");
+        let read = read("job.sh", &format!("#!/bin/sh\n#SBATCH {written} -N 2\n")).unwrap();
+        assert_eq!(read.flags.nodes, nodes(2), "{written}");
+        assert_eq!(read.warnings, [format!("job.sh line 2: #SBATCH {written} changes nothing of what runs, and is ignored")]);
+    }
+    // It is handed on as it is, and the server refuses it by name.
+    assert!(rest.remove("view"));
+    for option in rest {
+        let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH --{option}=1\n")).unwrap_err();
+        assert_eq!(failure.exit(), 2, "{option}");
+        let (what, hint) = (failure.what(), failure.text());
+        assert!(what.starts_with(&format!("job.sh line 2: #SBATCH --{option}=1: it is not honoured")), "{what}");
+        assert!(hint.contains("\nhint: "), "{hint}");
+    }
 }
 
 #[test]
-fn what_changes_the_work_is_not_left_out() {
-    assert_eq!(flags("#SBATCH --array=0-9%2\n").unbuilt.first(), Some("--task-group"));
-    assert_eq!(flags("#SBATCH -d afterok:12\n").unbuilt.first(), Some("--depends-on"));
+fn letters_mean_what_their_words_mean() {
+    let read = flags("#SBATCH -N 2 -n 8 -c 4 -t 90 -J x -p debug -A ml -D sub -w n1,n2 -m cyclic -C gpu\n");
+    let long = flags(
+        "#SBATCH --nodes=2 --ntasks=8 --cpus-per-task=4 --time=90 --job-name=x --partition=debug --account=ml --chdir=sub\n#SBATCH --nodelist=n1,n2 --distribution=cyclic --constraint=gpu\n",
+    );
+    assert_eq!(read, long);
+    assert_eq!((read.ranks, read.layout.cpus_per_task, read.chdir.as_deref()), (Some(8), Some(4), Some("sub")));
+    assert!(read.layout.slurm_env, "what Slurm would set is there");
+    for letter in
+        ["-a 0-9", "-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-d afterok:12", "-x n1", "-H", "-W", "-q high", "-L m"]
+    {
+        let failure = super::read("job.sh", &format!("#SBATCH {letter}\n")).unwrap_err();
+        assert!(failure.text().contains("it is not honoured"), "{}", failure.text());
+    }
+}
+
+#[test]
+fn what_is_not_known_is_refused_with_its_line() {
+    for (line, told) in [
+        ("--gibberish=1", "job.sh line 2: #SBATCH --gibberish=1: there is no such option"),
+        ("gibberish", "job.sh line 2: #SBATCH gibberish: there is no such option"),
+        ("-Z", "job.sh line 2: #SBATCH -Z: there is no such option"),
+        ("--exclusive=user", "job.sh line 2: #SBATCH --exclusive=user: only whole nodes"),
+        ("--gres=nvme:1", "job.sh line 2: #SBATCH --gres=nvme:1: \"nvme:1\" is not known"),
+        ("--mem=0", "job.sh line 2: #SBATCH --mem=0: all memory"),
+    ] {
+        let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err();
+        assert!(failure.what().starts_with(told) && failure.exit() == 2, "{}", failure.text());
+    }
 }
 
 #[test]

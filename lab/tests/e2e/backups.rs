@@ -170,11 +170,11 @@ fn plan(w: &World) {
 }
 
 fn restored(w: &World) {
-    let kept = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let kept = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     let (code, said) = quorum(w, 1, &["backup"]);
     assert_eq!(code, 0, "{said}");
     let name = said.lines().next().unwrap().to_owned();
-    let lost = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let lost = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     let before = generation(w);
     let (code, said) = quorum(w, 1, &["restore", "--backup", &name, "--yes"]);
     assert!(code == 1 && said.contains("in use"), "{said}");
@@ -222,7 +222,7 @@ fn recovered(w: &World) {
     let before = generation(w);
     w.ok(&["cancel", &waits]);
     w.wait_log(&unknown, "up");
-    w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     let (code, said) = quorum(w, 1, &["recover", "--yes"]);
     assert!(code == 1 && said.contains("is not empty"), "{said}");
 

@@ -116,7 +116,7 @@ async fn list(hosts: &Hosts, members: &mut Members) {
 
     hosts.slow_disk(follower, Duration::from_millis(700)).unwrap();
     let share = ClaimShare { node: nodes[0].id.clone(), resources: nodes[0].size, hold_revision: nodes[0].hold_revision };
-    let claim = Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares: vec![share] });
+    let claim = Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares: vec![share], by: None });
     let claimed = match client.call(&claim, PATIENCE).await {
         Ok(Answer::Claimed { revision, .. }) => revision,
         other => panic!("{other:?}"),

@@ -71,8 +71,21 @@ static LEADERS: Group = Group {
     },
 };
 
+/// Some nodes are Down already when another leads.
+static DEAD: Group = Group {
+    theme: "fencing",
+    name: "fencing-dead",
+    nodes: 5,
+    quorum: 3,
+    tweak: |o| {
+        (o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (200, 1_000, 1_000);
+        o.member_lines = format!("run_lease_ms: {}\nnode_cut_off_ms: 0\n", LEASE.as_millis());
+    },
+};
+
 pub fn trials() -> Vec<Trial> {
     vec![
+        DEAD.test("nodes_that_are_down_already_keep_no_other_from_being_down_under_a_new_leader", &[], dead_before),
         LEADERS.test("a_silent_node_has_the_whole_time_again_under_a_new_leader", &[], fresh_clocks),
         CROWD.test("many_nodes_silent_at_once_are_an_operators_to_decide", &[], crowd),
         FENCING.test("what_stops_ends_at_its_lapse_and_runs_elsewhere_only_then", &[], stops),
@@ -282,6 +295,33 @@ fn fresh_clocks(w: &World) {
     kill(stopped, Signal::SIGCONT).unwrap();
     w.wait("n2 to be Ready", || state(w, "n2") == "Ready");
     faults::start_member(&w.dir, leader).unwrap();
+}
+
+fn dead_before(w: &World) {
+    let (id, beats) = Beats::submit(w, &["--on-isolation", "stop"]);
+    let node = node_of(w, &id);
+    let mut others = vec!["n2", "n3", "n4", "n5"];
+    others.retain(|other| *other != node);
+    let dead = &others[..2];
+    dead.iter().for_each(|node| faults::kill_node(&w.dir, node).unwrap());
+    w.wait("both to be Down", || dead.iter().all(|node| state(w, node) == "Down"));
+    let leader = w.leader();
+    faults::kill_member(&w.dir, leader).unwrap();
+    w.wait("another leader", || {
+        w.lattice.json(&["quorum", "status"]).is_ok_and(|told| told["leader"].as_u64().is_some_and(|l| l != leader))
+    });
+    faults::start_member(&w.dir, leader).unwrap();
+    w.wait("the nodes to be heard by it", || ["n1", &node, others[2]].iter().all(|node| state(w, node) == "Ready"));
+    faults::kill_node(&w.dir, &node).unwrap();
+    w.wait("it to run elsewhere", || !beats.of(1).is_empty());
+    assert_eq!((state(w, &node).as_str(), node_of(w, &id).as_str()), ("Down", others[2]));
+    assert_eq!(w.lattice.json(&["quorum", "status"]).unwrap()["held_back"], 0);
+    beats.never_twice();
+    w.ok(&["cancel", &id]);
+    for node in [&node, dead[0], dead[1]] {
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    w.wait("all to be Ready", || others.iter().copied().chain([node.as_str()]).all(|node| state(w, node) == "Ready"));
 }
 
 fn by_hook(w: &World) {

@@ -362,7 +362,7 @@ impl Scheduler {
             let node = self.nodes.choose(&mut self.rng).unwrap().clone();
             let resources = spec.amount_of(&node.size);
             let shares = vec![ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }];
-            let claim = Request::Claim(Claim { allocation: id, requeue_count: 0, lease_token: self.token, shares });
+            let claim = Request::Claim(Claim { allocation: id, requeue_count: 0, lease_token: self.token, shares, by: None });
             self.ask(&node.id, CoreAsk::Claim(id), &claim).await;
             tried.push((id, node.id));
             let (id, node) = tried.choose(&mut self.rng).unwrap().clone();

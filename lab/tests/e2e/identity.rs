@@ -1,7 +1,14 @@
 //! Who runs what, and who may touch it.
 
-use crate::harness::{DAEMON, Group, NOBODY, World};
+use crate::harness::{DAEMON, Group, JOB, NOBODY, World};
 use lattice_lab::lattice::text;
+use lattice_lab::process;
+use lattice_lab::quorum::members::certificate;
+use lattice_model::{AllocationId, Principal};
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
+use lattice_quorum::identity::Role;
+use lattice_quorum::wire::{Answer, Request};
 use libtest_mimic::Trial;
 
 static IDENTITY: Group = Group::small("identity");
@@ -9,6 +16,7 @@ static IDENTITY: Group = Group::small("identity");
 pub fn trials() -> Vec<Trial> {
     vec![
         IDENTITY.test("work_runs_as_who_submitted_it", &[], runs_as),
+        IDENTITY.test("a_certificate_gives_no_groups", &[], claimed_groups),
         IDENTITY.test("another_users_work_is_not_to_be_touched", &[], others),
         IDENTITY.test("work_acts_for_its_own_allocation", &[], inside),
         IDENTITY.test("an_unreadable_script_and_image_are_refused", &[], unreadable),
@@ -34,6 +42,31 @@ fn runs_as(w: &World) {
     let id = submit_as(w, NOBODY, &["--", "/bin/sh", "-c", "echo one; echo two >> /dev/stdout"]);
     w.completed(&id);
     assert_eq!(w.run_as(NOBODY, &["logs", &id]).out(), "one\ntwo\n");
+}
+
+/// Who holds a certificate of an agent with role `api` submits for any account; the node still gives the work that account's own groups alone.
+fn claimed_groups(w: &World) {
+    let plain = submit_as(w, NOBODY, &["--nodes", "1", "--", "/bin/sh", "-c", "id -G"]);
+    w.completed(&plain);
+    let own = w.run_as(NOBODY, &["logs", &plain]).out();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let id = AllocationId(uuid::Uuid::new_v4());
+    runtime.block_on(async {
+        let cluster = w.cluster();
+        let credentials = Credentials::new(certificate(&cluster, "n9", Role::Api).unwrap()).unwrap();
+        let client = QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), credentials).unwrap();
+        let Ok(Answer::Allocation(found)) = client.call(&Request::GetAllocation { key: plain }, JOB).await else { panic!("it is known") };
+        let owner = Principal { groups: [found.owner.groups.clone(), vec![0, 6, 42]].concat(), ..found.owner.clone() };
+        let request = Request::Submit { id, spec: Box::new(found.spec.clone()), owner, claim: None, life: None };
+        client.call(&request, JOB).await.unwrap();
+    });
+    let id = id.to_string();
+    let says = || w.ok(&["explain", &id]);
+    let refused = "groups that it does not have on this node (gid 0, 6, 42)";
+    assert!(process::until(JOB, || says().contains(refused)), "{}", says());
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    assert_eq!(w.ok(&["logs", &id]), "", "it never began; the account's own groups are {own}");
 }
 
 fn others(w: &World) {

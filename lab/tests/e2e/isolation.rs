@@ -55,8 +55,16 @@ fn shared_nodes(w: &World) {
     w.completed(&late);
     w.ok(&[&["cancel"], &jobs.iter().skip(1).map(String::as_str).collect::<Vec<_>>()[..]].concat());
     w.completed(&whole);
-    // What no node has is refused to no one, but never blocks the queue.
-    let never = w.submit(&["--cores", "100000", "--", "/bin/true"]);
+    // What no node has is refused; who waits for other nodes never blocks the queue.
+    let refused = w.run(&["submit", "--cores", "100000", "--", "/bin/true"]);
+    assert!(
+        refused.code() == 4 && refused.err().contains("100000 are wanted") && refused.err().contains("--wait-for-nodes"),
+        "{}",
+        refused.err()
+    );
+    let unitless = w.run(&["submit", "--mem", "16", "--", "/bin/true"]);
+    assert!(unitless.code() == 2 && unitless.err().contains("write 16M (MiB) or 16G (GiB)"), "{}", unitless.err());
+    let never = w.submit(&["--cores", "100000", "--wait-for-nodes", "--", "/bin/true"]);
     w.completed(&w.submit(&["--mem", "64M", "--", "/bin/true"]));
     assert!(w.ok(&["explain", &never]).contains("has 0 that could ever serve it"), "{}", w.ok(&["explain", &never]));
     w.ok(&["cancel", &never]);

@@ -1,6 +1,7 @@
 //! Ordinary jobs: what goes in, what comes out.
 
 use crate::harness::{Group, World, ms};
+use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
@@ -16,6 +17,9 @@ pub fn trials() -> Vec<Trial> {
         JOBS.test("ranks_know_who_they_are", &[], ranks),
         JOBS.test("a_script_asks_by_its_lines_and_launches_ranks", &[], script),
         JOBS.test("slurm_lines_are_understood", &[], sbatch_script),
+        JOBS.test("slurm_lines_that_cannot_be_honoured_are_refused", &[], sbatch_refused),
+        JOBS.test("what_no_node_can_ever_serve_is_refused_at_submission", &[], never_served),
+        JOBS.test("another_agent_of_the_list_is_asked_when_the_nearest_is_dead", &[], endpoints),
         JOBS.test("launch_from_outside_submits_and_waits", &[], launch_outside),
         JOBS.test("what_finds_room_is_placed_with_its_submission_by_any_agent", &[], placed_at_once),
         JOBS.test("output_is_bytes_and_none_is_lost", &[], many_bytes),
@@ -118,6 +122,74 @@ fn sbatch_script(w: &World) {
     assert_eq!(w.ok(&["logs", &id]), "2 nodes\n");
 }
 
+/// `--ntasks` is the ranks of what is launched without a number, on the nodes and in the directory that are named.
+fn sbatch_shape(w: &World) {
+    let lines = "#SBATCH --ntasks=3 -N 2 -c 1 -w n2,n3 -D / --mail-type=END\n";
+    let work = "echo in $PWD: $SLURM_NTASKS tasks, $SLURM_TASKS_PER_NODE, from $SLURM_SUBMIT_DIR on $LATTICE_NODELIST\n\
+                lattice launch sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME'\n";
+    let script = w.script("shape.sh", &format!("#!/bin/sh\n{lines}{work}"));
+    let submitted = w.run(&["submit", "-q", "-o", "name", &script]);
+    assert!(submitted.code() == 0 && submitted.err().contains("--mail-type=END changes nothing"), "{}", submitted.err());
+    let id = submitted.out().trim().to_owned();
+    w.completed(&id);
+    let mut lines: Vec<String> = w.log(&id).lines().map(str::to_owned).collect();
+    lines.sort();
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(
+        lines,
+        [
+            format!("in /: 3 tasks, 2,1, from {} on n2,n3", here.display()),
+            "rank 0 of 3 on n2".into(),
+            "rank 1 of 3 on n2".into(),
+            "rank 2 of 3 on n3".into()
+        ]
+    );
+}
+
+fn sbatch_refused(w: &World) {
+    sbatch_shape(w);
+    for line in ["--gpus=4", "--output=x.log", "--signal=B:USR1@60", "--begin=16:00", "--array=0-9", "--mystery=1"] {
+        let script = w.script("refused.sh", &format!("#!/bin/sh\n#SBATCH -N 1\n#SBATCH {line}\nexit 0\n"));
+        let refused = w.run(&["submit", "-q", &script]);
+        assert_eq!(refused.code(), 2, "{line}: {}", refused.err());
+        assert!(refused.err().contains(&format!("refused.sh line 3: #SBATCH {line}: ")), "{}", refused.err());
+        assert!(refused.err().contains("hint: "), "{}", refused.err());
+    }
+}
+
+fn never_served(w: &World) {
+    for (args, told) in [
+        (&["-N", "100"][..], "wants 100 nodes; this cluster has 3 that could ever serve it"),
+        (&["--mem", "500000G"], "of memory; 500000.0 GiB are wanted"),
+        (&["--gpus", "4"], "4 are wanted"),
+        (&["-w", "n77"], "none of the nodes asked for (n77)"),
+    ] {
+        let refused = w.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
+        assert!(
+            refused.code() == 4 && refused.err().contains(told) && refused.err().contains("--wait-for-nodes"),
+            "{args:?}: {}",
+            refused.err()
+        );
+        let launched = w.run(&[&["launch"], args, &["/bin/true"]].concat());
+        assert!(launched.code() == 125 && launched.err().contains(told), "{args:?}: {}", launched.err());
+    }
+    let waits = w.run(&["submit", "-q", "-o", "name", "-N", "100", "--wait-for-nodes", "--", "/bin/true"]);
+    assert!(waits.code() == 0 && waits.err().contains("warning: it waits until there are other nodes"), "{}", waits.err());
+    let explained = w.ok(&["explain", waits.out().trim()]);
+    assert!(explained.contains("wants 100 nodes; this cluster has 3 that could ever serve it"), "{explained}");
+    w.ok(&["cancel", waits.out().trim()]);
+}
+
+fn endpoints(w: &World) {
+    let (near, far) = (w.at("n1").socket().display().to_string(), w.at("n2").socket().display().to_string());
+    faults::kill_node(&w.dir, "n1").unwrap();
+    let done = w.run(&["--endpoint", &format!("unix:{near},unix:{far}"), "nodes", "-o", "name"]);
+    let alone = w.run(&["--endpoint", &format!("unix:{near}"), "nodes"]);
+    faults::start_node(&w.dir, "n1").unwrap();
+    assert!(done.code() == 0 && done.out().contains("n3"), "{}", done.err());
+    assert_eq!(alone.code(), 5, "{}", alone.err());
+}
+
 fn launch_outside(w: &World) {
     let both = "echo rank $LATTICE_RANK; echo err >&2; exit $((4 + LATTICE_RANK))";
     let done = w.run(&["launch", "-n", "2", "--no-kill-on-bad-exit", "--", "/bin/sh", "-c", both]);
@@ -193,7 +265,7 @@ fn queue(w: &World) {
 }
 
 fn too_many_nodes(w: &World) {
-    let id = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let id = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     w.wait("the reason", || w.ok(&["explain", &id]).contains('9'));
     let explained = w.ok(&["explain", &id]);
     assert!(explained.contains("Pending") || explained.contains("pending"), "{explained}");

@@ -14,6 +14,7 @@ static BEHIND: Group =
 pub fn trials() -> Vec<Trial> {
     vec![
         LEASES.test("one_holder_at_a_time_with_a_token_that_rises", &[], one_holder),
+        LEASES.test("a_user_sees_no_other_tokens_and_releases_no_schedulers_lease", &[], others),
         LEASES.test("renewals_are_not_written_and_a_lease_that_is_not_renewed_ends", &[], renewals),
         LEASES.test("a_cordoned_node_renews_none_gives_back_and_its_scheduler_moves", &[], cordon),
         LEASES.test("quarantined_holders_are_listed_as_bad_and_revoked", &[], quarantine),
@@ -63,6 +64,24 @@ fn one_holder(w: &World) {
     refused(w, &["lease", "renew", "build", "--token", &token], 4, &["not the present one"]);
     assert!(w.ok(&["lease", "revoke", "build"]).contains("Revoked build"));
     refused(w, &["lease", "revoke", "build"], 3, &["no lease build"]);
+}
+
+fn others(w: &World) {
+    w.wait("a scheduler", || !scheduler(w).is_empty());
+    let token = grant(w, "roots", "1m");
+    let theirs = w.run_as(NOBODY, &["lease", "grant", "theirs", "-o", "name"]).out().trim().parse::<u64>().unwrap();
+    let seen = w.run_as(NOBODY, &["lease", "list", "-o", "json"]).out();
+    let seen: Vec<Value> = serde_json::from_str::<Value>(&seen).unwrap().as_array().unwrap().clone();
+    let token_of = |name: &str| seen.iter().find(|l| text(l, "name") == name).unwrap()["token"].clone();
+    assert_eq!((token_of("scheduler/default"), token_of("roots"), token_of("theirs")), (Value::Null, Value::Null, theirs.into()));
+    // Root sees them. Who knows the right token still releases nothing that is not theirs.
+    let schedulers = lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string();
+    for (name, token, says) in [("scheduler/default", &schedulers, "node n"), ("roots", &token, "is root's")] {
+        let refused = w.run_as(NOBODY, &["lease", "release", name, "--token", token]);
+        assert!(refused.code() == 4 && refused.err().contains(says), "{name}: {}", refused.err());
+    }
+    assert_eq!(lease(w, "scheduler/default").unwrap()["token"].as_u64().unwrap().to_string(), schedulers, "it is held as before");
+    w.ok(&["lease", "revoke", "roots", "theirs"]);
 }
 
 fn renewals(w: &World) {

@@ -56,7 +56,7 @@ fn wait_for_levels(w: &World, wanted: &[u32]) {
 /// What stays Pending: more nodes than there are.
 fn submissions(w: &World, many: u32) {
     for _ in 0..many {
-        w.submit(&["--nodes", "9", "--", "/bin/true"]);
+        w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     }
 }
 

@@ -134,7 +134,7 @@ fn is_short(w: &World) -> bool {
 /// What stays Pending: more nodes than there are.
 fn submissions(w: &World, many: u32) {
     for _ in 0..many {
-        w.submit(&["--nodes", "9", "--", "/bin/true"]);
+        w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     }
 }
 
@@ -174,7 +174,7 @@ fn follower(w: &World) {
     w.wait("half of its reserve to be gone", || {
         number += 1;
         let script = w.script("large", &format!("#!/bin/sh\n# {number} {}\n", "x".repeat(200_000)));
-        w.submit(&["--nodes", "9", &script]);
+        w.submit(&["--nodes", "9", "--wait-for-nodes", &script]);
         nothing()
     });
     let taken = matched(w, id);

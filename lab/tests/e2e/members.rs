@@ -41,7 +41,7 @@ impl Load {
                 let last = ended.load(Ordering::Relaxed);
                 let began = Instant::now();
                 // More nodes than there are: what is committed stays Pending.
-                let args = ["submit", "-o", "name", "--nodes", "9", "--", "/bin/true"];
+                let args = ["submit", "-o", "name", "--nodes", "9", "--wait-for-nodes", "--", "/bin/true"];
                 loop {
                     let done = lattice.run(&args, PATIENCE).unwrap();
                     if done.code() == 0 {

@@ -224,7 +224,8 @@ fn everything(w: &World) {
 }
 
 fn durable(w: &World) {
-    let ids: Vec<String> = (0..10).map(|i| w.submit(&["--name", &format!("durable-{i}"), "--nodes", "9", "--", "/bin/true"])).collect();
+    let ids: Vec<String> =
+        (0..10).map(|i| w.submit(&["--name", &format!("durable-{i}"), "--nodes", "9", "--wait-for-nodes", "--", "/bin/true"])).collect();
     kill_all_members(w);
     start_all_members(w);
     w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|l| l.is_some()) && w.lattice.nodes().is_ok());

@@ -264,7 +264,7 @@ fn refused(w: &World) {
     assert_eq!(other.code(), 4, "{}", other.err());
     let running = w.run(&["resume", id]);
     assert!(running.code() == 4 && running.err().contains("Running, and not held"), "{}", running.err());
-    let waits = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let waits = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     let pending = w.run(&["preempt", &waits]);
     assert!(pending.code() == 4 && pending.err().contains("no nodes to give back"), "{}", pending.err());
     w.ok(&["cancel", &waits]);

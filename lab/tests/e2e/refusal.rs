@@ -95,7 +95,7 @@ fn claim(w: &World) {
             hold_revision: Revision(0),
         });
         let shares = known.chain(unknown).collect();
-        let claim = Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares };
+        let claim = Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares, by: None };
         client.call(&Request::Claim(claim), JOB).await.unwrap_err()
     });
     assert!(refusal.to_string().contains("the claim conflicts with what stands"), "{refusal}");

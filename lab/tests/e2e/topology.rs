@@ -114,7 +114,11 @@ fn unlike(world: &World) {
         (&["-C", "nowhere"], "has 0 that could ever serve it", "lacks the feature nowhere"),
         (&["-C", "memory_gb>=100000"], "has 0 that could ever serve it", "of memory; 100000.0 GiB are wanted"),
     ] {
-        let id = world.submit(&[args, &["--", "/bin/true"]].concat());
+        let refused = world.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
+        assert!(refused.code() == 4 && refused.err().contains(summary) && refused.err().contains(n1), "{args:?}: {}", refused.err());
+        let waits = world.run(&[&["submit", "-q", "-o", "name", "--wait-for-nodes"], args, &["--", "/bin/true"]].concat());
+        assert!(waits.code() == 0 && waits.err().contains(summary), "{args:?}: {}", waits.err());
+        let id = waits.out().trim().to_owned();
         let told = world.ok(&["explain", &id]);
         assert!(told.contains(summary) && told.contains(n1), "{args:?}: {told}");
         world.ok(&["cancel", &id]);

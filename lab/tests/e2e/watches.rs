@@ -115,7 +115,7 @@ impl Done {
             });
             out
         };
-        let id = ask(&["submit", "--nodes", "9", "-o", "name", "--", "/bin/true"]);
+        let id = ask(&["submit", "--nodes", "9", "--wait-for-nodes", "-o", "name", "--", "/bin/true"]);
         let token = ask(&["lease", "grant", "guard", "--ttl", "10m", "-o", "name"]);
         ask(&["node", "cordon", "n3", "--reason", "fan"]);
         ask(&["cancel", &id]);
@@ -226,7 +226,7 @@ fn one(w: &World) {
     assert!(again.out().starts_with("ID") && again.out().contains("Failed") && again.out().lines().count() == 2, "{}", again.out());
     // Everybody's are theirs to list, and to watch; without --all only their own.
     w.wait("its end among all", || all.lines().iter().any(|line| text(line, "id") == id && text(line, "state") == "Failed"));
-    let mine = w.run_as(NOBODY, &["submit", "--nodes", "9", "-o", "name", "--", "/bin/true"]).out();
+    let mine = w.run_as(NOBODY, &["submit", "--nodes", "9", "--wait-for-nodes", "-o", "name", "--", "/bin/true"]).out();
     w.wait("their own", || others.out() == mine);
     let many: Vec<Watching> =
         (0..16).map(|n| Watching::begin(w, &format!("many-{n}"), &["nodes", "-w", "-o", "name"], Some(DAEMON))).collect();

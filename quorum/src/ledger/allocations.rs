@@ -27,9 +27,7 @@ impl Ledger {
         if live >= LIVE_MAX {
             return Err(Refusal::TooMany { what: "allocations that have not ended".to_owned(), most: LIVE_MAX as u64 });
         }
-        if let Some(excess) = self.excess_of_submission(spec) {
-            return Err(Refusal::Quota(excess));
-        }
+        self.admits_to_tenant(spec)?;
         let mut allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
         self.scripts.share(&mut allocation.spec.entrypoint);
         self.allocations.insert(id, Arc::new(allocation));

@@ -31,7 +31,8 @@ impl Ledger {
         let Some(lease) = lease else {
             return Err(Refusal::StaleLease { name, token: claim.lease_token });
         };
-        let actor = format!("node:{}", lease.holder);
+        // Entries of before this was written down make the same records as they did.
+        let actor = format!("node:{}", claim.by.as_deref().unwrap_or(lease.holder.as_str()));
         let Some(allocation) = known else {
             return Err(Refusal::NoSuchAllocation { key: id.to_string() });
         };

@@ -290,7 +290,7 @@ impl World {
             let hold_revision = self.ledger.node(&node(n)).unwrap().hold_revision;
             let shares = vec![ClaimShare { node: node(n), resources: SIZE, hold_revision }];
             let requeue_count = allocation.requeue_count;
-            self.apply(Action::Claim(Claim { allocation: id(number), requeue_count, lease_token: self.token, shares }));
+            self.apply(Action::Claim(Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, by: None }));
         }
     }
 

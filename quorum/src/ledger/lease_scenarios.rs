@@ -48,6 +48,14 @@ fn a_lease_has_one_holder_and_a_token_that_rises() {
     s.done(release("build", first, ada()));
     s.done(release("build", first, ada()));
     assert!(token(s.act(grant("build", 1, Some(user(8))))) > first);
+    // An agent's lease is no user's, not even root's with the right token.
+    let agents = token(s.act(grant("scheduler/default", 0, None)));
+    for by in [user(7), Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] }] {
+        let refused = s.act(release("scheduler/default", agents, Some(by.clone())));
+        assert!(matches!(&refused, Err(Refusal::LeaseNotYours { owner, .. }) if owner.starts_with("node ")), "{refused:?}");
+        assert!(matches!(s.ledger.renewable("scheduler/default", agents, &node(0), Some(&by)), Err(Refusal::LeaseNotYours { .. })));
+    }
+    s.done(release("scheduler/default", agents, None));
     // The agents' own names, and a node that nobody knows.
     for name in [SCHEDULER_LEASE, "scheduler/x", OLD_SCHEDULER_LEASE] {
         assert!(matches!(s.act(grant(name, 0, ada())), Err(Refusal::Malformed { .. })), "{name}");

@@ -115,7 +115,7 @@ impl Ledger {
         match self.leases.get(name) {
             Some(lease) if lease.token == token => {
                 entitled(name, lease, user)?;
-                let actor = actor(&lease.holder, lease.user.as_ref());
+                let actor = actor(&lease.holder, user);
                 self.drop_lease(step, name, &actor, AuditAction::LeaseReleased, "given back");
                 Ok(Outcome::Done)
             }
@@ -198,12 +198,13 @@ fn well_formed(name: &str, ttl_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A user's lease is that user's; an agent's is that of whoever knows its token.
+/// A user's lease is that user's; an agent's is no user's, whatever token the user knows.
 fn entitled(name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
     match &lease.user {
         Some(owner) if user.is_none_or(|u| !u.may_act_for(owner)) => {
             Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: owner.name.clone() })
         }
+        None if user.is_some() => Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: format!("node {}", lease.holder) }),
         Some(_) | None => Ok(()),
     }
 }

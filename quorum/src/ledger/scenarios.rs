@@ -5,8 +5,9 @@ use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, NodeAddresses,
-    NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp, WorkUsage,
+    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation,
+    NodeAddresses, NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp,
+    WorkUsage,
 };
 use std::path::Path;
 use uuid::Uuid;
@@ -128,7 +129,7 @@ impl Story {
             })
             .collect();
         let requeue_count = self.ledger.allocation(id(number)).map_or(0, |a| a.requeue_count);
-        Claim { allocation: id(number), requeue_count, lease_token: self.token, shares }
+        Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, by: None }
     }
 
     pub(super) fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
@@ -203,6 +204,21 @@ fn a_submission_with_its_claim_is_one_commit_and_one_whose_claim_is_refused_wait
 }
 
 #[test]
+fn the_audit_log_names_who_proposed_a_claim_and_not_who_holds_the_lease() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    let by = |claim: Claim| Claim { by: Some(node(1).to_string()), ..claim };
+    let waiting = Action::Claim(by(s.proposal(1, &[0])));
+    let spec = Box::new(spec(1, RequeuePolicy::Never, 0));
+    let newcomer = Action::Submit { id: id(2), spec, owner: user(7), claim: Some(by(s.proposal(2, &[1]))) };
+    for action in [waiting, newcomer] {
+        let records = s.acted(action);
+        let claimed = records.iter().find(|r| r.action == AuditAction::AllocationClaimed).unwrap();
+        assert_eq!(claimed.actor, format!("node:{}", node(1)), "{} holds the lease", node(0));
+    }
+}
+
+#[test]
 fn it_runs_when_every_node_is_prepared_and_its_nodes_are_free_when_they_say_so() {
     let mut s = Story::new(2);
     s.submit(1, 2, RequeuePolicy::Never, 0);
@@ -248,7 +264,7 @@ fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
     assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
     // What the claim saw is no longer so.
     let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
-    let claim = |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share] };
+    let claim = |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share], by: None };
     assert!(why(s.act(Action::Claim(claim(s.token, stale.clone())))).1.contains("changed at revision"));
     assert!(matches!(s.act(Action::Claim(claim(s.token + 1, stale.clone()))), Err(Refusal::StaleLease { .. })));
     let late = Claim { requeue_count: 1, ..claim(s.token, stale) };

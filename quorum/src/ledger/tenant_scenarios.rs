@@ -30,7 +30,7 @@ fn has(s: &Story) -> (u32, u32) {
 }
 
 #[test]
-fn what_would_exceed_a_quota_is_neither_taken_nor_claimed() {
+fn what_would_exceed_a_quota_waits_and_is_not_claimed() {
     let mut s = Story::new(5);
     s.done(tenant("physics", true, QuotaChange::AtMost(3), QuotaChange::Keep));
     s.done(submit(1, of_physics(2, RequeuePolicy::Always)));
@@ -39,7 +39,9 @@ fn what_would_exceed_a_quota_is_neither_taken_nor_claimed() {
     assert_eq!(has(&s), (2, 1));
     // Two schedulers race: the second one is refused, and what it claimed for waits on.
     assert_eq!(quota(s.claim(2, &[2, 3])), (Quota::MaxNodes, 2, 2, 3));
-    assert_eq!(quota(s.act(submit(3, of_physics(2, RequeuePolicy::Never)))), (Quota::MaxNodes, 2, 2, 3));
+    // What waits is not running: it is taken. What could never run is not.
+    s.done(submit(3, of_physics(2, RequeuePolicy::Never)));
+    assert_eq!(quota(s.act(submit(4, of_physics(4, RequeuePolicy::Never)))), (Quota::MaxNodes, 0, 4, 3));
     s.done(submit(4, of_physics(1, RequeuePolicy::Never)));
     // Others are none of its business.
     s.submit(5, 1, RequeuePolicy::Never, 0);
@@ -65,10 +67,11 @@ fn a_quota_that_is_lowered_ends_nothing_and_keeps_new_work_off() {
     }
     let epoch = s.claimed(1, &[0]);
     s.claimed(2, &[1]);
-    assert_eq!(quota(s.act(submit(3, of_physics(1, RequeuePolicy::Never)))), (Quota::MaxConcurrentAllocations, 2, 1, 2));
+    s.done(submit(3, of_physics(1, RequeuePolicy::Never)));
+    assert_eq!(quota(s.claim(3, &[2])), (Quota::MaxConcurrentAllocations, 2, 1, 2));
     s.done(tenant("physics", false, QuotaChange::AtMost(1), QuotaChange::Unlimited));
     assert_eq!(has(&s), (2, 2));
-    let refused = s.act(submit(3, of_physics(1, RequeuePolicy::Never)));
+    let refused = s.claim(3, &[2]);
     assert!(
         refused.clone().unwrap_err().to_string().contains("exceeds max_nodes quota (current: 2, requested: 1, limit: 1)"),
         "{refused:?}"
@@ -77,7 +80,23 @@ fn a_quota_that_is_lowered_ends_nothing_and_keeps_new_work_off() {
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     assert_eq!(has(&s), (1, 1));
     s.done(tenant("physics", false, QuotaChange::Unlimited, QuotaChange::Keep));
-    s.done(submit(3, of_physics(3, RequeuePolicy::Never)));
+    s.done(submit(4, of_physics(3, RequeuePolicy::Never)));
+    s.done(tenant("physics", false, QuotaChange::Keep, QuotaChange::AtMost(0)));
+    assert_eq!(quota(s.act(submit(5, of_physics(1, RequeuePolicy::Never)))), (Quota::MaxConcurrentAllocations, 0, 1, 0));
+}
+
+#[test]
+fn a_tenant_that_does_not_exist_is_refused_where_there_are_any() {
+    let mut s = Story::new(1);
+    let of = |tenant: &str| AllocationSpec { tenant: tenant.into(), ..spec(1, RequeuePolicy::Never, 0) };
+    s.done(submit(1, of("physx")));
+    s.done(tenant("physics", true, QuotaChange::Keep, QuotaChange::Keep));
+    let refused = s.act(submit(2, of("physx"))).unwrap_err();
+    assert_eq!(refused.to_string(), "there is no tenant \"physx\"; did you mean \"physics\"?");
+    assert!(refused.remedy().is_some());
+    assert_eq!(s.act(submit(2, of("zoology"))).unwrap_err().to_string(), "there is no tenant \"zoology\"");
+    s.done(submit(2, of("")));
+    s.done(submit(3, of("physics")));
 }
 
 #[test]

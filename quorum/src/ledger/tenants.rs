@@ -1,11 +1,13 @@
 //! Tenants and their hard quotas.
 //!
-//! A quota counts what has nodes now: live claims, from the claim to the end of the allocation. It is checked twice: where
-//! an allocation is submitted (what can get no room now is refused, so that its user knows) and where it is claimed.
+//! A quota counts what has nodes now: live claims, from the claim to the end of the allocation. It is checked where an allocation is
+//! claimed. What waits has no nodes and counts for nothing: a submission is refused only where its quotas leave no room for it
+//! even when the tenant has nothing else (decision 0068).
 
 use super::views::holds_nodes;
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::{Refusal, TenantStanding};
+use lattice_model::config::nearest;
 use lattice_model::tenant::{Demand, Excess};
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, Claim, NodeId, Revision, Tenant};
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,12 @@ impl QuotaChange {
             Self::AtMost(limit) => Some(limit),
         }
     }
+}
+
+/// The known name with the longest beginning in common, where that is more than half of what was given.
+fn begins_alike<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let common = |known: &str| given.bytes().zip(known.bytes()).take_while(|(a, b)| a == b).count();
+    known.filter(|known| common(known) * 2 > given.len()).max_by_key(|known| common(known))
 }
 
 /// What tenants have: follows from the allocations, counted once and then kept. Not part of the agreed state.
@@ -139,7 +147,7 @@ impl Ledger {
             revision: step.revision,
         };
         match before {
-            None if !change.create => return Err(Refusal::NoSuchTenant { name: name.clone() }),
+            None if !change.create => return Err(self.no_such_tenant(name)),
             None if self.tenants.len() >= TENANTS_MAX => {
                 return Err(Refusal::TooMany { what: "tenants".to_owned(), most: TENANTS_MAX as u64 });
             }
@@ -161,7 +169,7 @@ impl Ledger {
 
     pub(super) fn delete_tenant(&mut self, step: &mut Step, name: &str, by: &str) -> Result<Outcome, Refusal> {
         if !self.tenants.contains_key(name) {
-            return Err(Refusal::NoSuchTenant { name: name.to_owned() });
+            return Err(self.no_such_tenant(name));
         }
         let live = self.allocations.values().filter(|a| !a.state.is_terminal() && a.spec.tenant == name).count();
         if live > 0 {
@@ -173,13 +181,23 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// The quota that stands against taking this allocation at all, by what its tenant has now. A shared one may find its
-    /// place on nodes that the tenant has already: of nodes, its claim is the judge.
-    pub(super) fn excess_of_submission(&mut self, spec: &AllocationSpec) -> Option<Excess> {
-        let tenant = Arc::clone(self.tenants.get(&spec.tenant)?);
-        let used = self.used(&spec.tenant);
-        let nodes = if spec.share.is_some() { 0 } else { u32::try_from(used.nodes.len()).unwrap_or(u32::MAX) };
-        tenant.excess(Demand { nodes, more_nodes: spec.nodes, allocations: used.allocations })
+    /// Refuses a submission of a tenant that does not exist, where there are any, and one that its tenant's quotas could never let run.
+    pub(super) fn admits_to_tenant(&mut self, spec: &AllocationSpec) -> Result<(), Refusal> {
+        let name = &spec.tenant;
+        let Some(tenant) = self.tenants.get(name).map(Arc::clone) else {
+            // Where none is set up, a tenant is a label.
+            return if name.is_empty() || self.tenants.is_empty() { Ok(()) } else { Err(self.no_such_tenant(name)) };
+        };
+        match tenant.excess(Demand { nodes: 0, more_nodes: spec.nodes, allocations: 0 }) {
+            Some(excess) => Err(Refusal::Quota(excess)),
+            None => Ok(()),
+        }
+    }
+
+    fn no_such_tenant(&self, name: &str) -> Refusal {
+        let known = || self.tenants.keys().map(String::as_str);
+        let meant = nearest(name, known()).or_else(|| begins_alike(name, known())).map(str::to_owned);
+        Refusal::NoSuchTenant { name: name.to_owned(), meant }
     }
 
     /// The quota that stands against a claim.

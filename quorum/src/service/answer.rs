@@ -153,6 +153,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
         Request::RecordAccess(access) => (Action::RecordAccess(access), 0),
         Request::Submit { id, spec, owner, claim, life } => {
             newcomer = life.map(|life| Newcomer::new(caller, life, claim.as_ref()));
+            let claim = claim.map(|claim| proposed_by(caller, claim));
             (Action::Submit { id, spec, owner, claim }, 0)
         }
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
@@ -163,7 +164,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
             (Action::SetTelemetry { allocation, by, id, mode, duration_ms }, 0)
         }
         Request::DrainUrgently { node, by, reason, deadline, seed } => (Action::DrainUrgently { node, by, reason, deadline, seed }, 0),
-        Request::Claim(claim) => (Action::Claim(claim), 0),
+        Request::Claim(claim) => (Action::Claim(proposed_by(caller, claim)), 0),
         Request::AcquireLease { name, holder, ttl_ms, user } => {
             if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
                 leasing::held_by_another(core, &name, &holder)?;
@@ -202,6 +203,10 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },
     })
+}
+
+fn proposed_by(caller: &Caller, claim: Claim) -> Claim {
+    Claim { by: Some(caller.name.clone()), ..claim }
 }
 
 /// Who submits, where its own node may be the one that is to begin.

@@ -233,6 +233,33 @@ async fn nothing_is_applied_that_is_not_on_disk() {
     assert!(applying.await.is_err(), "the disk failed");
 }
 
+/// The device on which every write fails for want of space stands for the first audit segment.
+#[tokio::test]
+async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_for_room() {
+    let scratch = Scratch::new();
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), on_disk(2), no_reserve(&scratch.0)).unwrap();
+    let agreed = machine.agreed();
+    let since = agreed.ledger().place();
+    let full = segment(&scratch.0.join("audit"), 1);
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let revisions = || agreed.changes.after(since, 9).unwrap().iter().map(|set| set.revision.0).collect::<Vec<_>>();
+    let mut newer = agreed.changes.newer();
+    {
+        let mut applying = std::pin::pin!(machine.apply([entry(1), entry(2)]));
+        assert!(futures::poll!(&mut applying).is_pending());
+        // A watch that resumes now, as it does: all sets behind its place, and then it knows the ledger's revision.
+        assert_eq!(agreed.ledger().revision(), Revision(1));
+        assert_eq!(revisions(), [1], "whoever resumes now would take revision 1 for known, and never hear of its change");
+        assert!(newer.has_changed().unwrap(), "and one that waits is woken");
+        newer.mark_unchanged();
+        std::fs::remove_file(&full).unwrap();
+        applying.await.unwrap();
+    }
+    assert_eq!(revisions(), [1, 2], "each once, also after the retry");
+    assert_eq!(agreed.verify_audit().unwrap().seq, 2);
+}
+
 #[test]
 fn a_loss_of_power_takes_what_was_not_synced() {
     let scratch = Scratch::new();

@@ -242,7 +242,7 @@ impl Machine {
         let mut replies = Vec::with_capacity(commands.len());
         let mut records = Vec::new();
         let mut changed = Changed::default();
-        let mut missing = {
+        let mut appended = {
             let mut ledger = self.agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
             for command in &commands {
                 let applied = ledger.apply(Revision(log_id.index), command);
@@ -250,21 +250,16 @@ impl Machine {
                 records.extend(applied.audit);
                 changed.merge(applied.changed);
             }
-            match self.agreed.audit().append(&records) {
-                Ok(()) => {
-                    self.agreed.changes.tell(&ledger, changed);
-                    return Ok(Replies(replies));
-                }
-                Err(error) => Err(error),
-            }
+            // Before the records: a watch that resumes while they wait for room takes the ledger's revision for known.
+            self.agreed.changes.tell(&ledger, changed);
+            self.agreed.audit().append(&records)
         };
         // Without room for its records an entry does not count as applied: nobody is answered, and no snapshot is made. Who
         // reads what there is goes on meanwhile.
-        while let Err(error) = missing {
+        while let Err(error) = appended {
             self.room.again(error).await.map_err(|e| apply_failed(log_id, &e))?;
-            missing = self.agreed.audit().append(&records);
+            appended = self.agreed.audit().append(&records);
         }
-        self.agreed.changes.tell(&self.agreed.ledger(), changed);
         Ok(Replies(replies))
     }
 }

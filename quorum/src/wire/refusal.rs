@@ -75,8 +75,8 @@ pub enum Refusal {
     LeaseNotYours { name: String, owner: String },
     #[error("allocation rejected: {0}")]
     Quota(Excess),
-    #[error("there is no tenant {name:?}")]
-    NoSuchTenant { name: String },
+    #[error("there is no tenant {name:?}{}", meant.as_ref().map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default())]
+    NoSuchTenant { name: String, meant: Option<String> },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
     #[error("tenant {name:?} has work: {live} allocations have not ended")]
@@ -156,6 +156,9 @@ impl Refusal {
             Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
             Self::Quota(Excess { quota: Quota::SensitivePoolSize, .. }) => {
                 "wait for sensitive work to end, or ask an operator for more: `lattice admin limits` shows the limit and what is claimed".to_owned()
+            }
+            Self::Quota(Excess { requested, limit, .. }) if requested > limit => {
+                "ask for less, or your tenant's administrator for more: `lattice admin tenant list` shows the quotas".to_owned()
             }
             Self::Quota(_) => {
                 "wait for running allocations to complete, cancel some, or ask your tenant's administrator for more: `lattice admin tenant list` \

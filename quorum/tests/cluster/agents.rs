@@ -1,8 +1,12 @@
 //! Sessions, claims, watches and who may do what.
 
+use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, raised, spec, submit};
 use lattice_model::claim::ClaimShare;
-use lattice_model::{AllocationId, AllocationSpec, AllocationState, Boot, Claim, EndReason, Incarnation, NodeState, ReportItem, Resources};
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditFilter, Boot, Claim, EndReason, Incarnation, NodeState, ReportItem,
+    Resources,
+};
 use lattice_quorum::client::CallError;
 use lattice_quorum::identity::Role;
 use lattice_quorum::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchRequest};
@@ -144,7 +148,7 @@ async fn a_submission_that_its_own_node_takes_is_answered_with_what_the_node_is_
         let node = nodes.iter().find(|n| n.id.as_str() == on).unwrap();
         let resources = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
-        let claim = Some(Claim { allocation: id, requeue_count: 0, lease_token: token, shares: vec![share] });
+        let claim = Some(Claim { allocation: id, requeue_count: 0, lease_token: token, shares: vec![share], by: None });
         let spec = AllocationSpec { share: Some(resources), ..spec(1) };
         let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim, life };
         (id, first.call(&request, PATIENCE).await.unwrap())
@@ -161,6 +165,39 @@ async fn a_submission_that_its_own_node_takes_is_answered_with_what_the_node_is_
     let (_, answer) = submitted("n1", None).await;
     assert!(matches!(answer, Answer::Done { .. }), "nobody asked: {answer:?}");
     member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it_asks() {
+    let mut lab = Lab::new(3, |_| {});
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    let first = lab.api(&[1, 2, 3]);
+    eventually("a leader", async || first.call(&Request::ListNodes, PATIENCE).await.is_ok(), |ok| *ok).await;
+    // A member that does not lead tells the leader whose certificate it was.
+    let follower = (1..=3).find(|id| members[0].leader().is_some_and(|leader| leader != *id)).unwrap();
+    let second = lab.client(&[follower], "n2", Role::Api);
+    let _agents = (Agent::register(&first, "n1").await, Agent::register(&second, "n2").await);
+    let token = lease(&first, "n1").await;
+    let waiting = submit(&first, 1).await;
+    let claimed = claim(&second, waiting, token, &["n1"]).await;
+    assert!(matches!(claimed, Ok(Answer::Claimed { .. })), "{claimed:?}");
+    let Ok(Answer::Nodes(nodes)) = first.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes were asked for") };
+    let share = nodes.iter().find(|n| n.id.as_str() == "n2").map(|n| ClaimShare {
+        node: n.id.clone(),
+        resources: n.size,
+        hold_revision: n.hold_revision,
+    });
+    let newcomer = AllocationId(Uuid::new_v4());
+    let brought = Some(Claim { allocation: newcomer, requeue_count: 0, lease_token: token, shares: share.into_iter().collect(), by: None });
+    let request = Request::Submit { id: newcomer, spec: Box::new(spec(1)), owner: owner(), claim: brought, life: None };
+    second.call(&request, PATIENCE).await.unwrap();
+    let filter = AuditFilter { actions: vec![AuditAction::AllocationClaimed], ..AuditFilter::default() };
+    let records = find(&first, filter).await;
+    let actors: Vec<_> = records.iter().map(|record| (record.allocation.unwrap(), record.actor.as_str())).collect();
+    assert_eq!(actors, [(waiting, "node:n2"), (newcomer, "node:n2")], "n1 holds the lease");
+    for member in members {
+        member.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

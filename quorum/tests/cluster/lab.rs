@@ -175,7 +175,7 @@ pub async fn claim(client: &QuorumClient, allocation: AllocationId, token: u64, 
         lattice_model::claim::ClaimShare { node: node.id.clone(), resources: node.size, hold_revision: node.hold_revision }
     };
     let shares = nodes.iter().map(share).collect();
-    client.call(&Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares }), PATIENCE).await
+    client.call(&Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares, by: None }), PATIENCE).await
 }
 
 pub async fn status(client: &QuorumClient) -> QuorumStatus {

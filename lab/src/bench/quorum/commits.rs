@@ -98,7 +98,7 @@ impl Client for Claimer {
         let node = &self.room.nodes[self.room.next.fetch_add(1, Ordering::Relaxed) % self.room.nodes.len()];
         let resources = spec().amount_of(&node.size);
         let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
-        let claim = Claim { allocation, requeue_count: 0, lease_token: self.room.token, shares: vec![share] };
+        let claim = Claim { allocation, requeue_count: 0, lease_token: self.room.token, shares: vec![share], by: None };
         match self.client.call(&Request::Claim(claim), PATIENCE).await? {
             Answer::Claimed { .. } => {
                 self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push(allocation);

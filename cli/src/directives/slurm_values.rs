@@ -1,0 +1,133 @@
+//! Values of Slurm's options in our words.
+
+use crate::memory;
+use lattice_model::duration::DurationError;
+use thiserror::Error;
+
+/// Why a value is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ValueError {
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    #[error("{0}")]
+    Memory(String),
+    #[error("all memory of a node comes with the whole node; leave it out")]
+    AllMemory,
+    #[error("{0:?} is not known: of generic resources only GPUs are, as in gpu:4 or gpu:a100:4")]
+    NotGpus(String),
+    #[error("{0:?} is no number of GPUs such as 4 or a100:4")]
+    Gpus(String),
+    #[error("one kind of GPU can be asked for, not several")]
+    SeveralKinds,
+    #[error("{0}: write {0}=VALUE; only ALL, NONE and variables with their values are taken from a script's line")]
+    Unassigned(String),
+}
+
+/// `--mem`: of each node; a bare number is MiB.
+pub fn memory(value: &str) -> Result<Vec<String>, ValueError> {
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    if !digits.is_empty() && digits.bytes().all(|b| b == b'0') {
+        return Err(ValueError::AllMemory);
+    }
+    let with_unit = if value.bytes().all(|b| b.is_ascii_digit()) { format!("{value}M") } else { value.to_owned() };
+    memory::parse(&with_unit).map_err(ValueError::Memory)?;
+    Ok(vec![format!("--mem={with_unit}")])
+}
+
+/// `--gres`: a list of `gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`; of each node.
+pub fn gres(value: &str) -> Result<Vec<String>, ValueError> {
+    let mut asked = Vec::new();
+    for resource in value.split(',') {
+        let (name, amount) = resource.split_once(':').unwrap_or((resource, "1"));
+        match name {
+            "none" if value == "none" => {}
+            "gpu" if !asked.is_empty() => return Err(ValueError::SeveralKinds),
+            "gpu" => asked = gpus(amount)?,
+            _ => return Err(ValueError::NotGpus(resource.to_owned())),
+        }
+    }
+    Ok(asked)
+}
+
+/// `4`, `a100` or `a100:4`: of each node.
+pub fn gpus(value: &str) -> Result<Vec<String>, ValueError> {
+    let wrong = || ValueError::Gpus(value.to_owned());
+    if value.contains(',') {
+        return Err(ValueError::SeveralKinds);
+    }
+    let (kind, count) = match value.rsplit_once(':') {
+        Some((kind, count)) => (kind, count),
+        None if value.bytes().all(|b| b.is_ascii_digit()) => ("", value),
+        None => (value, "1"),
+    };
+    let count: u32 = count.parse().map_err(|_| wrong())?;
+    if kind.contains([':', '&', '=']) || (value.contains(':') && kind.is_empty()) {
+        return Err(wrong());
+    }
+    let of_kind = (!kind.is_empty()).then(|| format!("--constraint=gpu_type={kind}"));
+    Ok((count > 0).then(|| format!("--gpus={count}")).into_iter().chain(of_kind.filter(|_| count > 0)).collect())
+}
+
+/// `--export`: `ALL`, `NONE`, and variables with values; without `ALL` the job gets those alone.
+pub fn export(value: &str) -> Result<Vec<String>, ValueError> {
+    let mut words = Vec::new();
+    let mut what = "none";
+    for part in value.split(',').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some((name, _)) if !name.is_empty() => words.push(format!("--env={part}")),
+            None if part.eq_ignore_ascii_case("ALL") => what = "all",
+            None if part.eq_ignore_ascii_case("NONE") || part.eq_ignore_ascii_case("NIL") => {}
+            Some(_) | None => return Err(ValueError::Unassigned(part.to_owned())),
+        }
+    }
+    words.insert(0, format!("--export={what}"));
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(words: Result<Vec<String>, ValueError>) -> Result<String, ValueError> {
+        words.map(|words| words.join(" "))
+    }
+
+    #[test]
+    fn gpus_are_read_in_every_form() {
+        for (text, ours) in [
+            ("gpu", "--gpus=1"),
+            ("gpu:4", "--gpus=4"),
+            ("gpu:a100:4", "--gpus=4 --constraint=gpu_type=a100"),
+            ("gpu:a100", "--gpus=1 --constraint=gpu_type=a100"),
+            ("gpu:0", ""),
+            ("none", ""),
+        ] {
+            assert_eq!(joined(gres(text)).as_deref(), Ok(ours), "{text}");
+        }
+        for bad in
+            ["gpu:a:b:1", "gpu:", "gpu:x:", "gpu::1", "shard:2", "gpu:2,nvme:1", "gpu:a:1,gpu:b:1", "", "none,gpu", "gpu:99999999999"]
+        {
+            assert!(gres(bad).is_err(), "{bad}: {:?}", gres(bad));
+        }
+        assert_eq!(joined(gpus("h100:2")).as_deref(), Ok("--gpus=2 --constraint=gpu_type=h100"));
+        assert_eq!(gpus("a:1,b:1"), Err(ValueError::SeveralKinds));
+    }
+
+    #[test]
+    fn memory_without_a_unit_is_in_mib() {
+        assert_eq!(joined(memory("4096")).as_deref(), Ok("--mem=4096M"));
+        assert_eq!(joined(memory("16G")).as_deref(), Ok("--mem=16G"));
+        assert_eq!(memory("0"), Err(ValueError::AllMemory));
+        assert_eq!(memory("0G"), Err(ValueError::AllMemory));
+        assert!(memory("much").is_err() && memory("").is_err());
+    }
+
+    #[test]
+    fn exported_variables_are_those_that_are_named() {
+        assert_eq!(joined(export("ALL,A=1,B=x=y")).as_deref(), Ok("--export=all --env=A=1 --env=B=x=y"));
+        assert_eq!(joined(export("A=1")).as_deref(), Ok("--export=none --env=A=1"));
+        assert_eq!(joined(export("NONE")).as_deref(), Ok("--export=none"));
+        assert_eq!(export("ALL,PATH"), Err(ValueError::Unassigned("PATH".into())));
+        assert!(export("=1").is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! Whether the registered nodes could ever serve work, whatever their state and whatever is taken of them now.
+
+use lattice_model::{AllocationSpec, Node, NodeId, VCluster, hostlist};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Reasons that are told of nodes that do not fit.
+const REASONS_MAX: usize = 3;
+
+/// More is asked for than the registered nodes could ever give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// What is asked for.
+    wants: String,
+    /// Nodes that could serve it.
+    fitting: usize,
+    /// Why others could not, and which.
+    reasons: Vec<(String, Vec<NodeId>)>,
+}
+
+impl Misfit {
+    /// What is asked for and how many nodes could ever serve it.
+    pub fn summary(&self) -> String {
+        format!("{}; this cluster has {} that could ever serve it", self.wants, self.fitting)
+    }
+}
+
+/// The summary, and why the other nodes could not.
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.summary())?;
+        for (why, nodes) in self.reasons.iter().take(REASONS_MAX) {
+            write!(f, "; {} {why}", hostlist::fold(nodes))?;
+        }
+        if self.reasons.len() > REASONS_MAX { f.write_str("; others lack other things") } else { Ok(()) }
+    }
+}
+
+/// Why this node could never serve work of this vCluster.
+pub fn never_serves(named: Option<&VCluster>, spec: &AllocationSpec, node: &Node) -> Option<String> {
+    VCluster::keeps_off(named, node).or_else(|| spec.never_served_by(node))
+}
+
+/// What keeps the registered nodes from ever serving this; `None`: there are enough that could. `named`: the vCluster that it names,
+/// where there is one of that name.
+pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, named: Option<&VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
+    let mut fit = Vec::new();
+    let mut reasons: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
+    for node in nodes {
+        match never_serves(named, spec, node) {
+            None => fit.push(node),
+            Some(why) => reasons.entry(why).or_default().push(node.id.clone()),
+        }
+    }
+    let fitting = fit.len();
+    if fitting >= spec.nodes as usize {
+        return None;
+    }
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
+    Some(Misfit { wants: wants(spec), fitting, reasons })
+}
+
+/// What is asked for, for people.
+pub fn wants(spec: &AllocationSpec) -> String {
+    let nodes = if spec.nodes == 1 { "1 node".to_owned() } else { format!("{} nodes", spec.nodes) };
+    let wants = match &spec.share {
+        None => format!("wants {nodes}"),
+        Some(share) => format!("wants {share} of each of {nodes}"),
+    };
+    if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants }
+}
