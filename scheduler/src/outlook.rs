@@ -2,9 +2,9 @@
 //! few words, and both are of one decision: [`Judge::waits`].
 
 use crate::domains::Domains;
+use crate::misfit::{self, misfit};
 use crate::quotas::Quotas;
 use crate::settling::Settling;
-use crate::misfit::{self, misfit};
 use crate::{Holdings, View, possible, why_not};
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::tenant::Quota;
