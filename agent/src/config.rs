@@ -99,6 +99,9 @@ pub struct AgentConfig {
     /// Bytes of logs kept on this node: of all ended allocations together, and of each running one while the log store
     /// lacks them; then the oldest go. At least `log_ring_bytes`.
     pub log_spool_max_bytes: u64,
+    /// Bytes of images that stay in the cache (`images` in `state_dir`) while no work here uses them; then the least recently used
+    /// go. 0: half of that file system. They go as well while less than a fifth of it is free, or less than 8 GiB of a large one.
+    pub image_cache_max_bytes: u64,
     /// Terminals that one user has attached at once, on this node or through it; 1 to 1000.
     pub attach_max_concurrent: usize,
     /// Bytes of a running allocation's logs kept on this node for live reading once the log store has them; 64 KiB to
@@ -254,6 +257,7 @@ impl Default for AgentConfig {
             fence_timeout_seconds: 60,
             launch_fanout: 0,
             log_spool_max_bytes: 1 << 30,
+            image_cache_max_bytes: 0,
             relay_max: 16,
             attach_max_concurrent: 5,
             log_ring_bytes: 64 << 20,

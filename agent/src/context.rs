@@ -18,6 +18,7 @@ use crate::growth::Growth;
 use crate::health::Checks;
 use crate::hooks::Hooks;
 use crate::hwloc;
+use crate::image_cache::ImageCache;
 use crate::latencies::Latencies;
 use crate::launch::{Launches, Parents};
 use crate::measuring::Measuring;
@@ -68,6 +69,8 @@ pub struct Context {
     pub launch_fanout: Option<u32>,
     /// What the site runs before and after an allocation.
     pub hooks: Hooks,
+    /// Images for work.
+    pub images: ImageCache,
     /// Home, scratch, output and mounts.
     pub data: DataPlane,
     /// Work that saves itself, and what it begins from.

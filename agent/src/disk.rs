@@ -1,5 +1,6 @@
 //! Whether there is room where the node keeps its state. A full disk ends nothing that runs, and keeps new work from starting.
 
+use lattice_node::image_cache::CacheDisk;
 use nix::sys::statvfs::statvfs;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,11 +11,17 @@ use std::time::{Duration, Instant};
 /// Less free space than this may be too little for the next prologue, in bytes, unless it is much of a small file system.
 const LITTLE_BYTES: u64 = 64 << 20;
 
+/// The file system of `dir`, or of the nearest directory above it that is there.
+pub fn space(dir: &Path) -> io::Result<CacheDisk> {
+    let there = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
+    let stat = statvfs(there)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    Ok(CacheDisk { size_bytes: bytes(stat.blocks()), free_bytes: bytes(stat.blocks_available()) })
+}
+
 /// Bytes free below `dir`, or below the nearest directory above it that is there.
 pub fn free_bytes(dir: &Path) -> Result<u64, String> {
-    let there = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
-    let stat = statvfs(there).map_err(|e| format!("{}: {e}", there.display()))?;
-    Ok(stat.blocks_available() * stat.fragment_size())
+    space(dir).map(|disk| disk.free_bytes).map_err(|e| format!("{}: {e}", dir.display()))
 }
 
 /// What is amiss, for `node status`.

@@ -178,7 +178,7 @@ pub async fn follow(context: Shared, mut offer: watch::Receiver<Offer>, membersh
     let mut checks = context.checks.watch();
     let mut conformance = context.conformance.watch();
     let mut look = tokio::time::interval(LOOK);
-    let images = context.state_dir.join("images");
+    let images = context.images.dir().to_owned();
     let mut said = None;
     let mut fact = (*context.facts.own()).clone();
     let mut known = of_me(&cluster.borrow_and_update(), &context.me);

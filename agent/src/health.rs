@@ -15,6 +15,7 @@ mod looks;
 pub mod settings;
 
 use crate::hooks::{ProgramEnd, last_line, run_program};
+use crate::image_cache::ImageCache;
 use crate::journal;
 use crate::service::now;
 use lattice_model::NodeId;
@@ -154,10 +155,10 @@ pub struct Checking {
 
 impl Checking {
     /// Nothing was looked at yet.
-    pub fn new(settings: HealthSettings, node: &NodeId, state_dir: &Path) -> (Self, Checks) {
+    pub fn new(settings: HealthSettings, node: &NodeId, state_dir: &Path, images: ImageCache) -> (Self, Checks) {
         let finds = Finds::new(state_dir);
         let (asks, again) = watch::channel(0);
-        let looks = Looks::of(&settings, state_dir);
+        let looks = Looks::of(&settings, state_dir, images);
         let checks = Checks { health: finds.health.subscribe(), again: asks };
         (Self { settings, looks, finds, again, node: node.to_string(), hanging: BTreeMap::new() }, checks)
     }

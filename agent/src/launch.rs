@@ -19,7 +19,7 @@ mod seek;
 mod serve;
 mod told;
 
-pub use serve::{Parents, serve};
+pub use serve::{Parents, not_here, serve};
 
 use crate::context::Shared;
 use crate::environment;
@@ -420,7 +420,7 @@ impl Head {
                 return None;
             }
             // Told by lines as a fence and as who is away; that it has begun is heard where it matters.
-            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } => return None,
+            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } | ToHead::NotHere { .. } => return None,
         };
         self.launch.handle(part, event)
     }

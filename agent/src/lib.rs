@@ -53,6 +53,7 @@ mod hatch;
 pub mod health;
 mod hooks;
 mod hwloc;
+mod image_cache;
 mod job_mapping;
 mod journal;
 mod kernel_counts;
@@ -111,6 +112,7 @@ use crate::gpus::{GpuWatching, Offering};
 use crate::growth::Growth;
 use crate::health::Checking;
 use crate::hooks::Hooks;
+use crate::image_cache::ImageCache;
 use crate::journal::{Opened, StateDir};
 use crate::latencies::Latencies;
 use crate::launch::{Launches, Parents};
@@ -246,7 +248,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     };
     let traces = Traces::open(&config.state_dir, log_store.clone(), of_output.flush);
     let spools = Spools::new(log_store, of_output, tasks.clone(), stop.child_token());
-    let (checking, checks) = Checking::new(config.health.clone(), &me, &config.state_dir);
+    let images = ImageCache::new(&config.state_dir, config.image_cache_max_bytes);
+    let (checking, checks) = Checking::new(config.health.clone(), &me, &config.state_dir, images.clone());
     let finds = checking.finds();
     tasks.spawn(checking.run(stop.child_token()));
     let own = NodeFact {
@@ -289,6 +292,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         spools: spools.clone(),
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         hooks: Hooks::of(&config),
+        images,
         data,
         checkpoints,
         fabric: fabric.clone(),

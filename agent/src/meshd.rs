@@ -127,8 +127,8 @@ async fn part(
     recv: RecvStream,
 ) -> Result<(), frame::FrameError> {
     let Some(handle) = context.workers.of_epoch(launch.allocation, launch.epoch) else {
-        let why = format!("allocation {} is not on this node under epoch {}", launch.allocation.short(), launch.epoch);
-        return frame::write(&mut send, &ToHead::Lost { why }).await;
+        let why = launch::not_here(launch.allocation, launch.epoch);
+        return frame::write(&mut send, &ToHead::NotHere { why }).await;
     };
     let headed_by_peer = handle.share.nodes.first().is_some_and(|(node, _)| node.as_str() == peer.name);
     if !headed_by_peer || launch.part(&context.me).is_none() {

@@ -48,6 +48,9 @@ const STRAIGHT_WITHIN: Duration = Duration::from_secs(2);
 /// Nodes that are looked up for one question.
 const HEARD_MAX: usize = 256;
 
+/// Why a node gets no work whose run leases lapsed.
+const LAPSED: &str = "run leases: they lapsed, and no heartbeat of this node was acknowledged since";
+
 /// How the session stands.
 #[derive(Clone, Debug)]
 pub enum SessionState {
@@ -114,6 +117,7 @@ pub async fn run(
         view,
         state,
         beats: Heartbeats::default(),
+        shortest_lease_ms: None,
         acknowledged,
         heard,
         registered: None,
@@ -169,6 +173,8 @@ struct Session {
     state: watch::Sender<SessionState>,
     /// What of this life's heartbeats the leader has.
     beats: Heartbeats,
+    /// The shortest run lease of the quorum's last list, in milliseconds.
+    shortest_lease_ms: Option<u64>,
     /// Told of the newest of them.
     acknowledged: watch::Sender<Option<u64>>,
     /// How the quorum last heard that the node is.
@@ -195,6 +201,7 @@ impl Session {
     /// One session, from registration to its end.
     async fn once(&mut self) -> Ended {
         let offer = self.registration.offer.borrow_and_update().clone();
+        self.begin_beats();
         let register = Up::Register {
             node: self.context.me.clone(),
             boot: self.registration.boot,
@@ -210,7 +217,7 @@ impl Session {
             hears: true,
             through: None,
             wipes: self.registration.wipes,
-            health: Some(self.context.checks.word()),
+            health: Some(self.health()),
             conformance: self.context.conformance.word().components,
         };
         let (through, up, mut down) = match self.open(register).await {
@@ -232,9 +239,8 @@ impl Session {
         let mut conformance = self.context.conformance.watch();
         let mut wiped = self.wipes.watch();
         let mut beats = Beats { seq: 0, unanswered: None, health: None, conformance: MadeOf::default() };
-        self.beats.begin();
-        // Of what the quorum has for this node, the shortest run lease.
-        let mut shortest = None;
+        // Opening it may have taken its time.
+        self.begin_beats();
         let mut sent = 0;
         // Until when reports that may wait do wait.
         let mut linger: Option<Instant> = None;
@@ -255,8 +261,16 @@ impl Session {
                         if let Some(health) = beats.health.as_ref().filter(|_| seq == beats.seq) {
                             self.heard.send_if_modified(|heard| *heard != *health && { heard.clone_from(health); true });
                         }
-                        if let Err(Lapsed) = self.acknowledged(seq, shortest) {
+                        let waited = self.beats.is_lapsed();
+                        if let Err(Lapsed) = self.acknowledged(seq) {
                             return Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned());
+                        }
+                        // Not with the next heartbeat: the node gets no work before the leader has this.
+                        if waited && !self.beats.is_lapsed()
+                            && let Some(incarnation) = incarnation
+                            && !beats.send(&up, incarnation, self.said(), &mut self.beats).await
+                        {
+                            return Ended::Lost("the session's line broke".to_owned());
                         }
                     }
                     Ok(Down::Hear { nodes }) => {
@@ -296,7 +310,7 @@ impl Session {
                         self.state.send_replace(SessionState::Connected { member, through: through.clone() });
                     }
                     Ok(Down::Desired(list)) => {
-                        shortest = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
+                        self.shortest_lease_ms = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
                         self.wipes.ask(list.wipe);
                         // Where it was carried out before this session began.
                         wiped.mark_changed();
@@ -392,14 +406,16 @@ impl Session {
     /// A session with a member: straight, or carried by a peer where that takes too long. Members are tried again and again while peers
     /// are asked: those may be as dead as the quorum was, and it may be back.
     async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), String> {
-        let (context, quorum, relay) = (Arc::clone(&self.context), self.quorum.clone(), &mut self.relay);
+        let (context, quorum) = (Arc::clone(&self.context), self.quorum.clone());
+        let (beats, shortest_ms) = (&self.beats, self.shortest_ms());
+        let relay = &mut self.relay;
         let peers_are_done = AtomicBool::new(false);
         let straight = async {
             loop {
                 let mut register = register.clone();
                 if let Up::Register { health, .. } = &mut register {
                     // As it is now: peers may have taken their time.
-                    *health = Some(context.checks.word());
+                    *health = Some(health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms)));
                 }
                 match quorum.session(register).await {
                     Err(CallError::Unavailable { .. }) if !peers_are_done.load(Ordering::Relaxed) => {
@@ -453,17 +469,37 @@ impl Session {
         Some(Up::Holds { incarnation, held: held.collect(), unreported })
     }
 
-    /// The leader has this session's heartbeat `seq`: run leases are extended. `listed`: the shortest of the quorum's list; what
-    /// the node has besides counts as well.
-    fn acknowledged(&mut self, seq: u64, listed: Option<u64>) -> Result<(), Lapsed> {
+    /// The shortest run lease of the quorum's last list and of what is here besides, in milliseconds.
+    fn shortest_ms(&self) -> Option<u64> {
         let here = self.view.borrow().locals.iter().filter_map(|local| local.share.run_lease_ms).min();
-        let result = self.beats.acknowledged(seq, boottime_ms(), listed.into_iter().chain(here).min());
-        let now = self.beats.newest_acknowledged();
-        let is_new = self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
-        if let Some(sent_ms) = now.filter(|_| is_new) {
+        self.shortest_lease_ms.into_iter().chain(here).min()
+    }
+
+    /// A session begins: leases of before that are over grant nothing in it.
+    fn begin_beats(&mut self) {
+        self.beats.begin(boottime_ms(), self.shortest_ms());
+        self.publish_acknowledged();
+    }
+
+    /// The leader has this session's heartbeat `seq`: run leases are extended.
+    fn acknowledged(&mut self, seq: u64) -> Result<(), Lapsed> {
+        let result = self.beats.acknowledged(seq, boottime_ms(), self.shortest_ms());
+        if let Some(sent_ms) = self.publish_acknowledged() {
             self.context.latencies.heartbeat.observe(Duration::from_millis(boottime_ms().saturating_sub(sent_ms)));
         }
         result
+    }
+
+    /// Tells those who pass run leases on. Gives when the newest acknowledged heartbeat was sent, where that is news.
+    fn publish_acknowledged(&self) -> Option<u64> {
+        let now = self.beats.newest_acknowledged();
+        let is_new = self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
+        now.filter(|_| is_new)
+    }
+
+    /// How the node is, as the quorum is told.
+    fn health(&self) -> NodeHealth {
+        health_under(&self.context, self.beats.is_lapsed())
     }
 
     /// What the next heartbeat says.
@@ -472,7 +508,7 @@ impl Session {
             let view = self.view.borrow();
             (view.reports_pending == 0).then(|| u32::try_from(view.locals.len()).unwrap_or(u32::MAX))
         };
-        Said { keys: self.keys.held(), health: self.context.checks.word(), made_of: self.context.conformance.word(), running }
+        Said { keys: self.keys.held(), health: self.health(), made_of: self.context.conformance.word(), running }
     }
 
     fn may_linger(&self, item: &ReportItem) -> bool {
@@ -488,6 +524,14 @@ impl Session {
             | ReportItem::Unheard { .. } => false,
         };
         told_otherwise && item.subject().is_some_and(alone)
+    }
+}
+
+/// How the node is: one whose run leases lapsed gets no work before the leader acknowledged a heartbeat again.
+fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
+    match context.checks.word() {
+        NodeHealth::Well if is_lapsed => NodeHealth::Unwell { why: LAPSED.to_owned(), drain: None },
+        word @ (NodeHealth::Well | NodeHealth::Unwell { .. } | NodeHealth::Failed { .. }) => word,
     }
 }
 

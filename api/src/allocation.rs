@@ -133,6 +133,8 @@ mod tests {
             shares: vec![],
             vni: None,
             requeue_count: 1,
+            quick_requeues: 0,
+            waits_until: None,
             excluded: vec![],
             checkpoint: None,
             preemption: None,

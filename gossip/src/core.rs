@@ -164,6 +164,8 @@ pub struct Core {
     wishes: Wishes,
     known: Known,
     suspicions: Suspicions,
+    /// The key of the suspect that was asked last: the next ones are asked next.
+    suspect_asked: u64,
     /// What this node tells in its own fact of whom it found silent, the latest last.
     accused: VecDeque<Accusation>,
     /// How often foca has refuted a suspicion of us in this identity, and how much of it is counted.
@@ -227,6 +229,7 @@ impl Core {
             wishes: Wishes::default(),
             known,
             suspicions: Suspicions::default(),
+            suspect_asked: 0,
             accused: VecDeque::new(),
             refuted,
             refuted_counted: 0,
@@ -386,11 +389,13 @@ impl Core {
         self.arm(now_ms, self.config.probe_period_ms, Pending::Tick, out);
         match self.stage {
             Stage::Apart => {
+                self.ask_suspects(now_ms);
                 // Also those that we hold for Down: it may be us who were cut off, and then nobody else would begin.
                 let known: BTreeSet<SocketAddr> = self.view.others().map(|(peer, _)| peer.addr).collect();
                 self.announce_to_some(&known.into_iter().chain(self.join.iter().map(|join| join.addr)).collect(), ANNOUNCES_AT_ONCE);
             }
             Stage::Joined => {
+                self.ask_suspects(now_ms);
                 if now_ms.saturating_sub(self.reconnected_ms) >= self.config.reconnect_period_ms {
                     self.reconnected_ms = now_ms;
                     let silent = self.silent_addresses();
@@ -437,8 +442,6 @@ impl Core {
             None => {}
             Some(Stage::Defunct) => self.defunct(now_ms, heard_from, out),
             Some(stage) => {
-                // foca gives no Down that it decided on before it was alone.
-                self.suspicions.clear();
                 just_joined = matches!(stage, Stage::Joined);
                 self.stage = stage;
             }
@@ -473,9 +476,7 @@ impl Core {
             self.view.update(now_ms, member, &facts, &mut self.news);
             match member.state() {
                 State::Suspect => self.suspicions.begin(member.id(), member.incarnation()),
-                State::Alive | State::Down => {
-                    self.suspicions.end(member.id().key);
-                }
+                State::Alive | State::Down => self.suspicions.end(member.id().key),
             }
         }
     }

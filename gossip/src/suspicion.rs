@@ -4,17 +4,19 @@
 //! ```text
 //!   own probe failed ──▶ patience_max ──each further node that found the same──▶ ... ──▶ patience_min ──▶ Down
 //!        │                      ╰── × (1 + health): a node that is slow itself waits longer
-//!        ╰──▶ Accusation, appended to the own fact: foca spreads one suspicion, but not who else shares it
+//!        ├──▶ Accusation, appended to the own fact: foca spreads one suspicion, but not who else shares it
+//!        ╰──▶ a ping to the suspect at every tick that names the suspicion, until it refutes: LHA's buddy system
 //! ```
 //!
-//! foca asks for one timer, of fixed length, when a probe of this node's own has failed. It is kept back here and given
-//! to foca when patience is over; whoever only heard of a suspicion has no timer, as with foca alone.
+//! foca asks for one timer, of fixed length, when a probe of this node's own has failed. The core times the suspicion itself
+//! and declares the suspect Down when patience is over: foca would ignore its own timer once this node had been declared Down
+//! and come back meanwhile. Whoever only heard of a suspicion decides nothing, as with foca alone.
 
 use crate::config::Config;
 use crate::peer::Peer;
-use foca::Timer;
 use lattice_model::NodeId;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// Local health when everything was late or unanswered for a while: probes come nine times slower.
 pub(crate) const HEALTH_MAX: u32 = 8;
@@ -42,8 +44,9 @@ impl Accusation {
 
 /// A suspicion that this node's own probe has raised or found again.
 struct Held {
-    /// What foca gets when patience is over.
-    timer: Timer<Peer>,
+    suspect: Peer,
+    /// foca's own incarnation of the suspect: a higher one refutes.
+    incarnation: u16,
     accusation: Accusation,
     began_ms: u64,
     /// Somebody suspected the node before our probe failed, and has not said that it is him: one of the version before.
@@ -91,10 +94,9 @@ impl Suspicions {
         self.health = (self.health + 1).min(HEALTH_MAX);
     }
 
-    /// A probe of our own failed, and foca wants `timer` back. `before`: the node was suspected already. Says whom to accuse.
-    pub fn hold(&mut self, now_ms: u64, me: u64, timer: Timer<Peer>, before: bool) -> Option<Accusation> {
-        let Timer::ChangeSuspectToDown { member_id, incarnation, .. } = &timer else { return None };
-        let (key, accusation) = (member_id.key, Accusation::of(member_id, *incarnation));
+    /// A probe of our own failed. `before`: the node was suspected already. Says whom to accuse.
+    pub fn hold(&mut self, now_ms: u64, me: u64, suspect: Peer, incarnation: u16, before: bool) -> Option<Accusation> {
+        let (key, accusation) = (suspect.key, Accusation::of(&suspect, incarnation));
         if self.held.get(&key).is_some_and(|held| held.accusation == accusation) {
             return None;
         }
@@ -104,7 +106,8 @@ impl Suspicions {
         if doubted {
             self.unwell();
         }
-        let held = Held { timer, accusation, began_ms: now_ms, unnamed: before && others == 0, doubted, not_before_ms: 0, looked_at_ms: 0 };
+        let unnamed = before && others == 0;
+        let held = Held { suspect, incarnation, accusation, began_ms: now_ms, unnamed, doubted, not_before_ms: 0, looked_at_ms: 0 };
         self.held.insert(key, held);
         self.accuse(now_ms, accusation, me);
         Some(accusation)
@@ -185,15 +188,31 @@ impl Suspicions {
         }
     }
 
-    /// The node is not suspected any more, or Down, or another. Gives back what foca asked for.
-    pub fn end(&mut self, key: u64) -> Option<Timer<Peer>> {
+    /// The node is not suspected any more, or Down, or another.
+    pub fn end(&mut self, key: u64) {
         self.suspects.remove(&key);
-        self.held.remove(&key).map(|held| held.timer)
+        self.held.remove(&key);
     }
 
-    /// Nothing of it is ours any more: foca has forgotten its timers.
-    pub fn clear(&mut self) {
-        self.held.clear();
+    /// Patience with the node is over: whom to declare Down, and in which incarnation of foca's.
+    pub fn give_up(&mut self, key: u64) -> Option<(Peer, u16)> {
+        self.held.remove(&key).map(|held| (held.suspect, held.incarnation))
+    }
+
+    /// This node was declared Down itself, so that what it found silent may have been its own fault: each suspect has all of
+    /// the patience once more. Gives the keys of the suspects to be looked at again.
+    pub fn restart(&mut self, now_ms: u64) -> Vec<u64> {
+        for held in self.held.values_mut() {
+            (held.began_ms, held.not_before_ms, held.looked_at_ms) = (now_ms, 0, 0);
+        }
+        self.held.keys().copied().collect()
+    }
+
+    /// The suspects whom this node found silent itself, and those for whom `is_overdue`; the first of them is the one after `after`.
+    pub fn to_ask(&self, after: u64, is_overdue: impl Fn(u64) -> bool) -> impl Iterator<Item = u64> {
+        let later = self.suspects.range((Bound::Excluded(after), Bound::Unbounded));
+        let keys = later.chain(self.suspects.range(..=after)).map(|(key, _)| *key);
+        keys.filter(move |key| self.held.contains_key(key) || is_overdue(*key))
     }
 
     fn others(&self, accusation: Accusation, me: u64) -> usize {
@@ -222,11 +241,6 @@ mod tests {
         Peer::new(name.parse().unwrap(), "10.0.0.1:1".parse().unwrap(), 1, 0)
     }
 
-    /// Timers of foca cannot be made by hand: one that it made.
-    fn timer(of: &Peer, incarnation: u16) -> Timer<Peer> {
-        Timer::ChangeSuspectToDown { member_id: of.clone(), incarnation, token: foca::TimerToken::default() }
-    }
-
     #[test]
     fn patience_shortens_with_those_who_found_the_same_and_sooner_with_the_first() {
         let config = Config::default();
@@ -241,9 +255,9 @@ mod tests {
     #[test]
     fn a_suspicion_that_nobody_shares_is_doubted_until_somebody_does() {
         let (config, mut all, a) = (Config::default(), Suspicions::default(), peer("a"));
-        let accusation = all.hold(1_000, 1, timer(&a, 3), false).expect("it is new");
+        let accusation = all.hold(1_000, 1, a.clone(), 3, false).expect("it is new");
         assert_eq!((accusation, all.health()), (Accusation::of(&a, 3), 1));
-        assert_eq!(all.hold(2_000, 1, timer(&a, 3), true), None, "found again is not found by another");
+        assert_eq!(all.hold(2_000, 1, a.clone(), 3, true), None, "found again is not found by another");
         let (min, max) = config.patience_ms(10);
         assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(1_000 + 2 * max));
         assert!(all.accuse(3_000, accusation, 7) && !all.accuse(3_000, accusation, 7));
@@ -254,13 +268,35 @@ mod tests {
         all.put_off(a.key, 90_000);
         assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(90_000));
         assert!(all.is_sooner(a.key, 3_000, 90_000) && !all.is_sooner(a.key, 3_000, 95_000) && all.is_sooner(a.key, 3_000, 80_000));
-        assert!(all.end(a.key).is_some() && all.due_ms(a.key, 1, &config, 10).is_none());
+        assert_eq!(all.restart(50_000), [a.key]);
+        assert_eq!(all.due_ms(a.key, 1, &config, 10), Some(50_000 + min), "all of the patience once more");
+        assert!(all.is_sooner(a.key, 50_000, 90_000), "and it is looked at anew");
+        assert_eq!(all.give_up(a.key), Some((a.clone(), 3)));
+        assert!(all.give_up(a.key).is_none() && all.due_ms(a.key, 1, &config, 10).is_none());
+    }
+
+    #[test]
+    fn whom_this_node_found_silent_is_asked_in_turn_and_others_when_overdue() {
+        let (mut all, peers) = (Suspicions::default(), ["a", "b", "c", "d"].map(peer));
+        let mut keys = peers.each_ref().map(|peer| peer.key);
+        keys.sort_unstable();
+        for peer in &peers {
+            all.begin(peer, 0);
+            if peer.key != keys[2] {
+                all.hold(0, 1, peer.clone(), 0, false);
+            }
+        }
+        let asked = |all: &Suspicions, after, overdue: &[u64]| all.to_ask(after, |key| overdue.contains(&key)).collect::<Vec<_>>();
+        assert_eq!(asked(&all, keys[1], &[]), [keys[3], keys[0], keys[1]]);
+        assert_eq!(asked(&all, keys[1], &[keys[2]]), [keys[2], keys[3], keys[0], keys[1]]);
+        keys.iter().for_each(|key| all.end(*key));
+        assert_eq!(asked(&all, keys[1], &keys), [0u64; 0]);
     }
 
     #[test]
     fn one_who_suspected_before_us_without_a_name_counts_once() {
         let (config, mut all, a) = (Config::default(), Suspicions::default(), peer("a"));
-        all.hold(0, 1, timer(&a, 0), true);
+        all.hold(0, 1, a.clone(), 0, true);
         assert_eq!((all.health(), all.due_ms(a.key, 1, &config, 3)), (0, Some(config.patience_ms(3).0)));
     }
 

@@ -230,6 +230,23 @@ pub(crate) fn ack(me: &Peer, incarnation: u16, ping: &Header<Peer>, number: Prob
     body
 }
 
+/// A ping with the suspicion of whom it is for: who is there answers it in a higher incarnation of foca's.
+pub(crate) fn suspicion_ping(me: &Peer, incarnation: u16, suspect: Peer, suspected: u16) -> Vec<u8> {
+    let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
+    // foca's own probes count from one, and none of them waits for the answer to this.
+    put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: suspect.clone(), message: Message::Ping(0) }, &mut body);
+    body.put_u16(1);
+    put_member(&foca::Member::new(suspect, suspected, State::Suspect), &mut body);
+    body
+}
+
+/// What foca sends to one that it declares Down.
+pub(crate) fn turn_undead(me: &Peer, incarnation: u16, to: Peer) -> Vec<u8> {
+    let mut body = Vec::with_capacity(2 * PEER_BYTES_MAX);
+    put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: to, message: Message::TurnUndead }, &mut body);
+    body
+}
+
 fn put_header(header: &Header<Peer>, bytes: &mut Vec<u8>) {
     put_peer(&header.src, bytes);
     bytes.put_u16(header.src_incarnation);
@@ -387,6 +404,25 @@ pub(crate) mod tests {
         let src = Peer::new("new".parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 3, 0);
         let header = wire().decode_header(announce_to_anyone(&src).as_slice()).unwrap();
         assert_eq!((header.src, header.dst, header.message), (src, wire().me, Message::Announce));
+    }
+
+    #[test]
+    fn what_a_suspect_is_sent_is_read_as_focas() {
+        let (me, known) = (wire().me, Known::default());
+        let suspect = Peer::new("s".parse().unwrap(), "10.0.0.7:1".parse().unwrap(), 3, 1);
+        let ping = suspicion_ping(&me, 4, suspect.clone(), 2);
+        let mut said = Vec::new();
+        let heard = only_new(&ping, &suspect, &known, |_, member| {
+            said.push(member.clone());
+            true
+        });
+        let header = |message| Header { src: me.clone(), src_incarnation: 4, dst: suspect.clone(), message };
+        assert_eq!(heard.unwrap().header, header(Message::Ping(0)));
+        assert_eq!(said[1..], [foca::Member::new(suspect.clone(), 2, State::Suspect)]);
+        let gone = turn_undead(&me, 4, suspect.clone());
+        let mut focas = Vec::new();
+        wire().encode_header(&header(Message::TurnUndead), &mut focas).unwrap();
+        assert_eq!(gone, focas);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod sim;
 
 use lattice_gossip::{Config, Event, Liveness, News};
+use proptest::prelude::*;
 use sim::{Sim, fact, keys};
 
 #[test]
@@ -176,6 +177,80 @@ fn a_partition_heals() {
         sim.run(30_000);
         assert!(sim.all_agree(), "and stay it");
     }
+}
+
+/// A cut that is long enough for the others to give the one up, or nearly, and too short for it to give them up.
+#[test]
+fn one_that_was_cut_off_for_some_seconds_and_the_others_are_alive_to_each_other_soon() {
+    for (seed, nodes, cut_s) in
+        [(40, 3), (41, 5), (42, 20), (43, 100)].iter().flat_map(|(s, n)| [2, 5, 8, 13, 20, 40].map(|c| (s * c, *n, c)))
+    {
+        let mut sim = Sim::up(seed, nodes, Config::default());
+        sim.loss_per_mille = if nodes == 20 { 20 } else { 0 };
+        sim.run_until("all see all", 30_000, |sim| sim.all_agree() && sim.all_facts_known());
+        sim.run(seed * 17 % 1_000);
+        let cut = sim.nodes[1].addr;
+        sim.side.insert(cut, 1);
+        sim.run(cut_s * 1_000);
+        let suspects = sim.core(1).members().filter(|m| m.liveness == Liveness::Suspect).count();
+        assert!(!(5..=20).contains(&cut_s) || suspects > 0, "else this proves nothing: {nodes} nodes, {cut_s} s");
+        sim.side.clear();
+        // Who is alone asks at every tick; where both hold each other for Down the others try again in turn.
+        let limit_ms = if cut_s <= 20 { 10_000 } else { 30_000 };
+        sim.run_until(&format!("all of {nodes} see all after {cut_s} s"), limit_ms, |sim| sim.all_agree() && sim.all_facts_known());
+        sim.loss_per_mille = 0;
+        sim.run(60_000);
+        assert!(sim.all_agree(), "and it stays so");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whoever is cut off from whom, how often and for how long: it comes right when the cuts are over.
+    #[test]
+    fn after_any_cuts_all_are_alive_to_each_other(
+        seed: u64, nodes in 2usize..12, loss in 0u64..50, cuts in proptest::collection::vec((any::<u16>(), 500u64..30_000, 0u64..10_000), 1..6),
+    ) {
+        let mut sim = Sim::up(seed, nodes, Config::default());
+        sim.run_until("all see all", 30_000, Sim::all_agree);
+        sim.loss_per_mille = loss;
+        for (apart, cut_ms, healed_ms) in cuts {
+            for n in 0..nodes {
+                sim.side.insert(sim.nodes[n].addr, u8::from(apart >> n & 1 == 1));
+            }
+            sim.run(cut_ms);
+            sim.side.clear();
+            sim.run(healed_ms);
+        }
+        // Who was given up several times in a minute pauses for half of one at most before it comes back.
+        sim.run_until("all see all again", 60_000, |sim| sim.all_agree() && sim.all_facts_known());
+        sim.loss_per_mille = 0;
+        sim.run(60_000);
+        prop_assert!(sim.all_agree(), "and it stays so");
+        // A rejoin at once and a few with growing pauses for each cut.
+        prop_assert!(sim.living().all(|(_, core)| core.counters().rejoins <= 6 * 6), "nobody storms");
+    }
+}
+
+/// One that was given up comes back to nobody but one whom it suspects, and who is dead.
+#[test]
+fn a_suspect_that_died_meanwhile_is_down_and_not_suspect_for_ever() {
+    let mut sim = Sim::up(45, 3, Config::default());
+    sim.run_until("three see three", 10_000, Sim::all_agree);
+    let cut = sim.nodes[1].addr;
+    sim.side.insert(cut, 1);
+    sim.run(10_000);
+    let suspected = |sim: &Sim| sim.core(1).members().filter(|m| m.liveness == Liveness::Suspect).count();
+    assert_eq!(suspected(&sim), 2, "else this proves nothing");
+    sim.side.clear();
+    sim.run_until("it is told that it was given up", 5_000, |sim| sim.core(1).counters().rejoins > 0);
+    sim.kill(0);
+    sim.kill(2);
+    sim.run_until("it knows that it is alone", 120_000, |sim| sim.core(1).members().filter(|m| m.liveness == Liveness::Down).count() == 2);
+    assert!(!sim.core(1).is_joined());
+    sim.start(0);
+    sim.run_until("two see two", 10_000, Sim::all_agree);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::networks::Networks;
 use crate::process::Identity;
+use crate::small_disks::SmallDisk;
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub struct Cluster {
     /// The daemons' own networks, where they have some.
     #[serde(default)]
     pub networks: Option<Networks>,
+    /// File systems that the lab mounted.
+    #[serde(default)]
+    pub small_disks: Vec<SmallDisk>,
 }
 
 /// One member.
@@ -132,6 +136,7 @@ impl Cluster {
             members: Vec::new(),
             nodes: Vec::new(),
             networks: None,
+            small_disks: Vec::new(),
             dir,
         })
     }
@@ -179,6 +184,11 @@ impl Cluster {
     pub fn member(&self, id: u64) -> Result<&Member> {
         let known = || self.members.iter().map(|m| m.id.to_string()).collect::<Vec<_>>().join(", ");
         self.members.iter().find(|m| m.id == id).with_context(|| format!("there is no member {id} here; there are {}", known()))
+    }
+
+    /// The small file system of a daemon.
+    pub fn small_disk(&self, daemon: &str) -> Result<&SmallDisk> {
+        self.small_disks.iter().find(|d| d.daemon == daemon).with_context(|| format!("{daemon} has no small file system of its own"))
     }
 
     /// Every daemon, agents first.

@@ -65,6 +65,11 @@ pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     report.swept.extend(swept);
     report.stuck.extend(stuck);
     strays(&folders, &mut report);
+    for disk in &cluster.small_disks {
+        if let Err(error) = disk.unmount() {
+            report.stuck.push(format!("{error:#}"));
+        }
+    }
     let (swept, stuck) = sweep::mounts_and_loops(&folders);
     report.swept.extend(swept);
     report.stuck.extend(stuck);
@@ -144,7 +149,8 @@ pub fn leftovers(cluster: &Cluster) -> Vec<String> {
     for root in sweep::v1_roots(&cluster.cgroup_root) {
         left.extend(sweep::scopes_below(&root).into_iter().map(|p| format!("scope {}", p.display())));
     }
-    left.extend(sweep::mounts_under(&folders).into_iter().map(|p| format!("mount {}", p.display())));
+    let mounts = sweep::mounts_under(&folders).into_iter().filter(|p| !cluster.small_disks.iter().any(|d| d.at == *p));
+    left.extend(mounts.map(|p| format!("mount {}", p.display())));
     left.extend(sweep::loops_under(&folders).into_iter().map(|(d, f)| format!("loop device {} ({f})", d.display())));
     left
 }

@@ -1,11 +1,11 @@
 //! Breaking a cluster on purpose, and mending it. Only processes of the record are hit, each pinned by its start time.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Daemon};
 use crate::gpus::{self, Fault};
 use crate::lattice::Lattice;
 use crate::networks::{Direction, From, Networks};
 use crate::preload::Shared;
-use crate::process::{Identity, until};
+use crate::process::{Identity, ours_under, until};
 use crate::up;
 use anyhow::{Context, Result, bail};
 use lattice_runtime::identity::descendants;
@@ -25,19 +25,51 @@ pub fn kill_node(dir: &Path, node: &str) -> Result<i32> {
     kill(&Cluster::load(dir)?.node(node)?.daemon)
 }
 
-/// SIGKILL to a node's agent, and to all that runs on the node: its shims with all their work. As though its machine were gone.
-pub fn lose_node(dir: &Path, node: &str) -> Result<()> {
-    let status = Lattice::to(&Cluster::load(dir)?, node)?.json(&["node", "status"])?;
+/// SIGKILL to a node's agent, and to all that runs on the node: its shims with all their work. As though its machine were gone. Gives
+/// the runs whose shims were killed, as ALLOCATION-EPOCH.
+pub fn lose_node(dir: &Path, node: &str) -> Result<Vec<String>> {
     kill_node(dir, node)?;
-    let shims = status["allocations"].as_array().into_iter().flatten().filter_map(|a| i32::try_from(a["shim_pid"].as_i64()?).ok());
-    for shim in shims {
+    let mut lost = Vec::new();
+    for shim in shims_of(&Cluster::load(dir)?, node) {
         // Before the shim: who is left by it has another parent.
-        let below = descendants(shim).into_iter().map(|(pid, _)| pid);
-        for process in below.chain([shim]).filter_map(|pid| Identity::of(pid).ok()) {
+        let below = descendants(shim.pid).into_iter().map(|(pid, _)| pid);
+        for process in below.chain([shim.pid]).filter_map(|pid| Identity::of(pid).ok()) {
             process.kill()?;
         }
+        lost.push(shim.run);
     }
-    Ok(())
+    Ok(lost)
+}
+
+/// SIGKILL to the shim of one of a node's allocations, chosen by a number; its run as ALLOCATION-EPOCH, where the node has one.
+pub fn kill_shim(dir: &Path, node: &str, number: usize) -> Result<Option<String>> {
+    let shims = shims_of(&Cluster::load(dir)?, node);
+    let Some(shim) = number.checked_rem(shims.len()).and_then(|at| shims.into_iter().nth(at)) else { return Ok(None) };
+    // It may have ended by itself meanwhile.
+    let hit = Identity::of(shim.pid).is_ok_and(|process| process.kill().unwrap_or(false));
+    Ok(hit.then_some(shim.run))
+}
+
+/// A shim that runs.
+struct Shim {
+    pid: i32,
+    /// The name of its folder: ALLOCATION-EPOCH.
+    run: String,
+}
+
+/// The shims of a node's allocations, in the order of their ids.
+fn shims_of(cluster: &Cluster, node: &str) -> Vec<Shim> {
+    let state = cluster.run_dir.join(node).join("state");
+    let running = ours_under(&[&state]).into_iter().filter(|(_, name)| name == "lattice-shim");
+    let mut shims: Vec<Shim> = running
+        .filter_map(|(pid, _)| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let dir = line.split(|b| *b == 0).nth(1)?;
+            Some(Shim { pid, run: Path::new(std::str::from_utf8(dir).ok()?).file_name()?.to_str()?.to_owned() })
+        })
+        .collect();
+    shims.sort_by(|a, b| a.run.cmp(&b.run));
+    shims
 }
 
 /// SIGKILL to a member.
@@ -46,7 +78,7 @@ pub fn kill_member(dir: &Path, id: u64) -> Result<i32> {
     kill(&Cluster::load(dir)?.member(id)?.daemon)
 }
 
-fn kill(daemon: &crate::cluster::Daemon) -> Result<i32> {
+fn kill(daemon: &Daemon) -> Result<i32> {
     let process = daemon.process.as_ref().with_context(|| format!("{} was never started", daemon.name))?;
     if !process.kill()? {
         bail!("{} does not run", daemon.name);
@@ -56,10 +88,12 @@ fn kill(daemon: &crate::cluster::Daemon) -> Result<i32> {
 
 /// Starts a node's agent and waits until it answers on its socket, quorum or not.
 pub fn start_node(dir: &Path, node: &str) -> Result<i32> {
-    let _lock = Cluster::lock(dir)?;
-    let mut cluster = Cluster::load(dir)?;
-    cluster.node(node)?;
-    up::start(&mut cluster, node, &[], &[])?;
+    {
+        let _lock = Cluster::lock(dir)?;
+        let mut cluster = Cluster::load(dir)?;
+        cluster.node(node)?;
+        up::start(&mut cluster, node, &[], &[])?;
+    }
     let cluster = Cluster::load(dir)?;
     let lattice = Lattice::to(&cluster, node)?;
     let daemon = &cluster.node(node)?.daemon;
@@ -104,10 +138,13 @@ pub fn restart_node(dir: &Path, node: &str) -> Result<i32> {
 
 /// Starts a member and waits until it accepts connections.
 pub fn start_member(dir: &Path, id: u64) -> Result<i32> {
-    let _lock = Cluster::lock(dir)?;
-    let mut cluster = Cluster::load(dir)?;
-    let name = cluster.member(id)?.daemon.name.clone();
-    up::start(&mut cluster, &name, &[], &[])?;
+    let (cluster, name) = {
+        let _lock = Cluster::lock(dir)?;
+        let mut cluster = Cluster::load(dir)?;
+        let name = cluster.member(id)?.daemon.name.clone();
+        up::start(&mut cluster, &name, &[], &[])?;
+        (cluster, name)
+    };
     let member = cluster.member(id)?;
     let address: SocketAddr = member.service.parse().with_context(|| format!("{} is no address", member.service))?;
     let connects = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok();
@@ -168,21 +205,31 @@ pub fn forget_member(dir: &Path, id: u64) -> Result<()> {
 
 /// SIGSTOP to a node's agent: it is there, and does nothing.
 pub fn stop_node(dir: &Path, node: &str) -> Result<i32> {
-    signal_node(dir, node, Signal::SIGSTOP)
+    signal(dir, Signal::SIGSTOP, |cluster| Ok(&cluster.node(node)?.daemon))
 }
 
 /// SIGCONT to a node's agent.
 pub fn cont_node(dir: &Path, node: &str) -> Result<i32> {
-    signal_node(dir, node, Signal::SIGCONT)
+    signal(dir, Signal::SIGCONT, |cluster| Ok(&cluster.node(node)?.daemon))
 }
 
-fn signal_node(dir: &Path, node: &str, signal: Signal) -> Result<i32> {
+/// SIGSTOP to a member.
+pub fn stop_member(dir: &Path, id: u64) -> Result<i32> {
+    signal(dir, Signal::SIGSTOP, |cluster| Ok(&cluster.member(id)?.daemon))
+}
+
+/// SIGCONT to a member.
+pub fn cont_member(dir: &Path, id: u64) -> Result<i32> {
+    signal(dir, Signal::SIGCONT, |cluster| Ok(&cluster.member(id)?.daemon))
+}
+
+fn signal(dir: &Path, signal: Signal, of: impl Fn(&Cluster) -> Result<&Daemon>) -> Result<i32> {
     let _lock = Cluster::lock(dir)?;
     let cluster = Cluster::load(dir)?;
-    let daemon = &cluster.node(node)?.daemon;
-    let process = daemon.process.as_ref().with_context(|| format!("{node} was never started"))?;
+    let daemon = of(&cluster)?;
+    let process = daemon.process.as_ref().with_context(|| format!("{} was never started", daemon.name))?;
     if !process.signal(signal)? {
-        bail!("{node} does not run");
+        bail!("{} does not run", daemon.name);
     }
     Ok(process.pid)
 }
@@ -199,8 +246,34 @@ pub fn gpu(dir: &Path, node: &str, index: u32, fault: &Fault) -> Result<()> {
 pub fn shift_clock(dir: &Path, node: &str, seconds: i64) -> Result<()> {
     let cluster = Cluster::load(dir)?;
     cluster.node(node)?;
-    let shared = Shared::open(&up::clock_file(&cluster, node))?;
-    shared.context("the agents' clocks cannot be made wrong: make the cluster with `up --clocks`")?.shift_clock(seconds)
+    shared(&cluster, node)?.shift_clock(seconds)
+}
+
+/// The same for a member.
+pub fn shift_member_clock(dir: &Path, id: u64, seconds: i64) -> Result<()> {
+    let cluster = Cluster::load(dir)?;
+    shared(&cluster, &cluster.member(id)?.daemon.name)?.shift_clock(seconds)
+}
+
+/// Each sync of a member's files takes so much longer from now on.
+pub fn slow_disk(dir: &Path, id: u64, by: Duration) -> Result<()> {
+    let cluster = Cluster::load(dir)?;
+    shared(&cluster, &cluster.member(id)?.daemon.name)?.slow_disk(by)
+}
+
+fn shared(cluster: &Cluster, daemon: &str) -> Result<Shared> {
+    let shared = Shared::open(&up::clock_file(cluster, daemon))?;
+    shared.context("the daemons' clocks and disks cannot be changed: make the cluster with `up --clocks`")
+}
+
+/// Fills the small file system of a daemon to the last byte.
+pub fn fill_disk(dir: &Path, daemon: &str) -> Result<()> {
+    Cluster::load(dir)?.small_disk(daemon)?.fill()
+}
+
+/// Gives the room back.
+pub fn make_room(dir: &Path, daemon: &str) -> Result<()> {
+    Cluster::load(dir)?.small_disk(daemon)?.make_room()
 }
 
 /// Cuts a node off from others: who sends nothing to whom any more that was not cut already.

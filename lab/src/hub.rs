@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fmt::Write as _;
 use std::fs::File;
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,16 @@ const COMMAND_MAX: Duration = Duration::from_secs(20);
 /// Where a party's programs listen. Parties are numbered from 0 to 254.
 pub fn address(number: u8) -> String {
     format!("10.77.{number}.2")
+}
+
+/// Where other programs reach this one: the address of its network at a hub, else loopback.
+pub fn own_address() -> String {
+    // No packet is sent: the kernel names the address from which it would be.
+    let seen = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect((address(0), 9))?;
+        Ok(socket.local_addr()?.ip().to_string())
+    });
+    seen.ok().filter(|seen| seen.starts_with("10.77.")).unwrap_or_else(|| "127.0.0.1".to_owned())
 }
 
 /// A fresh namespace.

@@ -16,6 +16,7 @@
 //! | [`cluster`] | the record of one lab cluster on disk |
 //! | [`up`], [`faults`], [`down`] | its life |
 //! | [`hub`], [`networks`] | networks that can be cut |
+//! | [`small_disks`] | file systems that can be filled |
 //! | [`lattice`] | the CLI, asked |
 //! | [`fabric`] | a simulated manager of a fabric |
 //! | [`machine`] | what this machine has and lacks |
@@ -26,6 +27,7 @@
 //! | [`quorum`] | members alone, on hosts that go wrong, and simulated agents |
 //! | [`history`] | whether what clients saw can be explained by one order |
 //! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
+//! | [`torture`] | random faults under load, and whether every promise holds after them |
 //! | [`demo`], [`bench`] | what people run |
 
 pub mod asked;
@@ -54,6 +56,8 @@ pub mod process;
 pub mod quorum;
 pub mod ring;
 pub mod sim;
+pub mod small_disks;
 pub mod streams;
 pub mod sweep;
+pub mod torture;
 pub mod up;

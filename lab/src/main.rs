@@ -4,7 +4,9 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
-use lattice_lab::{asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, up};
+use lattice_lab::{
+    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, torture, up,
+};
 use lattice_model::gpu_load::GpuLoad;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +41,11 @@ enum Command {
     /// Thousands of agents in virtual time; exit code 1 when a figure is missed
     #[command(subcommand)]
     Sim(Sim),
+    /// Random faults under a stream of jobs, then all of it healed: exit code 1 when a promise does not hold then
+    Torture(torture::Options),
+    /// One rank of the work of a torture
+    #[command(hide = true)]
+    TortureWork(torture::work::Options),
     /// One rank of a ring that speaks PMI-1 (for `lattice launch` and `lattice submit`)
     PmiRing(ring::Options),
     /// One rank of those whose fences `bench mpi` measures
@@ -387,6 +394,12 @@ fn act(command: Command) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Command::Torture(options) => {
+            if !torture::run(&options)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::TortureWork(options) => return torture::work::run(&options),
         Command::PmiRing(options) => ring::run(&options)?,
         Command::PmiFence(options) => fences::run(&options)?,
         Command::PmiStreams(options) => streams::run(&options)?,

@@ -147,7 +147,7 @@ impl Networks {
         self.party(node)?;
         let others: Vec<String> = match from {
             From::All => self.parties.keys().filter(|name| *name != node).cloned().collect(),
-            From::Quorum => self.parties.keys().filter(|name| name.starts_with("member-")).cloned().collect(),
+            From::Quorum => self.parties.keys().filter(|name| name.starts_with("member-") && *name != node).cloned().collect(),
             From::Peer(peer) if peer == node => bail!("{node} cannot be cut from itself"),
             From::Peer(peer) => {
                 self.party(peer)?;

@@ -3,6 +3,7 @@
 //!
 //! Where its neighbour is gone it waits for ever, as ranks of an MPI program do: ending them is the launcher's duty.
 
+use crate::hub;
 use crate::pmi1::Pmi;
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
@@ -123,7 +124,7 @@ struct Ring {
 
 impl Ring {
     fn connect(pmi: &mut Pmi) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let listener = TcpListener::bind((hub::own_address(), 0))?;
         pmi.put(&format!("ring-{}", pmi.rank), &listener.local_addr()?.to_string())?;
         pmi.fence()?;
         if pmi.size < 2 {

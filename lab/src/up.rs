@@ -7,6 +7,7 @@ use crate::networks::Networks;
 use crate::ports::Ports;
 use crate::preload::{self, Shared};
 use crate::process::{run, spawn_detached, tail, until};
+use crate::small_disks::SmallDisk;
 use crate::{configs, down, gpus, interrupt};
 use anyhow::{Context, Result, anyhow, bail};
 use lattice_quorum::config::QuorumConfig;
@@ -57,8 +58,10 @@ pub struct Options {
     pub hosts: Vec<Host>,
     /// Whether every daemon has a network of its own, which can be cut. Needs root.
     pub netns: bool,
-    /// Whether the agents' time of day can be made wrong. Needs a C compiler.
+    /// Whether the daemons' time of day can be made wrong, and the members' disks slow. Needs a C compiler.
     pub clocks: bool,
+    /// Daemons whose files lie on a small file system of their own, and its MiB: of an agent its state, of a member its data. Needs root.
+    pub small_disks: Vec<(String, u32)>,
     /// How long the daemons' first certificates live, and those that members sign, in seconds.
     pub certificate_seconds: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
@@ -117,6 +120,7 @@ impl Options {
             hosts: Vec::new(),
             netns: false,
             clocks: false,
+            small_disks: Vec::new(),
             certificate_seconds: CERTIFICATE_SECONDS,
             node_folders: Vec::new(),
             ready_within: Duration::from_secs(60),
@@ -206,7 +210,12 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     let mut hosts = options.hosts.iter().cloned();
     for id in 1..=u64::from(options.quorum) {
         let given = hosts.next().unwrap_or_default();
-        let host = host_of(&cluster, &format!("member-{id}"))?.unwrap_or(given);
+        let name = format!("member-{id}");
+        let mut host = host_of(&cluster, &name)?.unwrap_or(given);
+        make_dir(&cluster.dir.join(&name))?;
+        if options.clocks {
+            host.launcher = [Shared::make(&clock_file(&cluster, &name))?.launcher(&cluster.dir), host.launcher].concat();
+        }
         let member = member(&cluster, id, binaries, &mut ports, &host)?;
         cluster.members.push(member);
     }
@@ -229,6 +238,7 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
         cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, metrics: address()?, daemon });
     }
     cluster.save()?;
+    small_disks(&mut cluster, options)?;
     certificates(&cluster, binaries, options)?;
     gossip_key(&cluster.dir.join("gossip.key"))?;
     configure_members(&cluster, options)?;
@@ -240,6 +250,23 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
     }
     shared_cli(&cluster, binaries)?;
     Ok(cluster)
+}
+
+/// Each is in the record before it is mounted, so that `down` takes it away.
+fn small_disks(cluster: &mut Cluster, options: &Options) -> Result<()> {
+    for (daemon, mib) in &options.small_disks {
+        let at = if cluster.nodes.iter().any(|node| node.id == *daemon) {
+            cluster.run_dir.join(daemon).join("state")
+        } else if cluster.members.iter().any(|member| member.daemon.name == *daemon) {
+            cluster.dir.join(daemon).join("data")
+        } else {
+            bail!("there is no {daemon} here whose files could lie on a small disk");
+        };
+        cluster.small_disks.push(SmallDisk { daemon: daemon.clone(), at: at.clone() });
+        cluster.save()?;
+        SmallDisk::mount(daemon, &at, *mib)?;
+    }
+    Ok(())
 }
 
 fn member(cluster: &Cluster, id: u64, binaries: &Binaries, ports: &mut Ports, host: &Host) -> Result<Member> {
@@ -272,9 +299,9 @@ pub fn configure_members(cluster: &Cluster, options: &Options) -> Result<()> {
     members.try_for_each(|m| write(&cluster.dir.join(&m.daemon.name).join("quorum.yaml"), &configs::member(cluster, m, options)))
 }
 
-/// What a node's agent is told of its clock, where it can be told: see [`crate::preload`].
-pub fn clock_file(cluster: &Cluster, node: &str) -> PathBuf {
-    cluster.dir.join(node).join("clock")
+/// The file by which a daemon's clock is made wrong and its disk slow, where that is possible: see [`crate::preload`].
+pub fn clock_file(cluster: &Cluster, daemon: &str) -> PathBuf {
+    cluster.dir.join(daemon).join("clock")
 }
 
 /// Where a daemon with a network of its own is.

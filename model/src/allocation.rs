@@ -211,8 +211,14 @@ pub struct Allocation {
     /// The number of its network domain under its present or last claim.
     #[serde(default)]
     pub vni: Option<u32>,
-    /// How often it was requeued.
+    /// How often it was requeued, but for claims under which it never began.
     pub requeue_count: u32,
+    /// Claims in a row that were soon over.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub quick_requeues: u32,
+    /// Requeued: it is not claimed before this time of the leader's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_until: Option<Timestamp>,
     /// Nodes whose prologue failed for it, with the reason: not claimed for it again.
     #[serde(default)]
     pub excluded: Vec<(NodeId, String)>,
@@ -259,6 +265,8 @@ impl Allocation {
             shares: Vec::new(),
             vni: None,
             requeue_count: 0,
+            quick_requeues: 0,
+            waits_until: None,
             excluded: Vec::new(),
             checkpoint: None,
             preemption: None,

@@ -12,6 +12,7 @@ mod brain;
 mod checkpoint;
 pub mod device_health;
 pub mod health;
+pub mod image_cache;
 mod launch;
 mod probe;
 mod record;

@@ -402,7 +402,7 @@ proptest! {
 
     #[test]
     fn a_log_segment_is_cut_or_refused_and_gives_no_entry_that_was_not_written(
-        harms in prop::collection::vec(harm(), 1..4), lengths in prop::collection::vec(0..300usize, 1..8)
+        harms in prop::collection::vec(harm(), 1..4), lengths in prop::collection::vec(0..300usize, 1..8), noted: bool
     ) {
         let scratch = Scratch::new();
         let written: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0x5a; *length]).collect();
@@ -410,6 +410,9 @@ proptest! {
         for (index, payload) in (1..).zip(&written) {
             segments.append(index, std::slice::from_ref(payload)).unwrap();
             segments.sync().unwrap();
+        }
+        if noted {
+            segments.note_synced();
         }
         drop(segments);
         let file = scratch.0.join(format!("{:020}.log", 1));
@@ -426,6 +429,7 @@ proptest! {
         match opened {
             // What is left is read again and goes on.
             Ok(mut segments) => {
+                prop_assert!(!noted || found.len() == written.len(), "an entry that was noted as synced is gone");
                 segments.append(found.len() as u64 + 1, &[b"more".to_vec()]).unwrap();
                 segments.sync().unwrap();
             }

@@ -51,6 +51,7 @@ mod telemetry;
 mod tenants;
 mod vclusters;
 mod views;
+mod waits;
 mod wipes;
 
 #[cfg(test)]
@@ -95,7 +96,7 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    SUSPENDS_LEVEL, TELEMETRY_LEVEL, UNHEARD_LEVEL, level_of, level_of_hold,
+    SUSPENDS_LEVEL, TELEMETRY_LEVEL, UNHEARD_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -189,6 +190,9 @@ pub struct Ledger {
     /// Allocations that are measured more closely now.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     closely: BTreeSet<AllocationId>,
+    /// Allocations with something that ends by the leader's clock: see [`waits`].
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    waiting: BTreeSet<AllocationId>,
 }
 
 fn level_first() -> u32 {
@@ -320,6 +324,7 @@ impl Default for Ledger {
             run_lease_ms: 0,
             notified: BTreeMap::new(),
             closely: BTreeSet::new(),
+            waiting: BTreeSet::new(),
         }
     }
 }
@@ -397,6 +402,7 @@ impl Ledger {
             Action::SetTelemetry { allocation, by, id, mode, duration_ms } => {
                 self.set_telemetry(step, *allocation, by, (*id, *mode, *duration_ms))
             }
+            Action::EndWaits { now } => Ok(self.end_waits(step, *now)),
             Action::EndTelemetry { allocation, order } => Ok(self.end_telemetry(step, *allocation, *order)),
             Action::DrainUrgently { node, by, reason, deadline, seed } => self.drain_urgently(step, node, by, reason, *deadline, *seed),
         }

@@ -6,13 +6,14 @@
 //!   DIR/vote                 the last vote, replaced whole
 //!   DIR/purged               up to where the log was cut off behind the snapshot before the newest, replaced whole
 //!   DIR/log/FIRST.log        the log, in segments named by their first index
+//!   DIR/log/synced           how far the log is synced, written in place ([`synced_end`])
 //!   DIR/audit/FIRST.audit    the audit chain, in append-only segments named by their first record
 //!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head; the last five are kept
 //!   DIR/reserve              nothing: room for a full disk ([`room`])
 //! ```
 //!
 //! Every record has its length and checksum. What was being written at a crash (a torn tail) is cut off with a line in
-//! the log; damage anywhere else refuses to start and names file and offset. The audit chain is *derived*: records of
+//! the log; damage anywhere else, also to the last record that was synced, refuses to start and names file and offset. The audit chain is *derived*: records of
 //! entries behind the last snapshot are made again by applying the log, so it is synced with the snapshot and not with
 //! every entry.
 //!
@@ -33,6 +34,7 @@ pub mod room;
 pub mod segments;
 pub mod snapshot_file;
 pub mod synced;
+pub mod synced_end;
 
 #[cfg(test)]
 mod crash_tests;

@@ -3,8 +3,14 @@
 //! The file is opened with the *user's* rights, so nobody reads through us what they could not read themselves, then
 //! copied and hashed in one pass. What is mounted is the copy: nothing the user does to the file afterwards reaches
 //! the kernel's file system code. The digest is checked at this entry, not at each mount: only root writes here.
+//! What nobody uses may be removed again ([`cache`]).
+
+pub mod cache;
+
+pub use cache::{HeldImage, NoRoom, cached};
 
 use crate::failpoint::{self, Point};
+use lattice_model::resources::bytes_text;
 use lattice_model::{Image, Principal};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
@@ -12,7 +18,7 @@ use nix::sys::stat::Mode;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
@@ -71,6 +77,22 @@ pub enum ImageError {
         /// The cache.
         cache: PathBuf,
     },
+    /// It does not fit, whatever is removed of what nobody uses.
+    #[error(
+        "image {}: it has {}, and the image cache {} can have at most {} more beside the images that are in use; make room on that disk, \
+         or run this on nodes with a larger one",
+        path.display(), bytes_text(*bytes), cache.display(), bytes_text(*bytes_max)
+    )]
+    NoRoom {
+        /// The user's path.
+        path: PathBuf,
+        /// The cache.
+        cache: PathBuf,
+        /// How large the image is.
+        bytes: u64,
+        /// How large it may be now.
+        bytes_max: u64,
+    },
     /// Nobody wants it any more.
     #[error("image {}: its copy was cancelled", path.display())]
     Cancelled {
@@ -90,30 +112,30 @@ pub enum ImageError {
     },
 }
 
-/// An image in the cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An image in the cache, which stays there while this lives.
+#[derive(Debug)]
 pub struct Admitted {
-    /// Where it lies: `<cache>/sha256-<hex>.sqfs`, root's, mode 0400.
-    pub path: PathBuf,
+    /// Where it lies.
+    pub held: HeldImage,
     /// Whether it was copied now; otherwise it was there already.
     pub copied: bool,
 }
 
-/// Where an image of this digest lies in the cache, once it is there.
-pub fn cached(cache: &Path, sha256: &str) -> PathBuf {
-    cache.join(format!("sha256-{sha256}.sqfs"))
-}
-
 /// Brings `image` into `cache` (made with mode 0700 where it is missing). Blocks for the whole copy. Any number may
 /// do this at once, in any number of processes: the first copies, the others wait for it. Ends at the next piece of the
-/// copy once `cancelled` is set, and leaves nothing of it.
-pub fn admit(cache: &Path, principal: &Principal, image: &Image, cancelled: &AtomicBool) -> Result<Admitted, ImageError> {
+/// copy once `cancelled` is set, and leaves nothing of it. `make_room` is asked before a copy, with the image's bytes.
+pub fn admit(
+    cache: &Path,
+    principal: &Principal,
+    image: &Image,
+    cancelled: &AtomicBool,
+    make_room: impl Fn(u64) -> Result<(), NoRoom>,
+) -> Result<Admitted, ImageError> {
     if image.sha256.len() != 64 || !image.sha256.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
         return Err(ImageError::BadDigest { given: image.sha256.chars().take(80).collect() });
     }
     // Before a look into the cache: an image that others brought here is no one's who may not read it.
     let mut source = open_as(principal, &image.path)?;
-    let place = cached(cache, &image.sha256);
     let io_error = |doing| {
         let (path, cache) = (image.path.clone(), cache.to_owned());
         move |source: io::Error| match source.raw_os_error() {
@@ -123,6 +145,26 @@ pub fn admit(cache: &Path, principal: &Principal, image: &Image, cancelled: &Ato
     };
     fs::DirBuilder::new().recursive(true).create(cache).map_err(io_error("making the image cache"))?;
     fs::set_permissions(cache, Permissions::from_mode(0o700)).map_err(io_error("making the image cache root's own"))?;
+    let mut copied = false;
+    loop {
+        if let Some(held) = cache::hold(cache, &image.sha256).map_err(io_error("keeping it in the image cache"))? {
+            return Ok(Admitted { held, copied });
+        }
+        // Not there, or removed again before it was held.
+        copied |= copy_in(cache, &mut source, image, cancelled, &make_room, &io_error)?;
+    }
+}
+
+/// Copies the image into the cache, unless another did so first: `false`.
+fn copy_in<E: FnOnce(io::Error) -> ImageError>(
+    cache: &Path,
+    source: &mut File,
+    image: &Image,
+    cancelled: &AtomicBool,
+    make_room: &impl Fn(u64) -> Result<(), NoRoom>,
+    io_error: &impl Fn(&'static str) -> E,
+) -> Result<bool, ImageError> {
+    let place = cached(cache, &image.sha256);
     let part_path = place.with_extension("sqfs.part");
     let part = loop {
         let file = OpenOptions::new().create(true).truncate(false).write(true).read(true).mode(0o600).open(&part_path);
@@ -130,16 +172,16 @@ pub fn admit(cache: &Path, principal: &Principal, image: &Image, cancelled: &Ato
         let locked = Flock::lock(file, FlockArg::LockExclusive);
         let locked = locked.map_err(|(_, errno)| io_error("waiting for another copy of it")(errno.into()))?;
         // While we waited the other one may have renamed this very file into its place, or removed it: then look again.
-        let ours = locked.metadata().map_err(io_error("looking at the copy"))?.ino();
-        if fs::metadata(&part_path).is_ok_and(|there| there.ino() == ours) {
+        if cache::is_at(&locked, &part_path) {
             break locked;
         }
     };
     if place.exists() {
         let _ = fs::remove_file(&part_path);
-        return Ok(Admitted { path: place, copied: false });
+        return Ok(false);
     }
-    let copied = copy_verified(&mut source, &part, image, cancelled).and_then(|()| {
+    let copied = room_for(source, image, cache, make_room).and_then(|()| {
+        copy_verified(source, &part, image, cancelled)?;
         part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("closing the copy", e))?;
         part.sync_all().map_err(|e| ("writing the copy to disk", e))?;
         failpoint::pass(Point::ImageCopied);
@@ -148,7 +190,7 @@ pub fn admit(cache: &Path, principal: &Principal, image: &Image, cancelled: &Ato
         Ok(())
     });
     match copied {
-        Ok(()) => Ok(Admitted { path: place, copied: true }),
+        Ok(()) => Ok(true),
         Err(failure) => {
             let _ = fs::remove_file(&part_path);
             Err(match failure {
@@ -157,6 +199,11 @@ pub fn admit(cache: &Path, principal: &Principal, image: &Image, cancelled: &Ato
             })
         }
     }
+}
+
+fn room_for(source: &File, image: &Image, cache: &Path, make_room: &impl Fn(u64) -> Result<(), NoRoom>) -> Result<(), CopyFailure> {
+    let bytes = source.metadata().map_err(|e| ("looking at it", e))?.len();
+    make_room(bytes).map_err(|no_room| CopyFailure::Refused(no_room.of(&image.path, cache, bytes)))
 }
 
 /// SHA-256 of a user's image, read with the user's rights: 64 hexadecimal digits in lower case.
@@ -184,6 +231,7 @@ fn copy_verified(source: &mut File, mut part: &File, image: &Image, cancelled: &
     // What a killed predecessor left.
     part.set_len(0).map_err(|e| ("emptying the copy", e))?;
     part.rewind().map_err(|e| ("emptying the copy", e))?;
+    source.rewind().map_err(|e| ("reading it", e))?;
     let got = pour(source, &mut part, &image.path, cancelled)?;
     if got != image.sha256 {
         let (path, want) = (image.path.clone(), image.sha256.clone());

@@ -96,11 +96,6 @@ pub fn mount_squashfs(image: &Path, at: &Path) -> Result<(), MountError> {
     mounted.map_err(|e| MountError::Mount { image: image.to_owned(), at: at.to_owned(), source: e.into() })
 }
 
-/// Binds a free loop device to `file` and lets it go again: whether that can be done here, for `doctor`.
-pub fn try_loop(file: &Path) -> Result<PathBuf, MountError> {
-    attach_loop(file).map(|(_, path)| path)
-}
-
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
 struct LoopInfo64 {
@@ -133,10 +128,13 @@ const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
-/// A free loop device, bound to `image`. "Which is free" and "take it" are two calls: another may come between, so try again.
-fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
+/// A free loop device, bound to `image`, and its path; it frees itself at the last close. "Which is free" and "take it" are
+/// two calls: another may come between, so try again.
+pub fn attach_loop(image: &Path) -> Result<(File, PathBuf), MountError> {
     let failed = |doing| move |source: io::Error| MountError::Loop { image: image.to_owned(), doing, source };
     let backing = File::open(image).map_err(failed("opening the image"))?;
+    // The device keeps this open file, and so its lock: the image stays in the cache while it is mounted.
+    backing.lock_shared().map_err(failed("locking the image"))?;
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control").map_err(failed("opening /dev/loop-control"))?;
     let mut name = [0u8; 64];
     let shown = image.as_os_str().as_encoded_bytes();

@@ -3,7 +3,8 @@
 
 use lattice_model::{AllocationId, Image, Principal, RankOutcome};
 use lattice_runtime::cgroup::Slice;
-use lattice_runtime::image::{self, ImageError};
+use lattice_runtime::image::{self, ImageError, NoRoom, cache};
+use lattice_runtime::mounts;
 use lattice_runtime::process::{self, Program};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::fs::{self, File, Permissions};
@@ -11,18 +12,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 fn main() {
     let arguments = Arguments::from_args();
     let root = (!nix::unistd::geteuid().is_root()).then_some("needs root");
     let tree = root.or_else(|| Slice::find(Path::new("lattice-test")).is_err().then_some("needs a cgroup v2 tree"));
+    let loops = root.or_else(|| (!Path::new("/dev/loop-control").exists()).then_some("needs loop devices"));
     let trials = vec![
         trial("image_is_admitted_with_the_users_rights", root, image_rights),
         trial("image_that_is_none_is_refused_and_leaves_nothing", root, image_refusals),
         trial("image_admitted_by_many_at_once_is_copied_once", root, image_many),
         trial("image_copy_that_is_cancelled_leaves_nothing", root, image_cancelled),
         trial("image_cache_that_is_full_says_so", root, image_no_space),
+        trial("image_in_use_stays_and_one_that_nobody_uses_goes", root, image_unused),
+        trial("image_for_which_there_is_no_room_is_refused_before_it_is_copied", root, image_no_room),
+        trial("image_with_a_loop_device_stays", loops, image_with_loop),
         trial("program_gets_its_user_and_nothing_of_ours", root, program_nothing_of_ours),
         trial("program_that_cannot_start_says_why", None, program_failures),
         trial("scope_is_made_watched_killed_and_removed", tree, scope_life),
@@ -70,6 +75,11 @@ impl Drop for Scratch {
 /// Nobody cancels.
 static GOING_ON: AtomicBool = AtomicBool::new(false);
 
+/// There is room for anything.
+fn enough(_bytes: u64) -> Result<(), NoRoom> {
+    Ok(())
+}
+
 fn root() -> Principal {
     Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] }
 }
@@ -93,28 +103,28 @@ fn image_rights() -> Result<(), Failed> {
     let mode = |mode| fs::set_permissions(&image.path, Permissions::from_mode(mode)).unwrap();
 
     mode(0o600);
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough), Err(ImageError::PermissionDenied { .. })));
     assert!(matches!(image::digest_as(&nobody(vec![]), &image.path), Err(ImageError::PermissionDenied { .. })));
     // By a supplementary group alone.
     mode(0o640);
     chown(&image.path, None, Some(4242))?;
-    assert!(matches!(image::admit(&cache, &nobody(vec![7]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
-    let admitted = image::admit(&cache, &nobody(vec![7, 4242]), &image, &GOING_ON)?;
+    assert!(matches!(image::admit(&cache, &nobody(vec![7]), &image, &GOING_ON, enough), Err(ImageError::PermissionDenied { .. })));
+    let admitted = image::admit(&cache, &nobody(vec![7, 4242]), &image, &GOING_ON, enough)?;
     assert!(admitted.copied);
-    assert_eq!(admitted.path, image::cached(&cache, &image.sha256));
-    let (copy, dir) = (fs::metadata(&admitted.path)?, fs::metadata(&cache)?);
+    assert_eq!(admitted.held.path(), image::cached(&cache, &image.sha256));
+    let (copy, dir) = (fs::metadata(admitted.held.path())?, fs::metadata(&cache)?);
     assert_eq!((copy.mode() & 0o7777, copy.uid(), dir.mode() & 0o7777), (0o400, 0, 0o700));
-    assert_eq!(fs::read(&admitted.path)?, fs::read(&image.path)?);
+    assert_eq!(fs::read(admitted.held.path())?, fs::read(&image.path)?);
     // What others brought is no one's who may not read it.
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough), Err(ImageError::PermissionDenied { .. })));
     mode(0o444);
-    assert!(!image::admit(&cache, &nobody(vec![]), &image, &GOING_ON)?.copied);
+    assert!(!image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough)?.copied);
     // A directory on the way that the user may not enter.
     fs::set_permissions(&scratch.0, Permissions::from_mode(0o700))?;
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::PermissionDenied { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough), Err(ImageError::PermissionDenied { .. })));
     // None of it changed who we are.
     assert_eq!((nix::unistd::geteuid().as_raw(), nix::unistd::getgroups()?), (0, groups));
-    assert!(fs::read(&admitted.path).is_ok());
+    assert!(fs::read(admitted.held.path()).is_ok());
     Ok(())
 }
 
@@ -123,7 +133,7 @@ fn image_refusals() -> Result<(), Failed> {
     let cache = scratch.0.join("cache");
     let good = scratch.image("good.sqfs", 100);
     let user = nobody(vec![]);
-    let admit = |path: PathBuf, sha256: &str| image::admit(&cache, &user, &Image { path, sha256: sha256.into() }, &GOING_ON);
+    let admit = |path: PathBuf, sha256: &str| image::admit(&cache, &user, &Image { path, sha256: sha256.into() }, &GOING_ON, enough);
     let at = |name: &str| scratch.0.join(name);
 
     assert!(matches!(admit(at("none"), &good.sha256), Err(ImageError::NotFound { .. })));
@@ -157,7 +167,8 @@ fn image_many() -> Result<(), Failed> {
     let cache = scratch.0.join("cache");
     let image = scratch.image("a.sqfs", 2 << 20);
     let copies: usize = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..12).map(|_| scope.spawn(|| image::admit(&cache, &nobody(vec![]), &image, &GOING_ON).unwrap())).collect();
+        let threads: Vec<_> =
+            (0..12).map(|_| scope.spawn(|| image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough).unwrap())).collect();
         threads.into_iter().map(|t| usize::from(t.join().unwrap().copied)).sum()
     });
     assert_eq!((copies, entries(&cache).len()), (1, 1));
@@ -168,10 +179,10 @@ fn image_cancelled() -> Result<(), Failed> {
     let scratch = Scratch::new("cancelled");
     let cache = scratch.0.join("cache");
     let image = scratch.image("a.sqfs", 100);
-    let refused = image::admit(&cache, &root(), &image, &AtomicBool::new(true));
+    let refused = image::admit(&cache, &root(), &image, &AtomicBool::new(true), enough);
     assert!(matches!(refused, Err(ImageError::Cancelled { .. })), "{refused:?}");
     assert_eq!(entries(&cache), Vec::<String>::new());
-    assert!(image::admit(&cache, &root(), &image, &GOING_ON)?.copied);
+    assert!(image::admit(&cache, &root(), &image, &GOING_ON, enough)?.copied);
     Ok(())
 }
 
@@ -181,8 +192,72 @@ fn image_no_space() -> Result<(), Failed> {
     let cache = scratch.0.join("full");
     fs::create_dir(&cache)?;
     nix::mount::mount(Some("tmpfs"), &cache, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=64k"))?;
-    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON), Err(ImageError::NoSpace { .. })));
+    assert!(matches!(image::admit(&cache, &nobody(vec![]), &image, &GOING_ON, enough), Err(ImageError::NoSpace { .. })));
     assert_eq!(entries(&cache), Vec::<String>::new());
+    Ok(())
+}
+
+fn image_unused() -> Result<(), Failed> {
+    let scratch = Scratch::new("unused");
+    let cache = scratch.0.join("cache");
+    let admit = |image: &Image| image::admit(&cache, &root(), image, &GOING_ON, enough);
+    let (old, new) = (scratch.image("old.sqfs", 1000), scratch.image("new.sqfs", 2000));
+    let held = admit(&old)?.held;
+    let long_ago = SystemTime::now() - Duration::from_secs(1000);
+    File::open(held.path())?.set_modified(long_ago)?;
+    drop(admit(&new)?);
+    let paths = |unused: Vec<cache::UnusedImage>| unused.into_iter().map(|u| u.path).collect::<Vec<_>>();
+    assert_eq!(paths(cache::unused(&cache)?), [image::cached(&cache, &new.sha256)]);
+    assert!(!cache::remove_unused(held.path())? && held.path().exists());
+    // That it was seen in use counts as a use.
+    drop(held);
+    let unused = cache::unused(&cache)?;
+    assert!(unused.len() == 2 && unused.iter().all(|u| u.bytes > 0 && u.last_used > long_ago + Duration::from_secs(900)), "{unused:?}");
+    // Held again where it lies; gone, it is copied again.
+    assert!(cache::hold(&cache, &old.sha256)?.is_some());
+    assert!(cache::remove_unused(&image::cached(&cache, &old.sha256))?);
+    assert!(cache::hold(&cache, &old.sha256)?.is_none());
+    assert!(admit(&old)?.copied);
+    // What is being copied is in use; what a killed agent left of a copy is not.
+    let part = image::cached(&cache, &"a".repeat(64)).with_extension("sqfs.part");
+    let copying = File::create(&part)?;
+    copying.lock()?;
+    cache::unused(&cache)?;
+    assert!(part.exists());
+    drop(copying);
+    cache::unused(&cache)?;
+    assert!(!part.exists());
+    Ok(())
+}
+
+fn image_no_room() -> Result<(), Failed> {
+    let scratch = Scratch::new("no-room");
+    let cache = scratch.0.join("cache");
+    let image = scratch.image("a.sqfs", 3 << 20);
+    let refused = image::admit(&cache, &root(), &image, &GOING_ON, |bytes| {
+        assert_eq!(bytes, (3 << 20) + 4);
+        Err(NoRoom { bytes_max: 2 << 20 })
+    });
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("it has 3 MiB") && said.contains("at most 2 MiB"), "{said}");
+    assert_eq!(entries(&cache), Vec::<String>::new());
+    Ok(())
+}
+
+/// Also where nobody but the kernel knows of it: neither an agent nor a shim is left.
+fn image_with_loop() -> Result<(), Failed> {
+    let scratch = Scratch::new("mounted");
+    let file = image::cached(&scratch.0, &"b".repeat(64));
+    fs::write(&file, vec![7; 1 << 16])?;
+    let (device, _path) = mounts::attach_loop(&file)?;
+    assert!(cache::unused(&scratch.0)?.is_empty() && !cache::remove_unused(&file)? && file.exists());
+    drop(device);
+    // The kernel lets go of it a moment after the last close.
+    let freed = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        cache::remove_unused(&file).unwrap()
+    });
+    assert!(freed && !file.exists());
     Ok(())
 }
 

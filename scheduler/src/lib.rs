@@ -132,7 +132,7 @@ fn queue(view: &View) -> Vec<&Allocation> {
 /// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in each
 /// queue: the first one that does not fit keeps all behind it waiting there, unless it can never fit in this cluster as it is
 /// registered (it waits for nodes to be added, and blocks nobody), its tenant's quotas leave no room for it, or there is no number
-/// for its network domain, or an earlier attempt of it may still run somewhere and must not run twice.
+/// for its network domain, or an earlier attempt of it may still run somewhere and must not run twice, or it was requeued and waits.
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
     let mut domains = Domains::of(view);
@@ -147,7 +147,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() || domains.keeps_off(allocation).is_some() {
             continue;
         }
-        if settling.keeps_off(allocation).is_some() {
+        if backoff(allocation).is_some() || settling.keeps_off(allocation).is_some() {
             continue;
         }
         let named = view.named(allocation);
@@ -217,9 +217,16 @@ fn possible(view: &View, allocation: &Allocation) -> usize {
 }
 
 /// What keeps a pending allocation off whatever nodes there are, in the documents' words; `None`: its tenant's quotas leave
-/// room, there is a number for its network domain, and no earlier attempt stands in its way.
+/// room, there is a number for its network domain, no earlier attempt stands in its way, and it waits for no time.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
     Judge::of(view).kept_off(allocation).map(|(why, _)| why)
+}
+
+/// That it waits for a time, because its last claims were soon over.
+fn backoff(allocation: &Allocation) -> Option<String> {
+    let until = allocation.waits_until?;
+    let times = allocation.quick_requeues;
+    Some(format!("waits until {until}: it was requeued {times} time(s) in a row soon after it was claimed, and each such wait is longer"))
 }
 
 /// Why a pending allocation waits.

@@ -5,7 +5,7 @@ use crate::domains::Domains;
 use crate::misfit::{self, misfit};
 use crate::quotas::Quotas;
 use crate::settling::Settling;
-use crate::{Holdings, View, possible, why_not};
+use crate::{Holdings, View, backoff, possible, why_not};
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::tenant::Quota;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Node, NodeId, hostlist};
@@ -132,9 +132,15 @@ impl<'a> Judge<'a> {
             let brief = format!("no VNI for network {}", allocation.spec.connectivity.network_domain);
             return Some((format!("{no_vni}; {}", no_vni.remedy()), brief));
         }
-        let unsettled = self.settling.nodes(allocation)?;
-        let brief = format!("last attempt may run on {}", hostlist::fold(unsettled.iter().copied()));
-        Some((self.settling.keeps_off(allocation)?, brief))
+        if let Some(unsettled) = self.settling.nodes(allocation) {
+            let brief = format!("last attempt may run on {}", hostlist::fold(unsettled.iter().copied()));
+            return Some((self.settling.keeps_off(allocation)?, brief));
+        }
+        let why = backoff(allocation)?;
+        let until = allocation.waits_until?.to_string();
+        // The time of day, in UTC.
+        let clock = until.get(11..19).unwrap_or(&until);
+        Some((why, format!("requeued {} times: waits to {clock}Z", allocation.quick_requeues)))
     }
 
     /// How many of the cluster's nodes could ever serve it.

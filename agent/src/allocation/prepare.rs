@@ -23,8 +23,9 @@ use crate::readiness::readable;
 use lattice_model::{Assignment, DesiredShare};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
-use lattice_runtime::{identity, image, process};
+use lattice_runtime::{identity, process};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub(super) struct Line {
     pub stream: UnixStream,
     /// Whether it was just started, and so has nothing yet.
     pub fresh: bool,
+    /// Keeps the work's image in the cache until the shim has mounted it, which keeps it as well.
+    pub image: Option<HeldImage>,
 }
 
 /// A prologue that is being made.
@@ -154,7 +157,7 @@ enum Begun {
 
 fn begin(context: &Context, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<Begun, String> {
     match find::find(context, share.allocation, dir) {
-        Ok(stream) => return Ok(Begun::There(Line { stream, fresh: false })),
+        Ok(stream) => return Ok(Begun::There(Line { stream, fresh: false, image: held(context, share) })),
         Err(Missing::NotOurs(why)) => return Err(format!("{}: what listens there is not the shim: {why}", dir.socket().display())),
         Err(Missing::Gone | Missing::Unreachable(_)) => {}
     }
@@ -171,21 +174,26 @@ fn begin(context: &Context, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<
     Ok(Begun::Planned(planned, share))
 }
 
-/// The image in the cache and where it is mounted. Given up, a copy ends at its next piece, behind our back: it
+/// The image of work that runs already, kept in the cache.
+pub(super) fn held(context: &Context, share: &DesiredShare) -> Option<HeldImage> {
+    share.spec.uenv.as_ref().and_then(|wanted| context.images.hold(wanted))
+}
+
+/// The image in the cache. Given up, a copy ends at its next piece, behind our back: it
 /// touches nothing but the cache.
-async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &CancellationToken) -> Result<Option<(PathBuf, PathBuf)>, String> {
+async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &CancellationToken) -> Result<Option<HeldImage>, String> {
     let Some(wanted) = share.spec.uenv.clone() else { return Ok(None) };
     let cancelled = Arc::new(AtomicBool::new(false));
     let admitted = {
         let (context, share, cancelled) = (Arc::clone(context), Arc::clone(share), Arc::clone(&cancelled));
         blocking(move || {
-            let admitted = image::admit(&context.state_dir.join("images"), &share.owner, &wanted, &cancelled);
+            let admitted = context.images.admit(&share.owner, &wanted, &cancelled);
             failpoint::pass(Point::ImageAdmitted);
             admitted.map_err(|e| with_causes(&e))
         })
     };
     tokio::select! {
-        admitted = admitted => Ok(Some((admitted?.path, PathBuf::from(UENV_MOUNT)))),
+        admitted = admitted => Ok(Some(admitted?.held)),
         () = cancel.cancelled() => {
             cancelled.store(true, Ordering::Relaxed);
             Err("cancelled while its image was copied".to_owned())
@@ -198,7 +206,7 @@ fn start(
     share: &DesiredShare,
     assignment: Option<&Assignment>,
     dir: &ShimDir,
-    image: Option<(PathBuf, PathBuf)>,
+    image: Option<HeldImage>,
     planned: &Planned,
 ) -> Result<Line, String> {
     let scope = match &context.slice {
@@ -226,7 +234,7 @@ fn start(
         allocation: share.allocation,
         epoch: share.epoch,
         owner: share.owner.clone(),
-        image,
+        image: image.as_ref().map(|held| (held.path().to_owned(), PathBuf::from(UENV_MOUNT))),
         mounts: planned.mounts.clone(),
         scope: scope.map(|s| s.path().to_owned()),
         v1_groups,
@@ -244,10 +252,10 @@ fn start(
         Ok(StartedShim { pid, pidfd, stream }) => {
             failpoint::pass(Point::ShimStarted);
             tokio::spawn(reap(pid, pidfd));
-            Ok(Line { stream, fresh: true })
+            Ok(Line { stream, fresh: true, image })
         }
         Err(StartError::AlreadyRunning { .. }) => {
-            connect_shim(dir).map(|stream| Line { stream, fresh: false }).map_err(|e| format!("the shim does not answer: {e}"))
+            connect_shim(dir).map(|stream| Line { stream, fresh: false, image }).map_err(|e| format!("the shim does not answer: {e}"))
         }
         Err(error) => Err(with_causes(&error)),
     }

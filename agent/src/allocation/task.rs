@@ -20,6 +20,7 @@ use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
 use lattice_node::Event;
 use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
 use line::hear;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,6 +58,7 @@ pub(super) fn begin(
         phase: Phase::Idle,
         left_looked_at: None,
         fresh: false,
+        image: None,
         synced: false,
         shapes: false,
         inputs: false,
@@ -106,6 +108,8 @@ struct AllocationTask {
     left_looked_at: Option<tokio::time::Instant>,
     /// Whether the shim was just started when the present line came.
     fresh: bool,
+    /// Keeps its image in the cache until the shim says that it is mounted.
+    image: Option<HeldImage>,
     /// Whether the shim has told all that it has, on the present line.
     synced: bool,
     /// Whether the shim knows launches of other shapes than the usual one.
@@ -245,6 +249,8 @@ impl AllocationTask {
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
+                // Its loop device keeps it from here on.
+                drop(self.image.take());
                 if self.phase == Phase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
                     self.phase = Phase::Idle;

@@ -56,10 +56,11 @@ pub(super) fn other_namespaces() -> Look {
 /// A loop device, bound to a file and let go again.
 pub(super) fn loop_device() -> Look {
     let file = std::env::temp_dir().join(format!("lattice-doctor-{}.img", std::process::id()));
-    let tried = fs::write(&file, [0; 65536]).map_err(|e| e.to_string()).and_then(|()| mounts::try_loop(&file).map_err(|e| with_causes(&e)));
+    let tried =
+        fs::write(&file, [0; 65536]).map_err(|e| e.to_string()).and_then(|()| mounts::attach_loop(&file).map_err(|e| with_causes(&e)));
     let _ = fs::remove_file(&file);
     match tried {
-        Ok(device) => (Health::Ok, format!("{} was bound to a file and let go", device.display())),
+        Ok((_device, path)) => (Health::Ok, format!("{} was bound to a file and let go", path.display())),
         Err(why) => (Health::Degraded, format!("{why}; allocations with --uenv fail here: modprobe loop, and CAP_SYS_ADMIN")),
     }
 }

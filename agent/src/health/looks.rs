@@ -2,6 +2,7 @@
 
 use super::settings::{Expected, HealthSettings};
 use crate::disk;
+use crate::image_cache::ImageCache;
 use lattice_model::Timestamp;
 use lattice_node::health::{Finding, Window};
 use nix::sys::statvfs::statvfs;
@@ -25,6 +26,7 @@ pub(super) type Look = Box<dyn FnOnce() -> Finding + Send>;
 /// What there is to be looked at on this node.
 pub(super) struct Looks {
     state_dir: PathBuf,
+    images: ImageCache,
     expect: Expected,
     mounts: Vec<PathBuf>,
     nics: BTreeMap<String, Window>,
@@ -34,10 +36,11 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    pub(super) fn of(settings: &HealthSettings, state_dir: &Path) -> Self {
+    pub(super) fn of(settings: &HealthSettings, state_dir: &Path, images: ImageCache) -> Self {
         let window = || Window::new(settings.nic_window_seconds.saturating_mul(1000));
         Self {
             state_dir: state_dir.to_owned(),
+            images,
             // GPUs are counted where they are looked at.
             expect: Expected { gpus: 0, ..settings.expect },
             mounts: settings.mounts.clone(),
@@ -54,8 +57,12 @@ impl Looks {
 
     /// One of each, by name.
     pub(super) fn all(&mut self, now: Timestamp) -> Vec<(String, Look)> {
-        let state_dir = self.state_dir.clone();
-        let disk = move || disk::shortage(&state_dir).map_or(Finding::Well, |why| Finding::Critical(why.replacen("disk: ", "", 1)));
+        let (state_dir, images) = (self.state_dir.clone(), self.images.clone());
+        let disk = move || {
+            // First what the node can give up by itself.
+            images.tidy();
+            disk::shortage(&state_dir).map_or(Finding::Well, |why| Finding::Critical(why.replacen("disk: ", "", 1)))
+        };
         let expect = self.expect;
         let mut all: Vec<(String, Look)> = vec![
             ("disk".to_owned(), Box::new(disk)),
@@ -241,7 +248,7 @@ mod tests {
     #[test]
     fn what_is_not_named_is_told_as_not_looked_at() {
         let found = |settings: &HealthSettings| -> BTreeMap<String, Finding> {
-            let mut looks = Looks::of(settings, Path::new("/"));
+            let mut looks = Looks::of(settings, Path::new("/"), ImageCache::new(Path::new("/nonexistent"), 0));
             looks.all(Timestamp(0)).into_iter().map(|(name, look)| (name, look())).collect()
         };
         let none = found(&HealthSettings::default());

@@ -263,6 +263,12 @@ impl Branch {
             Up::Older { part } => of_it(&part).then_some(Heard::Older { part }),
             Up::Unreached { part } => of_it(&part).then_some(Heard::Unreached { part }),
             Up::Replaced => Some(Heard::Replaced),
+            Up::NotHere { why } => {
+                // The line asks again, later each time. What the node's share came to the quorum says, by this node's own list.
+                let (launch, node) = (self.around.spec.id, self.around.node(line.subtree.first));
+                tracing::debug!(%launch, ?node, %why, "a part of a launch is not there now");
+                None
+            }
         }
     }
 

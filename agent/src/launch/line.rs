@@ -113,12 +113,14 @@ impl LineTask {
         let mut connection = 0;
         loop {
             if let Some(way) = self.connect().await {
-                pause = *PAUSE.start();
                 connection += 1;
                 if !self.say(News::Connected).await {
                     return;
                 }
                 let Some(broken) = self.carry(way, &mut queue, connection).await else { return };
+                if broken == Broken::Served {
+                    pause = *PAUSE.start();
+                }
                 if !self.say(News::Broken(broken)).await {
                     return;
                 }
@@ -239,6 +241,7 @@ impl LineTask {
             ToHead::Fence { number, blob } => Up::Fence { number, blob },
             ToHead::Synced => Up::Away { parts: Vec::new() },
             ToHead::Input { taken, again } => Up::Input { taken, again },
+            ToHead::NotHere { why } => Up::NotHere { why },
             ToHead::Begun
             | ToHead::RankEnded { .. }
             | ToHead::Aborted { .. }

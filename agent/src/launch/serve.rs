@@ -9,8 +9,8 @@ use super::{FORGET_AFTER, LOOK};
 use crate::context::Shared;
 use crate::mesh::branch::{BranchOpen, Up};
 use crate::mesh::frame::{self, Frame, FrameError, ToHead, ToPart};
-use lattice_model::LaunchId;
 use lattice_model::input::Taken;
+use lattice_model::{AllocationId, Epoch, LaunchId};
 use lattice_quorum::identity::Caller;
 use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
@@ -71,20 +71,15 @@ pub async fn serve(
     let spec = open.shape.of(open.launch)?;
     let part = subtree.first;
     let own = spec.nodes.get(part as usize).is_some_and(|ranks| ranks.node == context.me);
-    let worker = context.workers.of_epoch(spec.allocation, spec.epoch);
-    let of_its_nodes = worker.as_ref().is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
-    let refused = match &worker {
-        None => Some(format!("allocation {} is not on this node under epoch {}", spec.allocation.short(), spec.epoch)),
-        Some(_) if !own || !of_its_nodes => {
-            tracing::warn!(peer = %peer.name, allocation = %spec.allocation, "a peer wanted to launch where it may not: refused");
-            Some("refused: not one of the allocation's nodes".to_owned())
-        }
-        Some(_) => None,
+    let Some(worker) = context.workers.of_epoch(spec.allocation, spec.epoch) else {
+        return frame::write(&mut send, &Up::NotHere { why: not_here(spec.allocation, spec.epoch) }).await;
     };
-    let Some(worker) = worker.filter(|_| refused.is_none()) else {
-        let why = refused.unwrap_or_default();
+    let of_its_nodes = worker.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
+    if !own || !of_its_nodes {
+        tracing::warn!(peer = %peer.name, allocation = %spec.allocation, "a peer wanted to launch where it may not: refused");
+        let why = "refused: not one of the allocation's nodes".to_owned();
         return frame::write(&mut send, &Up::Said { part, said: ToHead::Lost { why } }).await;
-    };
+    }
     if !subtree.is_single() {
         tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
     }
@@ -102,6 +97,11 @@ pub async fn serve(
         let _late = tokio::time::timeout(FORGET_AFTER, branch.carried()).await;
     }
     Ok(())
+}
+
+/// Why a part cannot be served. It is no evidence of how the share ended: that is the quorum's to say, which hears it of this node.
+pub fn not_here(allocation: AllocationId, epoch: Epoch) -> String {
+    format!("allocation {} is not on this node under epoch {epoch}", allocation.short())
 }
 
 async fn read(mut recv: RecvStream, to_branch: mpsc::Sender<Arc<Told>>) {

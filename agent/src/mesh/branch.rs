@@ -67,6 +67,9 @@ pub enum Up {
     Older { part: u32 },
     /// Another parent has this subtree now. Nothing follows.
     Replaced,
+    /// Its agent does not have the allocation under this epoch: it has not taken its work up yet, or its share ended by itself, which
+    /// the quorum is told. It is asked again, until the quorum says what becomes of the allocation. Nothing follows.
+    NotHere { why: String },
     /// A part of the subtree, whose agent is not reached from the one above it: perhaps the head reaches it. Said again from time to time.
     Unreached { part: u32 },
     /// How much of standard input every rank of the subtree took that reads it; not said before all such parts have told. `again`:

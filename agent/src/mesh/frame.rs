@@ -311,6 +311,10 @@ pub enum ToHead {
     },
     /// From its server, for that of another part. Only to a parent that carries it ([`Open::CallingBranch`]).
     Call(Box<WireCall>),
+    /// As [`super::branch::Up::NotHere`].
+    NotHere {
+        why: String,
+    },
 }
 
 /// [`RankOutcome`] on the wire.

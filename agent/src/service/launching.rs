@@ -541,6 +541,8 @@ mod tests {
             shares: Vec::new(),
             vni: None,
             requeue_count: 0,
+            quick_requeues: 0,
+            waits_until: None,
             excluded: Vec::new(),
             checkpoint: None,
             preemption: None,

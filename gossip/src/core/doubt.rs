@@ -1,13 +1,17 @@
 //! What the core makes of silence: foca's timers, slower where this node is slow itself, and suspicions that wait for
-//! others to confirm them. The reckoning is in `suspicion.rs`.
+//! others to confirm them and for the suspect to refute. The reckoning is in `suspicion.rs`.
 
-use super::{Core, Output, Pending};
+use super::{Core, Output, Pending, Stage};
 use crate::fact::ACCUSATIONS_MAX;
 use crate::peer::Peer;
 use crate::suspicion::Accusation;
-use crate::view::{Liveness, News};
-use foca::Timer;
+use crate::view::{Entry, Liveness, News};
+use crate::wire::{KIND_FOCA, suspicion_ping, turn_undead};
+use foca::{State, Timer};
 use std::sync::atomic::Ordering;
+
+/// How many suspects are asked at one tick.
+const SUSPECTS_ASKED_MAX: usize = 8;
 
 impl Core {
     /// One of foca's timers has fired, which was due at `due_ms`; `again`: it was put off once.
@@ -37,10 +41,9 @@ impl Core {
         for (after, timer) in timers.drain(..) {
             let after_ms = after.as_millis() as u64;
             match &timer {
-                Timer::ChangeSuspectToDown { member_id, .. } => {
-                    let peer = member_id.clone();
-                    self.wishes.touched.insert(peer.key);
-                    self.suspect(now_ms, &peer, timer, out);
+                Timer::ChangeSuspectToDown { member_id, incarnation, .. } => {
+                    self.wishes.touched.insert(member_id.key);
+                    self.suspect(now_ms, member_id, *incarnation, out);
                 }
                 Timer::ProbeRandomMember(_) | Timer::SendIndirectProbe { .. } => {
                     let next = matches!(timer, Timer::ProbeRandomMember(_));
@@ -57,9 +60,9 @@ impl Core {
         self.wishes.timers = timers;
     }
 
-    fn suspect(&mut self, now_ms: u64, peer: &Peer, timer: Timer<Peer>, out: &mut Vec<Output>) {
+    fn suspect(&mut self, now_ms: u64, peer: &Peer, incarnation: u16, out: &mut Vec<Output>) {
         let before = self.view.of(peer.key).is_some_and(|(known, entry)| known == peer && entry.liveness == Liveness::Suspect);
-        let Some(accusation) = self.suspicions.hold(now_ms, self.me.key, timer, before) else { return };
+        let Some(accusation) = self.suspicions.hold(now_ms, self.me.key, peer.clone(), incarnation, before) else { return };
         self.counters.suspicions += 1;
         if self.accused.len() == ACCUSATIONS_MAX {
             self.accused.pop_front();
@@ -85,7 +88,7 @@ impl Core {
     }
 
     /// Looks at a suspicion again when patience with it ends, as things are now.
-    fn wait_for(&mut self, now_ms: u64, key: u64, out: &mut Vec<Output>) {
+    pub(super) fn wait_for(&mut self, now_ms: u64, key: u64, out: &mut Vec<Output>) {
         if let Some(due_ms) = self.suspicions.due_ms(key, self.me.key, &self.config, self.sized_for)
             && self.suspicions.is_sooner(key, now_ms, due_ms)
         {
@@ -95,20 +98,54 @@ impl Core {
 
     /// Patience with the suspect of this key was to end at `due_ms`.
     pub(super) fn patience_over(&mut self, now_ms: u64, due_ms: u64, key: u64, out: &mut Vec<Output>) {
+        // What it found silent it asks once more when it comes back.
+        if let Stage::Defunct = self.stage {
+            return;
+        }
         if self.is_late(now_ms, due_ms) {
             self.suspicions.put_off(key, now_ms + self.config.suspect_after_ms);
         }
         match self.suspicions.due_ms(key, self.me.key, &self.config, self.sized_for) {
             None => {}
             Some(over_ms) if over_ms > now_ms => self.wait_for(now_ms, key, out),
-            Some(_) => {
-                if let Some(timer) = self.suspicions.end(key) {
-                    self.wishes.touched.insert(key);
-                    // Only encoding could fail.
-                    let _ = self.foca.handle_timer(timer, &mut self.wishes);
-                }
-            }
+            Some(_) => self.declare_down(key),
         }
+    }
+
+    /// Declares the suspect of this key Down, unless it has refuted or is another by now, and tells it so.
+    fn declare_down(&mut self, key: u64) {
+        let Some((suspect, incarnation)) = self.suspicions.give_up(key) else { return };
+        let is_still =
+            |(known, entry): (&Peer, &Entry)| *known == suspect && (entry.liveness, entry.refutations) == (Liveness::Suspect, incarnation);
+        if !self.view.of(key).is_some_and(is_still) {
+            return;
+        }
+        self.wishes.touched.insert(key);
+        let down = foca::Member::new(suspect.clone(), incarnation, State::Down);
+        // Only encoding could fail.
+        let _ = self.foca.apply_many([down].into_iter(), true, &mut self.wishes);
+        self.send(suspect.addr, KIND_FOCA, turn_undead(&self.me, self.incarnation(), suspect));
+    }
+
+    /// Pings suspects and tells them that they are suspected, so that each that is there refutes in its answer. Gossip may not
+    /// have reached one that was cut off, and its probes of us are answered whether we suspect it or not.
+    ///
+    /// Whoever found it silent asks. Who only heard of the suspicion asks when the others should have decided: it missed that.
+    pub(super) fn ask_suspects(&mut self, now_ms: u64) {
+        let (_, longest_ms) = self.config.patience_ms(self.sized_for);
+        let is_overdue = |key| self.view.of(key).is_some_and(|(_, entry)| now_ms.saturating_sub(entry.since_ms) > longest_ms);
+        let asked: Vec<u64> = self.suspicions.to_ask(self.suspect_asked, is_overdue).take(SUSPECTS_ASKED_MAX).collect();
+        for key in asked {
+            self.suspect_asked = key;
+            let Some((suspect, entry)) = self.view.of(key) else { continue };
+            let ping = suspicion_ping(&self.me, self.incarnation(), suspect.clone(), entry.refutations);
+            self.send(suspect.addr, KIND_FOCA, ping);
+        }
+    }
+
+    /// foca's own incarnation of this node, which stood in the last header that foca wrote.
+    pub(super) fn incarnation(&self) -> u16 {
+        u16::try_from(self.refuted.load(Ordering::Relaxed)).unwrap_or(u16::MAX)
     }
 
     /// Whether a timer came so late that this node must have stood still.

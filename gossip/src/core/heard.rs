@@ -4,7 +4,6 @@ use super::{Core, Stage};
 use crate::counters::Refusal;
 use crate::wire::{Heard, KIND_FOCA, ack, only_new};
 use foca::{Message, State};
-use std::sync::atomic::Ordering;
 
 impl Core {
     pub(super) fn foca_data(&mut self, body: &[u8]) -> Result<(), Refusal> {
@@ -50,9 +49,7 @@ impl Core {
                 let has_to_tell = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > 0;
                 let done = !has_to_tell && self.facts.book().knows_all(items);
                 if done {
-                    // foca's own incarnation stood in the last header that it wrote, see [`Wire::new`].
-                    let incarnation = u16::try_from(self.refuted.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
-                    self.send(header.src.addr, KIND_FOCA, ack(&self.me, incarnation, header, number));
+                    self.send(header.src.addr, KIND_FOCA, ack(&self.me, self.incarnation(), header, number));
                 }
                 done
             }

@@ -64,6 +64,10 @@ impl Core {
     }
 
     pub(super) fn defunct(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
+        // Everybody who holds us for Down says so, and foca passes on each of them: one rejoin is enough.
+        if let Stage::Defunct = self.stage {
+            return;
+        }
         self.stage = Stage::Defunct;
         let calm = self.rejoined_ms.is_none_or(|last| now_ms.saturating_sub(last) >= REJOIN_CALM_MS);
         self.rejoin_pause_ms = if calm { 0 } else { (self.rejoin_pause_ms * 2).clamp(self.config.probe_period_ms, REJOIN_PAUSE_MS_MAX) };
@@ -77,7 +81,6 @@ impl Core {
     /// claim one name would otherwise drive each other around as fast as the network allows.
     pub(super) fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
         self.me = self.me.renewed();
-        self.suspicions.clear();
         // foca counts anew in its new identity, and says so in the first header that it writes.
         self.refuted.store(0, Ordering::Relaxed);
         // Cannot fail: the renewed identity is another one and fits a datagram.
@@ -86,6 +89,9 @@ impl Core {
         self.rejoined_ms = Some(now_ms);
         self.counters.rejoins += 1;
         self.view.set_me(&self.me, Liveness::Alive);
+        for key in self.suspicions.restart(now_ms) {
+            self.wait_for(now_ms, key, out);
+        }
         // Who told us that we are Down may stand on the other side of a partition that has just healed.
         if let Some(addr) = heard_from {
             self.announce(addr);

@@ -1,6 +1,6 @@
 //! Agents whose network is cut: from the quorum alone, from everybody, in one direction. Each has a network of its own.
 
-use crate::harness::{Group, JOB, Need, World};
+use crate::harness::{Group, JOB, Need, World, ended};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::networks::{Direction, From};
@@ -36,6 +36,18 @@ static ALONE: Group = Group {
     },
 };
 
+/// The run lease is over well before a cut node is Down, and a second more passes before the leader takes its work from it.
+static LAPSING: Group = Group {
+    theme: "cuts",
+    name: "lapsing",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| {
+        (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 1_500, 4_000);
+        o.member_lines = format!("run_lease_ms: {}\n", LEASE_LAPSING.as_millis());
+    },
+};
+
 /// So many that three silent ones are too many at once.
 static MANY: Group = Group {
     theme: "cuts",
@@ -54,6 +66,8 @@ const LEASE: Duration = Duration::from_secs(15);
 /// of its own to be there again where the processors are busy.
 const LEASE_ALONE: Duration = Duration::from_secs(15);
 
+const LEASE_LAPSING: Duration = Duration::from_millis(4_500);
+
 /// How long an agent is started again and again, only to die: beyond the time to Down. `LATTICE_TEST_SECONDS` makes it longer.
 const LOOPS: Duration = Duration::from_secs(14);
 
@@ -65,6 +79,7 @@ pub fn trials() -> Vec<Trial> {
         ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], heard_by_others),
         ALONE.test("a_node_that_nobody_hears_gets_no_work_and_keeps_what_it_has", &[Need::Hosts], one_way),
         ALONE.test("cut_from_all_within_its_grace_and_beyond_nothing_runs_twice", &[Need::Hosts], both_ways),
+        LAPSING.test("a_launch_with_a_node_that_is_back_just_behind_its_lapse_is_requeued_and_not_aborted", &[Need::Hosts], lapsed),
         MANY.test("an_agent_that_crashes_again_and_again_leaves_its_work_and_few_records", &[Need::Hosts], crashes),
         MANY.test("an_agent_that_dies_at_each_start_is_not_heard_and_its_work_goes_on", &[Need::Hosts], loops),
         MANY.test("where_three_of_ten_fall_silent_at_once_none_is_down", &[Need::Hosts], three_of_ten),
@@ -312,6 +327,36 @@ fn both_ways(w: &World) {
     for (work, requeued) in works.iter().zip(["1", "0"]) {
         fs::write(&work.go, "").unwrap();
         assert_eq!(text(&w.completed(&work.id), "requeue_count"), requeued);
+    }
+}
+
+/// The second node of a launch is cut for about as long as a run lease: healed before its lapse the launch goes on, and between that
+/// and the leader's fence the node's word is what ends it.
+fn lapsed(w: &World) {
+    let go = w.dir.join("go-lapsed");
+    let script = format!("echo up $LATTICE_REQUEUE_COUNT; until [ -e {} ]; do sleep 0.05; done", go.display());
+    for (cut_ms, lapses) in [(4_300, false), (4_700, true), (4_800, true)] {
+        let _ = fs::remove_file(&go);
+        w.wait("every node to be Ready", || ["n1", "n2", "n3"].iter().all(|node| state(w, node) == "Ready"));
+        w.ok(&["node", "cordon", "n3", "--reason", "not for this one"]);
+        let job = w.submit(&["--nodes", "2", "--on-isolation", "stop", "--requeue", "--", "/bin/sh", "-c", &script]);
+        w.wait("both of its ranks to run", || w.log(&job).matches("up 0").count() == 2);
+        w.ok(&["node", "uncordon", "n3"]);
+        assert_eq!(w.status(&job)["nodes"], serde_json::json!(["n1", "n2"]));
+        faults::cut_node(&w.dir, "n2", &From::All, Direction::Both).unwrap();
+        // The fault itself: it is as long as it is.
+        std::thread::sleep(Duration::from_millis(cut_ms));
+        faults::heal_node(&w.dir, "n2").unwrap();
+        if lapses {
+            w.wait("it to be requeued, and not to be ended", || {
+                let now = w.status(&job);
+                assert!(!ended(&now), "{now}\n{}", w.log(&job));
+                text(&now, "requeue_count") == "1" && text(&now, "state") == "Running"
+            });
+        }
+        fs::write(&go, "").unwrap();
+        let requeued = text(&w.completed(&job), "requeue_count");
+        assert!(requeued == "1" || (!lapses && requeued == "0"), "{requeued}");
     }
 }
 

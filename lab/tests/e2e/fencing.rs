@@ -1,7 +1,7 @@
 //! Nodes that are not heard: what becomes of their work, who settles it, and that nothing runs twice. Their agents are stopped or
 //! killed; shims and work live on.
 
-use crate::harness::{Group, JOB, World, fresh_dir};
+use crate::harness::{Folder, Group, JOB, World, fresh_dir};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use lattice_lab::process::until;
@@ -89,6 +89,7 @@ pub fn trials() -> Vec<Trial> {
         LEADERS.test("a_silent_node_has_the_whole_time_again_under_a_new_leader", &[], fresh_clocks),
         CROWD.test("many_nodes_silent_at_once_are_an_operators_to_decide", &[], crowd),
         FENCING.test("what_stops_ends_at_its_lapse_and_runs_elsewhere_only_then", &[], stops),
+        FENCING.test("queued_work_that_stops_outlives_a_quorum_that_is_away_for_longer_than_its_lease", &[], quorum_away),
         FENCING.test("what_continues_goes_on_until_an_operator_confirms_the_death", &[], continues),
         FENCING.test("the_sites_hook_confirms_a_death", &[], by_hook),
         FENCING.test("a_borrowed_node_is_down_after_a_time_of_its_own", &[], borrowed),
@@ -188,6 +189,47 @@ fn stops(w: &World) {
     assert!(!lives(beats.of(0)[0].0));
     beats.never_twice();
     w.ok(&["cancel", &id]);
+}
+
+/// Every node is busy with work that stops, and more of it waits, while no member lives for longer than a run lease.
+fn quorum_away(w: &World) {
+    let dir = Folder::new("away");
+    let (go, begun) = (dir.0.join("go"), dir.0.join("begun"));
+    let say = format!("echo $LATTICE_ALLOC_ID $LATTICE_REQUEUE_COUNT >> {}", begun.display());
+    let submit = |then: &str| w.submit(&["--on-isolation", "stop", "--requeue", "--", "/bin/sh", "-c", &format!("{say}; {then}")]);
+    let times = |id: &str| {
+        let text = fs::read_to_string(&begun).unwrap_or_default();
+        text.lines().filter_map(|line| line.split_once(' ').filter(|(of, _)| *of == id).map(|(_, n)| n.to_owned())).collect::<Vec<_>>()
+    };
+    let lasts = dir.0.join("lasts");
+    let busy: Vec<String> =
+        (0..3).map(|_| submit(&format!("until [ -e {} ]; do date +%s%N > {}; sleep 0.05; done", go.display(), lasts.display()))).collect();
+    busy.iter().for_each(|id| w.wait("it to run", || times(id).len() == 1));
+    let queued: Vec<String> = (0..12).map(|_| submit("sleep 0.2")).collect();
+    let members: Vec<u64> = w.cluster().members.iter().map(|member| member.id).collect();
+    members.iter().for_each(|id| drop(faults::kill_member(&w.dir, *id).unwrap()));
+    let last = || fs::read_to_string(&lasts).unwrap_or_default();
+    let mut seen = (last(), Instant::now());
+    w.wait("the leases to lapse, and their shims to end it all", || {
+        if seen.0 != last() {
+            seen = (last(), Instant::now());
+        }
+        seen.1.elapsed() > Duration::from_secs(1)
+    });
+    fs::write(&go, "").unwrap();
+    members.iter().for_each(|id| drop(faults::start_member(&w.dir, *id).unwrap()));
+    w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|leader| leader.is_some()) && w.lattice.nodes().is_ok());
+    for (ids, requeued) in [(&busy, 1), (&queued, 0)] {
+        for id in ids {
+            assert_eq!(text(&w.completed(id), "requeue_count"), requeued.to_string());
+            let attempts: Vec<String> = (0..=requeued).map(|n| n.to_string()).collect();
+            assert_eq!(times(id), attempts, "each attempt began once");
+            let of_it = |kind: &str| w.ok(&["audit", "query", "--alloc", id, "--type", kind, "-o", "json"]).matches("\"seq\"").count();
+            assert_eq!(of_it("allocation-requeued"), requeued, "{}", w.ok(&["audit", "query", "--alloc", id]));
+            assert_eq!(of_it("allocation-claimed"), requeued + 1, "{}", w.ok(&["audit", "query", "--alloc", id]));
+        }
+    }
+    w.assert_nothing_left();
 }
 
 /// Milliseconds between the last two times that the node was found Degraded and Down.

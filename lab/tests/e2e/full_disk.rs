@@ -30,23 +30,26 @@ fn little_room(options: &mut Options) {
 }
 
 /// A small file system where the node's state is, which goes with this.
-struct SmallDisk<'a> {
+pub struct SmallDisk<'a> {
     w: &'a World,
-    at: PathBuf,
+    node: &'static str,
+    /// The node's `state_dir`.
+    pub at: PathBuf,
 }
 
 impl<'a> SmallDisk<'a> {
-    fn under(w: &'a World) -> Self {
-        let at = w.cluster().run_dir.join(NODE).join("state");
-        faults::kill_node(&w.dir, NODE).unwrap();
-        mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), Some("size=24m")).unwrap();
-        let disk = Self { w, at };
-        faults::start_node(&w.dir, NODE).unwrap();
+    /// `size`: as tmpfs has it, such as `24m`.
+    pub fn under(w: &'a World, node: &'static str, size: &str) -> Self {
+        let at = w.cluster().run_dir.join(node).join("state");
+        faults::kill_node(&w.dir, node).unwrap();
+        mount(None::<&str>, &at, Some("tmpfs"), MsFlags::empty(), Some(format!("size={size}").as_str())).unwrap();
+        let disk = Self { w, node, at };
+        faults::start_node(&w.dir, node).unwrap();
         disk
     }
 
     /// To the last byte.
-    fn fill(&self) {
+    pub fn fill(&self) {
         let mut file = File::options().create(true).append(true).open(self.at.join("fill")).unwrap();
         for piece in [1 << 20, 4096, 1] {
             while file.write_all(&vec![1; piece]).is_ok() {}
@@ -62,9 +65,9 @@ impl<'a> SmallDisk<'a> {
 
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
-        let _ = faults::kill_node(&self.w.dir, NODE);
+        let _ = faults::kill_node(&self.w.dir, self.node);
         process::until(JOB, || umount2(&self.at, MntFlags::MNT_DETACH).is_ok());
-        let _ = faults::start_node(&self.w.dir, NODE);
+        let _ = faults::start_node(&self.w.dir, self.node);
     }
 }
 
@@ -89,7 +92,7 @@ fn ready(w: &World) {
 }
 
 fn story(w: &World) {
-    let disk = SmallDisk::under(w);
+    let disk = SmallDisk::under(w, NODE, "24m");
     ready(w);
     let pid = |w: &World| w.cluster().node(NODE).unwrap().daemon.process.as_ref().unwrap().pid;
     let agent = pid(w);
@@ -146,7 +149,7 @@ fn story(w: &World) {
 
 /// Other work holds the other nodes, so that what is submitted lands on the one with the small disk.
 fn output(w: &World) {
-    let disk = SmallDisk::under(w);
+    let disk = SmallDisk::under(w, NODE, "24m");
     ready(w);
     let others = hold_others(w);
     let go = w.dir.join("go-on");

@@ -1,6 +1,6 @@
 //! Ordinary jobs: what goes in, what comes out.
 
-use crate::harness::{Group, World, ms};
+use crate::harness::{Group, World, binaries, ms};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         JOBS.test("ranks_know_who_they_are", &[], ranks),
         JOBS.test("a_script_asks_by_its_lines_and_launches_ranks", &[], script),
         JOBS.test("slurm_lines_are_understood", &[], sbatch_script),
+        JOBS.test("slurm_lines_give_the_job_its_shape", &[], sbatch_shape),
         JOBS.test("slurm_lines_that_cannot_be_honoured_are_refused", &[], sbatch_refused),
         JOBS.test("what_no_node_can_ever_serve_is_refused_at_submission", &[], never_served),
         JOBS.test("another_agent_of_the_list_is_asked_when_the_nearest_is_dead", &[], endpoints),
@@ -125,9 +126,10 @@ fn sbatch_script(w: &World) {
 /// `--ntasks` is the ranks of what is launched without a number, on the nodes and in the directory that are named.
 fn sbatch_shape(w: &World) {
     let lines = "#SBATCH --ntasks=3 -N 2 -c 1 -w n2,n3 -D / --mail-type=END\n";
+    let lattice = binaries().lattice().display().to_string();
     let work = "echo in $PWD: $SLURM_NTASKS tasks, $SLURM_TASKS_PER_NODE, from $SLURM_SUBMIT_DIR on $LATTICE_NODELIST\n\
-                lattice launch sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME'\n";
-    let script = w.script("shape.sh", &format!("#!/bin/sh\n{lines}{work}"));
+                {lattice} launch sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME'\n";
+    let script = w.script("shape.sh", &format!("#!/bin/sh\n{lines}{}", work.replace("{lattice}", &lattice)));
     let submitted = w.run(&["submit", "-q", "-o", "name", &script]);
     assert!(submitted.code() == 0 && submitted.err().contains("--mail-type=END changes nothing"), "{}", submitted.err());
     let id = submitted.out().trim().to_owned();
@@ -147,7 +149,6 @@ fn sbatch_shape(w: &World) {
 }
 
 fn sbatch_refused(w: &World) {
-    sbatch_shape(w);
     for line in ["--gpus=4", "--output=x.log", "--signal=B:USR1@60", "--begin=16:00", "--array=0-9", "--mystery=1"] {
         let script = w.script("refused.sh", &format!("#!/bin/sh\n#SBATCH -N 1\n#SBATCH {line}\nexit 0\n"));
         let refused = w.run(&["submit", "-q", &script]);

@@ -43,6 +43,7 @@ mod hooks;
 mod hosts;
 mod hung;
 mod identity;
+mod image_cache;
 mod input;
 mod isolation;
 mod jobs;
@@ -102,6 +103,7 @@ fn main() -> ExitCode {
         lifetime::trials(),
         lifecycle::trials(),
         uenv::trials(),
+        image_cache::trials(),
         data::trials(),
         health::trials(),
         conformance::trials(),

@@ -32,6 +32,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         MEMBERS.test("a_follower_without_room_is_noticed_by_nobody_and_takes_what_it_missed", &[], follower),
         MEMBERS.test("a_leader_without_room_takes_nothing_new_ends_what_there_is_and_goes_on", &[], leading),
+        MEMBERS.test("a_member_whose_last_record_rotted_does_not_start_and_no_answered_submission_is_lost", &[], rotten),
         MEMBERS.test("without_room_at_a_majority_nothing_new_is_taken", &[], majority),
     ]
 }
@@ -271,6 +272,51 @@ fn leading(w: &World) {
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disk.make_room();
     comes_right(w, "leading");
+}
+
+/// Flips one bit of the last record in a member's log: the file, and what it was.
+fn flip_bit_of_last_record(w: &World, id: u64) -> (PathBuf, Vec<u8>) {
+    let log = w.dir.join(&w.cluster().member(id).unwrap().daemon.name).join("data/log");
+    let segments = fs::read_dir(&log).unwrap().map(|file| file.unwrap().path());
+    let last = segments.filter(|path| path.extension().is_some_and(|e| e == "log")).max().unwrap();
+    let whole = fs::read(&last).unwrap();
+    let end = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let mut flipped = whole.clone();
+    flipped[end] ^= 0x10;
+    fs::write(&last, flipped).unwrap();
+    (last, whole)
+}
+
+fn rotten(w: &World) {
+    let leads = w.leader();
+    let others: Vec<u64> = (1..=3).filter(|id| *id != leads).collect();
+    let (away, follower) = (others[0], others[1]);
+    faults::kill_member(&w.dir, away).unwrap();
+    // Its answer means: on the disks of the leader and of the follower.
+    let id = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    faults::kill_member(&w.dir, follower).unwrap();
+    faults::kill_member(&w.dir, leads).unwrap();
+    let (file, whole) = flip_bit_of_last_record(w, follower);
+    faults::start_member(&w.dir, away).unwrap();
+    // It may be met between its beginning and its refusal.
+    let _refused = faults::start_member(&w.dir, follower);
+    let member = || w.cluster().member(follower).unwrap().daemon.clone();
+    w.wait("the follower to refuse", || !member().alive());
+    let refused = fs::read_to_string(member().log).unwrap();
+    for words in ["data/log/", "is damaged at byte", "acknowledged", "lattice quorum replace"] {
+        assert!(refused.contains(words), "{words:?}: {refused}");
+    }
+    let unknown = w.run(&["status", &id]);
+    assert_eq!(unknown.code(), 5, "one member alone answers nothing: {}{}", unknown.out(), unknown.err());
+    faults::start_member(&w.dir, leads).unwrap();
+    w.wait("the submission to be known again", || w.run(&["status", &id]).code() == 0);
+    assert_eq!(text(&w.status(&id), "state"), "Pending");
+    w.ok(&["cancel", &id]);
+    // In the place of a new member: the disk gives back what it had.
+    fs::write(&file, whole).unwrap();
+    faults::start_member(&w.dir, follower).unwrap();
+    w.wait("all members to be there", || no_lag(w, follower) && no_lag(w, away));
+    comes_right(w, "rotten");
 }
 
 fn majority(w: &World) {

@@ -1,10 +1,12 @@
 //! Allocations: their beginning and their end.
 
+use super::preemptions::may_have_begun;
+use super::waits::Requeue;
 use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, NodeId, Principal, RequeuePolicy,
-    SharePhase, Timestamp, WorkUsage,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, NodeId, Principal, SharePhase,
+    Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -60,19 +62,30 @@ impl Ledger {
     /// Ends the allocation's present claim for `reason`: back to the queue where its policy says so, else for good.
     /// Its holdings stay until the nodes report them free.
     pub(super) fn end(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str) {
+        let begun = self.allocations.get(&id).is_some_and(|allocation| may_have_begun(allocation));
+        self.end_begun(step, id, reason, actor, begun);
+    }
+
+    /// The same, where it is known whether something of it has begun under its claim.
+    pub(super) fn end_begun(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str, begun: bool) {
         let Some(allocation) = self.allocations.get(&id).filter(|a| !a.state.is_terminal()) else { return };
-        if requeues(allocation, &reason) {
-            let count = allocation.requeue_count + 1;
-            self.back_to_queue(step, id, reason.clone());
-            if let Some(allocation) = self.allocation_mut(step, id) {
-                allocation.requeue_count = count;
-                allocation.preempted_count += u32::from(matches!(reason, EndReason::Preempted { .. }));
-            }
-            let detail = format!("requeue {count}: {reason}");
-            self.record(step, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
-            return;
+        let Some(requeue) = Requeue::of(allocation, &reason, begun, step.at) else {
+            return self.end_for_good(step, id, reason, actor);
+        };
+        let Requeue { is_counted, quick, waits_until } = requeue;
+        let count = allocation.requeue_count + u32::from(is_counted);
+        self.back_to_queue(step, id, reason.clone());
+        if let Some(allocation) = self.allocation_mut(step, id) {
+            allocation.requeue_count = count;
+            (allocation.quick_requeues, allocation.waits_until) = (quick, waits_until);
+            allocation.preempted_count += u32::from(matches!(reason, EndReason::Preempted { .. }));
         }
-        self.end_for_good(step, id, reason, actor);
+        if waits_until.is_some() {
+            self.waiting.insert(id);
+        }
+        let number = if is_counted { format!("requeue {count}") } else { "requeued, not counted: it had not begun".to_owned() };
+        let detail = format!("{number}: {reason}");
+        self.record(step, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
     }
 
     /// Ends the allocation for `reason`, whatever its policy says.
@@ -86,10 +99,12 @@ impl Ledger {
         self.leave_domain(step, id);
         self.close_services(id);
         self.forget_telemetry(id);
+        self.waiting.remove(&id);
         let Some(allocation) = self.allocation_mut(step, id) else { return };
         // What was saved is for another claim, and there is none any more.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
+        allocation.waits_until = None;
         allocation.ended_at = Some(at);
         let detail = format!("{}: {reason}", allocation.state);
         allocation.reason = Some(reason);
@@ -166,24 +181,4 @@ impl Ledger {
             allocation.usage = Some(allocation.usage.unwrap_or_default().with(usage));
         }
     }
-}
-
-/// Whether the allocation goes back into the queue. Never after a cancel, its walltime, or the last failed prologue.
-fn requeues(allocation: &Allocation, reason: &EndReason) -> bool {
-    let policy = match reason {
-        EndReason::NodeLost { .. } | EndReason::DrainDeadline { .. } | EndReason::RunLeaseLapsed { .. } => {
-            allocation.spec.requeue != RequeuePolicy::Never
-        }
-        EndReason::Exited { code: 0 }
-        | EndReason::WalltimeExceeded
-        | EndReason::WalltimeSaved { .. }
-        | EndReason::Cancelled { .. }
-        | EndReason::PrologueFailed { .. } => false,
-        EndReason::Preempted { .. }
-        | EndReason::Exited { .. }
-        | EndReason::LaunchAborted { .. }
-        | EndReason::OutOfMemory { .. }
-        | EndReason::ProbeFailed { .. } => allocation.spec.requeue == RequeuePolicy::Always,
-    };
-    policy && allocation.requeue_count < allocation.spec.requeues_max
 }

@@ -61,6 +61,9 @@ impl Ledger {
         if let Some(excess) = self.excess_of_sensitive(&allocation, claim) {
             return Err(Refusal::Quota(excess));
         }
+        if let Some(until) = allocation.waits_until {
+            return Err(Refusal::Waits { id, until });
+        }
         let vni = self.vni_for(&allocation)?;
 
         let epoch = Epoch(self.epoch.0 + 1);

@@ -172,6 +172,8 @@ pub enum Action {
     },
     /// See [`crate::wire::Request::SetTelemetry`].
     SetTelemetry { allocation: AllocationId, by: Principal, id: Uuid, mode: TelemetryMode, duration_ms: u64 },
+    /// The leader's clock says that waits until then are over.
+    EndWaits { now: Timestamp },
     /// The leader's clock says that the time of this order is over.
     EndTelemetry { allocation: AllocationId, order: Uuid },
     /// A node's own checks ask for a drain; see [`crate::wire::DrainWish`].
@@ -291,6 +293,7 @@ impl Action {
             | Self::Notified { .. } => 6,
             Self::ConformanceStale { .. } => 9,
             Self::AskDrain { .. } => super::OWN_DRAIN_LEVEL,
+            Self::EndWaits { .. } => super::WAITS_LEVEL,
         }
     }
 
@@ -349,6 +352,7 @@ impl Action {
             | Self::DrainUrgently { .. }
             | Self::SetTelemetry { mode: TelemetryMode::Prod, .. }
             | Self::EndTelemetry { .. }
+            | Self::EndWaits { .. }
             | Self::AskDrain { .. }
             | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
@@ -401,6 +405,7 @@ impl Action {
             | Self::Resume { .. }
             | Self::SetTelemetry { .. }
             | Self::EndTelemetry { .. }
+            | Self::EndWaits { .. }
             | Self::RaiseLevel { .. } => 256,
             Self::Preempt { order, .. } => 512 + order.reason.len(),
             Self::Conforms { components, .. } => 256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>(),

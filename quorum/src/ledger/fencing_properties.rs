@@ -8,7 +8,7 @@ use super::scenarios::{SIZE, id, node, spec, user};
 use super::{Action, Command, LEVEL_KNOWN, Ledger, Outcome, SCHEDULER_LEASE};
 use crate::clocks::{Clocks, Limits, NodeUse, Patience};
 use lattice_model::claim::ClaimShare;
-use lattice_model::run_lease::Heartbeats;
+use lattice_model::run_lease::{Heartbeats, first_until_ms};
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, Claim, DesiredList, Epoch, Node, NodeReport, OnIsolation, ReportItem, RequeuePolicy,
     Revision, Timestamp,
@@ -103,10 +103,13 @@ impl Shim {
         !self.killed && (!self.leased || self.until.is_some_and(|until| until > now))
     }
 
-    fn extend(&mut self, until: u64, now: u64) {
-        if self.until.is_none_or(|before| before > now) {
-            self.until = self.until.max(Some(until));
-        }
+    /// As the agent passes it on: a first lease is granted by what was acknowledged lately alone. A lapse is final.
+    fn extend(&mut self, sent: u64, now: u64) {
+        self.until = match self.until {
+            None => first_until_ms(sent, LEASE_MS, now),
+            Some(before) if before > now => Some(before.max(sent + LEASE_MS)),
+            Some(lapsed) => Some(lapsed),
+        };
     }
 }
 
@@ -183,7 +186,7 @@ impl World {
         let agent = &mut self.agents[usize::from(n)];
         (agent.session, agent.new_life, agent.incarnation, agent.seq) = (true, false, incarnation.0, 0);
         agent.sessions += 1;
-        agent.beats.begin();
+        agent.beats.begin(self.now, agent.shortest);
         agent.up.clear();
         agent.down = VecDeque::from([ToAgent::List(list)]);
     }
@@ -236,7 +239,11 @@ impl World {
             ToAgent::List(_) => {}
         }
         if let Some(sent) = agent.beats.newest_acknowledged() {
-            agent.shims.values_mut().filter(|s| s.leased).for_each(|shim| shim.extend(sent + LEASE_MS, now));
+            for shim in agent.shims.values_mut().filter(|s| s.leased) {
+                let granted = shim.until.is_none();
+                shim.extend(sent, now);
+                assert!(!granted || shim.until.is_none_or(|until| until > now + LEASE_MS / 3), "it begins under a lease of before");
+            }
         }
         self.release(n);
     }
@@ -273,6 +280,8 @@ impl World {
             self.proposed.push(Action::NodeStates(standings));
         }
         self.proposed.extend(self.clocks.fences(now, &self.ledger));
+        let now = Timestamp(self.now);
+        self.proposed.extend(self.ledger.waits_are_due(now).then_some(Action::EndWaits { now }));
     }
 
     fn commit(&mut self) {
@@ -350,11 +359,11 @@ impl World {
 fn play(moves: &[Move]) -> u32 {
     let mut w = World::new();
     for (at, a_move) in moves.iter().enumerate() {
-        let before = w.ledger.allocation(id(1)).unwrap().requeue_count;
+        let had_nodes = w.ledger.allocation(id(1)).unwrap().state != AllocationState::Pending;
         w.act(*a_move);
         let now = w.ledger.allocation(id(1)).unwrap();
         assert!(w.running(id(1)) <= 1, "move {at}, {a_move:?}: it runs twice");
-        if now.requeue_count > before {
+        if had_nodes && now.state == AllocationState::Pending {
             assert_eq!(w.running(id(1)), 0, "move {at}, {a_move:?}: it was requeued while its lease lasted");
         }
         let goes_on = w.ledger.allocation(id(2)).unwrap();

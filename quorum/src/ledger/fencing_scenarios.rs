@@ -88,6 +88,7 @@ fn a_lapse_that_the_node_reports_requeues_as_the_loss_of_it() {
     let mut s = story(2);
     s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
     let epoch = s.claimed(1, &[0]);
+    s.report(0, ReportItem::Prepared { allocation: id(1), epoch });
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::RunLeaseLapsed { node: node(0) } });
     let told = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((told.state, told.requeue_count), (AllocationState::Pending, 1));
@@ -96,6 +97,49 @@ fn a_lapse_that_the_node_reports_requeues_as_the_loss_of_it() {
     assert!(matches!(&refused, Err(Refusal::Conflict { conflicts }) if conflicts[0].why.contains("may still run there")), "{refused:?}");
     s.report(0, ReportItem::Released { allocation: id(1), epoch, usage: None });
     s.claimed(1, &[1]);
+}
+
+#[test]
+fn requeued_work_waits_longer_each_time_and_what_never_began_counts_against_nothing() {
+    let mut s = story(2);
+    s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
+    let mut waits = Vec::new();
+    for round in 0..12 {
+        let epoch = s.claimed(1, &[0]);
+        let reason = EndReason::RunLeaseLapsed { node: node(0) };
+        s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason });
+        s.report(0, ReportItem::Released { allocation: id(1), epoch });
+        let now = s.ledger.allocation(id(1)).unwrap();
+        assert_eq!((now.state, now.requeue_count, now.quick_requeues), (AllocationState::Pending, 0, round + 1));
+        assert!(matches!(s.claim(1, &[1]), Err(Refusal::Waits { .. })), "a lapse is not a reason to claim it at once");
+        waits.push(s.waits_over(1));
+    }
+    // Two commands passed since it was requeued, a second each.
+    assert!(waits[..3].iter().all(|wait| *wait < 4_000) && waits[3..].is_sorted() && waits[11] > 290_000, "{waits:?}");
+    // Work that began counts, and work that ran for a while does not wait.
+    let epoch = s.claimed(1, &[0]);
+    s.report(0, ReportItem::Prepared { allocation: id(1), epoch });
+    s.pass(60_000);
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::RunLeaseLapsed { node: node(0) } });
+    let now = s.ledger.allocation(id(1)).unwrap();
+    assert_eq!((now.requeue_count, now.quick_requeues, now.waits_until), (1, 0, None));
+    s.report(0, ReportItem::Released { allocation: id(1), epoch });
+    s.claimed(1, &[1]);
+}
+
+#[test]
+fn work_that_never_begins_comes_to_an_end_all_the_same() {
+    let mut s = story(1);
+    s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
+    let mut claims = 0;
+    while state(&s, id(1)) == AllocationState::Pending {
+        let epoch = s.claimed(1, &[0]);
+        claims += 1;
+        s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::RunLeaseLapsed { node: node(0) } });
+        s.report(0, ReportItem::Released { allocation: id(1), epoch });
+        s.waits_over(1);
+    }
+    assert_eq!((state(&s, id(1)), claims), (AllocationState::Failed, super::waits::UNCOUNTED_MAX + 4));
 }
 
 #[test]
@@ -174,7 +218,7 @@ fn work_that_stops_leaves_failed_hardware_at_once_and_begins_elsewhere_when_it_c
     assert_eq!(s.ledger.desired(&node(1)).shares.len(), 0, "its agent is to stop it");
     assert!(matches!(s.claim(1, &[0]), Err(Refusal::Conflict { .. })), "it may still run there");
     s.done(fence(&s, 1, OVER_MS));
-    assert!(s.claim(1, &[0]).is_ok());
+    s.claimed(1, &[0]);
 }
 
 #[test]

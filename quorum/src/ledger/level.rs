@@ -21,7 +21,7 @@ pub const LEVEL_FIRST: u32 = 1;
 /// first six or not to all of its processes, or without anybody's request;
 /// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
 /// registration what they are made of. 11: what nodes saw of themselves while nobody heard them.
-/// 12: work that is held before it has begun.
+/// 12: requeued work waits; work is held before it has begun.
 pub const LEVEL_KNOWN: u32 = 12;
 
 /// The level at which every member understands that work is held before it has begun.
@@ -53,6 +53,9 @@ pub const REGISTERS_CONFORMANCE_LEVEL: u32 = 10;
 
 /// The level at which every member takes what a node saw of itself while nobody heard it.
 pub const UNHEARD_LEVEL: u32 = 11;
+
+/// The level at which every member ends waits.
+pub const WAITS_LEVEL: u32 = 12;
 
 /// The level at which every member understands this specification: one that does not would leave out what it does not know.
 pub fn level_of(spec: &AllocationSpec) -> u32 {

@@ -285,7 +285,7 @@ fn exempt(allocation: &Allocation) -> Option<String> {
 }
 
 /// Whether something of it may run. One node alone begins when it is prepared, before the quorum hears of that.
-fn may_have_begun(allocation: &Allocation) -> bool {
+pub(super) fn may_have_begun(allocation: &Allocation) -> bool {
     allocation.state == AllocationState::Running || allocation.shares.len() == 1
 }
 

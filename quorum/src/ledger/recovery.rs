@@ -324,6 +324,8 @@ impl Ledger {
         allocation.shares = shares.collect();
         allocation.state = AllocationState::Staging;
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
+        allocation.waits_until = None;
+        self.waiting.remove(&id);
         self.forget_telemetry(id);
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;

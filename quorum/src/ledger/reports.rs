@@ -167,7 +167,9 @@ impl Ledger {
                 return self.ended_saved(step, node, id, said_by(node, reason));
             }
         }
-        self.end(step, id, said_by(node, reason), &format!("node:{node}"));
+        // It is a node's own word, behind the one that it is prepared.
+        let begun = self.allocations.get(&id).is_some_and(|a| a.state == AllocationState::Running);
+        self.end_begun(step, id, said_by(node, reason), &format!("node:{node}"), begun);
     }
 
     fn released(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {

@@ -59,6 +59,8 @@ pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
 pub(super) struct Story {
     pub(super) ledger: Ledger,
     index: u64,
+    /// What passed beside the second that each command takes, in milliseconds.
+    passed_ms: u64,
     seqs: [u64; 8],
     /// Under which claims are made.
     pub(super) token: u64,
@@ -70,7 +72,7 @@ impl Story {
     }
 
     pub(super) fn at_level(nodes: u8, level: u32) -> Self {
-        let mut story = Self { ledger: Ledger::default(), index: 0, seqs: [0; 8], token: 0 };
+        let mut story = Self { ledger: Ledger::default(), index: 0, passed_ms: 0, seqs: [0; 8], token: 0 };
         for number in 0..nodes {
             story.done(Action::Register(registration(number, 1, 0, true)));
         }
@@ -100,7 +102,22 @@ impl Story {
 
     /// The time of the last command.
     pub(super) fn now(&self) -> Timestamp {
-        Timestamp(self.index * 1000)
+        Timestamp(self.index * 1000 + self.passed_ms)
+    }
+
+    /// Lets time pass, in milliseconds.
+    pub(super) fn pass(&mut self, ms: u64) {
+        self.passed_ms += ms;
+    }
+
+    /// Lets the time pass for which an allocation waits, and has the leader's clock say so. Gives how much that was, in milliseconds.
+    pub(super) fn waits_over(&mut self, number: u128) -> u64 {
+        let Some(until) = self.ledger.allocation(id(number)).and_then(|a| a.waits_until) else { return 0 };
+        let left = until.since_ms(self.now());
+        self.pass(left);
+        assert!(self.ledger.waits_are_due(self.now()));
+        self.done(Action::EndWaits { now: self.now() });
+        left
     }
 
     pub(super) fn done(&mut self, action: Action) {
@@ -132,7 +149,9 @@ impl Story {
         Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, by: None }
     }
 
+    /// Claims it, once what it waits for is over.
     pub(super) fn claimed(&mut self, number: u128, nodes: &[u8]) -> Epoch {
+        self.waits_over(number);
         match self.claim(number, nodes) {
             Ok(Outcome::Claimed { epoch }) => epoch,
             other => panic!("{other:?}"),
@@ -141,6 +160,11 @@ impl Story {
 
     pub(super) fn report(&mut self, from: u8, item: ReportItem) {
         self.told(from, item).unwrap();
+    }
+
+    /// Another life of its agent counts its reports anew.
+    fn forget_reports(&mut self, of: u8) {
+        self.seqs[usize::from(of)] = 0;
     }
 
     fn told(&mut self, from: u8, item: ReportItem) -> Result<Outcome, Refusal> {
@@ -296,7 +320,12 @@ fn another_boot_id_loses_the_work_and_frees_that_node_alone() {
     let mut s = Story::new(2);
     s.submit(1, 2, RequeuePolicy::OnNodeFailure, 1);
     s.submit(2, 1, RequeuePolicy::Never, 0);
-    let epoch = s.claimed(1, &[0, 1]);
+    let runs = |s: &mut Story| {
+        let epoch = s.claimed(1, &[0, 1]);
+        [0, 1].into_iter().for_each(|n| s.report(n, prepared(1, epoch)));
+        epoch
+    };
+    let epoch = runs(&mut s);
     s.done(Action::Register(registration(0, 2, 1, true)));
     let lost = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(5000)));
@@ -307,7 +336,8 @@ fn another_boot_id_loses_the_work_and_frees_that_node_alone() {
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     assert_eq!(s.state(1), AllocationState::Pending);
     s.report(1, released(1, epoch));
-    s.claimed(1, &[0, 1]);
+    s.forget_reports(0);
+    runs(&mut s);
     s.done(Action::Register(registration(0, 3, 2, true)));
     assert_eq!(s.state(1), AllocationState::Failed);
 }

@@ -6,7 +6,7 @@ use crate::clocks::Clocks;
 use crate::fencing_hook::FencingHook;
 use crate::hearts::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, DRAINS_UNWELL_LEVEL, OWN_DRAIN_LEVEL, Urgency};
+use crate::ledger::{Action, DRAINS_UNWELL_LEVEL, OWN_DRAIN_LEVEL, Urgency, WAITS_LEVEL};
 use crate::pack::with_causes;
 use crate::relief;
 use crate::rotation::Rotation;
@@ -215,6 +215,9 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         }
         actions.extend(ledger.nodes_due(crate::proposer::now(), core.config.node_boot_ms));
         actions.extend(ledger.telemetry_due(crate::proposer::now()));
+        if ledger.admits(WAITS_LEVEL).is_ok() && ledger.waits_are_due(crate::proposer::now()) {
+            actions.push(Action::EndWaits { now: crate::proposer::now() });
+        }
         actions.extend(ledger.drifts_due(crate::proposer::now(), core.config.drift_limits()));
         core.levels.told(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();

@@ -69,6 +69,8 @@ fn a_last_entry_torn_at_any_byte_is_cut_off_and_the_log_goes_on() {
             let mut left = bytes[..torn].to_vec();
             left.resize(torn + zeros, 0);
             std::fs::write(&file, &left).unwrap();
+            // What of it was synced is not known: the one that the last turn of this loop noted was another file.
+            let _none = std::fs::remove_file(scratch.0.join("synced"));
             assert_eq!(payloads(&scratch.0).unwrap().len(), 2, "torn at {torn}");
             let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
             segments.append(3, &[b"again".to_vec()]).unwrap();
@@ -95,6 +97,100 @@ fn a_flipped_byte_in_the_middle_refuses_to_start_and_names_the_place() {
         }
         assert_eq!(std::fs::read(&file).unwrap(), flipped, "nothing is changed");
     }
+}
+
+/// The log, its check by who changes nothing, and a start.
+fn is_refused(dir: &Path, what: &str) -> (PathBuf, u64) {
+    let before = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().path()).map(|path| (path.clone(), std::fs::read(path).unwrap()));
+    let before: Vec<_> = before.collect();
+    let Err(StoreError::Corrupt { path, offset, .. }) = super::segments::check(dir) else { panic!("{what}: the check finds nothing") };
+    match payloads(dir) {
+        Err(StoreError::Corrupt { path: named, offset: at, .. }) => assert_eq!((named, at), (path.clone(), offset), "{what}"),
+        other => panic!("{what}: {other:?}"),
+    }
+    assert!(before.iter().all(|(path, bytes)| std::fs::read(path).unwrap() == *bytes), "{what}: nothing is changed");
+    (path, offset)
+}
+
+#[test]
+fn damage_to_the_last_record_that_was_synced_refuses_to_start_and_one_that_was_not_is_cut_off() {
+    let scratch = Scratch::new();
+    let (file, synced, last) = three_entries(&scratch.0);
+    let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+    segments.append(4, &[vec![0xff; 40]]).unwrap();
+    drop(segments);
+    let mut whole = std::fs::read(&file).unwrap();
+    let end = whole.iter().rposition(|b| *b != 0).unwrap() + 1;
+    // Some of the zeros behind it are enough.
+    whole.truncate(end + 200);
+    for at in last..synced.len() {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1;
+        std::fs::write(&file, &flipped).unwrap();
+        assert_eq!(is_refused(&scratch.0, &format!("byte {at}")), (file.clone(), last as u64));
+        // Also where nothing follows, and where the disk gives zeros for it, or nothing.
+        for left in [&flipped[..synced.len()], &[&whole[..at], &[0; 500]].concat(), &whole[..at]] {
+            std::fs::write(&file, left).unwrap();
+            assert_eq!(is_refused(&scratch.0, &format!("byte {at}")), (file.clone(), last as u64));
+        }
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(is_refused(&scratch.0, "the segment"), (file.clone(), 0));
+    std::fs::write(&file, [0; 64]).unwrap();
+    assert!(super::segments::check(&scratch.0).is_err() && payloads(&scratch.0).is_err(), "zeros");
+    let note = std::fs::read(scratch.0.join("synced")).unwrap();
+    for at in synced.len()..end {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1;
+        std::fs::write(&file, &flipped).unwrap();
+        std::fs::write(scratch.0.join("synced"), &note).unwrap();
+        assert_eq!(payloads(&scratch.0).unwrap().len(), 3, "byte {at}");
+    }
+    // A note that is damaged itself claims nothing.
+    std::fs::write(&file, &whole[..end - 1]).unwrap();
+    std::fs::write(scratch.0.join("synced"), &note[1..]).unwrap();
+    assert_eq!(payloads(&scratch.0).unwrap().len(), 3);
+}
+
+#[test]
+fn what_is_cut_off_or_removed_on_purpose_is_not_missed() {
+    let scratch = Scratch::new();
+    let append = |segments: &mut Segments, index, bytes, noted| {
+        let place = segments.append(index, &[vec![7; bytes]]).unwrap()[0];
+        segments.sync().unwrap();
+        if noted {
+            segments.note_synced();
+        }
+        place
+    };
+    let lengths = || payloads(&scratch.0).unwrap().iter().map(Vec::len).collect::<Vec<_>>();
+    // It fills a segment.
+    let large = 33 << 20;
+    let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+    let first = append(&mut segments, 1, large, true);
+    append(&mut segments, 2, 20, true);
+    segments.truncate(first).unwrap();
+    drop(segments);
+    assert!(lengths().is_empty());
+    let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+    append(&mut segments, 1, large, true);
+    // As if the newest note had not reached the disk: it names the segment that goes now.
+    let second = append(&mut segments, 2, 20, false);
+    segments.purge(1).unwrap();
+    drop(segments);
+    assert_eq!(lengths(), [20]);
+    let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+    let third = append(&mut segments, 3, 30, true);
+    segments.truncate(third).unwrap();
+    drop(segments);
+    assert_eq!(lengths(), [20]);
+    let mut segments = Segments::open(&scratch.0, |_| Ok(())).unwrap();
+    segments.truncate(second).unwrap();
+    append(&mut segments, 2, 10, false);
+    drop(segments);
+    assert_eq!(lengths(), [10]);
+    Segments::open(&scratch.0, |_| Ok(())).unwrap().clear().unwrap();
+    assert!(lengths().is_empty());
 }
 
 #[test]
@@ -170,6 +266,31 @@ async fn vote_truncation_and_purge_outlast_a_restart() {
     close(&scratch, log, directory).await;
     let (mut log, directory) = reopen(&scratch).await;
     assert_eq!(indices(&mut log).await, [101]);
+    close(&scratch, log, directory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledged_entry_that_rots_is_missed_at_the_next_start() {
+    let scratch = Scratch::new();
+    let (mut log, directory) = reopen(&scratch).await;
+    log.save_vote(&Vote::new_committed(1, 2)).await.unwrap();
+    log.blocking_append((1..=3).map(entry)).await.unwrap();
+    log.blocking_append([entry(4)]).await.unwrap();
+    close(&scratch, log, directory).await;
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let file = scratch.0.join("log").join(format!("{:020}.log", 1));
+    let whole = std::fs::read(&file).unwrap();
+    let mut rotten = whole.clone();
+    rotten[whole.iter().rposition(|b| *b != 0).unwrap()] ^= 4;
+    std::fs::write(&file, rotten).unwrap();
+    let refused = Log::open(&directory, 1, Kept::default(), no_reserve(&scratch.0)).unwrap_err().to_string();
+    for words in ["00000000000000000001.log", "acknowledged", "lattice quorum replace"] {
+        assert!(refused.contains(words), "{refused}");
+    }
+    std::fs::write(&file, whole).unwrap();
+    drop(directory);
+    let (mut log, directory) = reopen(&scratch).await;
+    assert_eq!(indices(&mut log).await, [1, 2, 3, 4]);
     close(&scratch, log, directory).await;
 }
 

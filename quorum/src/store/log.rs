@@ -28,8 +28,9 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Bytes of entries kept in memory.
@@ -40,6 +41,8 @@ const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
 const JOBS_MAX: usize = 1024;
 /// Bytes written before a sync, even when more waits.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// When the log rests: how far it is synced is brought to the disk as well ([`super::synced_end`]).
+const SETTLE_AFTER: Duration = Duration::from_millis(500);
 
 /// The log. Clones read.
 #[derive(Clone, Debug)]
@@ -281,8 +284,8 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, queue: &Receiver<Job>) {
-        let mut next = queue.recv().ok();
-        while let Some(job) = next.take() {
+        let mut next = None;
+        while let Some(job) = next.take().or_else(|| self.wait(queue)) {
             match job {
                 Job::Append(append) => next = self.append(queue, append),
                 // Whoever asked may have been stopped meanwhile; the work is done all the same.
@@ -297,10 +300,18 @@ impl Writer {
                     let _gone = done.send(self.purge(upto, clear));
                 }
             }
-            if next.is_none() {
-                next = queue.recv().ok();
+        }
+    }
+
+    /// The next job; `None` where nobody gives any more.
+    fn wait(&mut self, queue: &Receiver<Job>) -> Option<Job> {
+        if !self.segments.is_settled() {
+            match queue.recv_timeout(SETTLE_AFTER) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.segments.settle(),
             }
         }
+        queue.recv().ok()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -341,6 +352,9 @@ impl Writer {
             let told = result.as_ref().map_err(|e| io::Error::other(pack::with_causes(e)));
             flushed.log_io_completed(told.copied());
         }
+        if result.is_ok() {
+            self.segments.note_synced();
+        }
         lock(&self.index).evict();
         next
     }
@@ -368,7 +382,7 @@ impl Writer {
             index.at(since).and_then(|at| index.slots[at].place)
         };
         if let Some(place) = place {
-            self.segments.truncate(place)?;
+            self.room.waiting("the log's end", || self.segments.truncate(place))?;
         }
         let mut index = lock(&self.index);
         if let Some(at) = index.at(since) {
@@ -385,11 +399,11 @@ impl Writer {
         let path = self.path("purged");
         self.room.waiting("the log's beginning", || write_small(&path, &upto))?;
         if clear {
-            self.segments.clear()?;
+            self.room.waiting("the log's beginning", || self.segments.clear())?;
             let index = lock(&self.index);
             self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
         } else {
-            self.segments.purge(upto.index)?;
+            self.room.waiting("the log's beginning", || self.segments.purge(upto.index))?;
         }
         lock(&self.index).files.clone_from(self.segments.files());
         Ok(())

@@ -7,8 +7,8 @@
 //!
 //! Numbers are little-endian, checksums CRC-32. `synced_before` is the offset in the file up to which everything was
 //! known to be on disk when this record was written. It tells a torn tail from damage: a bad record that a later, good
-//! one saw on disk was once whole. Behind the last record there are zeros, written ahead so that most syncs need not
-//! change the file's size.
+//! one saw on disk was once whole. For the log's last records [`super::synced_end`] tells it. Behind the last record there
+//! are zeros, written ahead so that most syncs need not change the file's size.
 
 /// Bytes before the payload.
 pub const HEADER: usize = 24;

@@ -1,6 +1,7 @@
 //! The log's files: appended to, synced, cut at either end. No Raft here, and no threads.
 
 use super::record::{self, Ending, HEADER, KIND_ENTRY};
+use super::synced_end::{self, End, SyncedEnd};
 use super::{StoreError, directory::sync_parent};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -42,6 +43,7 @@ pub struct Segments {
     synced: u64,
     /// Up to where the last segment's file reaches.
     allocated: u64,
+    note: SyncedEnd,
 }
 
 /// An entry found at the start.
@@ -54,7 +56,7 @@ pub struct Stored {
 }
 
 impl Segments {
-    /// Opens the log in `dir`, cutting a torn tail off. Gives every entry there is to `each`, in order.
+    /// Opens the log in `dir`, cutting a torn tail off; damage to what was synced is refused. Gives every entry there is to `each`, in order.
     pub fn open(dir: &Path, mut each: impl FnMut(Stored) -> Result<(), String>) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
         let mut firsts = Vec::new();
@@ -66,10 +68,20 @@ impl Segments {
             }
         }
         firsts.sort_unstable();
-        let mut this = Self { dir: dir.to_owned(), files: Files::new(), end: 0, synced: 0, allocated: 0 };
+        let note = SyncedEnd::open(dir)?;
+        if let Some(end) = note.noted().filter(|end| !firsts.contains(&end.segment)) {
+            return Err(missing(dir, end));
+        }
+        let mut this = Self { dir: dir.to_owned(), files: Files::new(), end: 0, synced: 0, allocated: 0, note };
         let last = firsts.last().copied();
         for first in firsts {
             this.open_segment(first, Some(first) == last, &mut each)?;
+        }
+        // What a killed process wrote last may be in the kernel's memory alone.
+        if let Ok((segment, file)) = this.last() {
+            file.sync_data().map_err(StoreError::unsynced(&this.path(segment)))?;
+            this.note_synced();
+            this.settle();
         }
         Ok(this)
     }
@@ -77,10 +89,11 @@ impl Segments {
     fn open_segment(&mut self, first: u64, is_last: bool, each: &mut impl FnMut(Stored) -> Result<(), String>) -> Result<(), StoreError> {
         let path = self.path(first);
         let bytes = fs::read(&path).map_err(StoreError::io(&path, "cannot be read"))?;
+        let synced = self.note.noted().filter(|end| end.segment == first).map_or(0, |end| end.offset);
         let whole_header = bytes.get(..12) == Some(&MAGIC[..]) && bytes.get(12..16) == Some(&VERSION.to_le_bytes()[..]);
         if !whole_header {
             // Its header is synced before anything else is written: without one there was never an entry.
-            let never_used = bytes.get(16..).unwrap_or_default().iter().all(|b| *b == 0);
+            let never_used = synced == 0 && bytes.get(16..).unwrap_or_default().iter().all(|b| *b == 0);
             if is_last && never_used {
                 tracing::warn!(file = %path.display(), "a segment whose making was interrupted is removed");
                 fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
@@ -90,6 +103,7 @@ impl Segments {
         }
         let (found, ending) = record::scan(&bytes, 16);
         let end = found.last().map_or(16, |f| f.offset + HEADER + f.length);
+        reaches(&path, end, synced)?;
         for record in found {
             let damaged = |what: String| StoreError::corrupt(&path, record.offset as u64, what);
             if record.kind != KIND_ENTRY {
@@ -173,6 +187,23 @@ impl Segments {
         Ok(())
     }
 
+    /// Notes how far everything is on disk, for the next start. Nobody needs to wait for it.
+    pub fn note_synced(&mut self) {
+        if let Some((segment, _)) = self.files.last_key_value() {
+            self.note.raise(End { segment: *segment, offset: self.synced });
+        }
+    }
+
+    /// Brings that note to the disk.
+    pub fn settle(&mut self) {
+        self.note.settle();
+    }
+
+    /// Whether that note is on the disk.
+    pub fn is_settled(&self) -> bool {
+        self.note.is_settled()
+    }
+
     /// Cuts off what is not on disk, as a loss of power may.
     pub fn lose_unsynced(&self) -> Result<(), StoreError> {
         let (segment, file) = self.last()?;
@@ -200,6 +231,7 @@ impl Segments {
 
     /// Cuts the entry at `place` and everything behind it off, durably. The last file goes first: a crash leaves no hole.
     pub fn truncate(&mut self, place: Place) -> Result<(), StoreError> {
+        self.note.lower(Some(End { segment: place.segment, offset: place.offset }))?;
         while let Some((&first, _)) = self.files.last_key_value()
             && first > place.segment
         {
@@ -215,16 +247,17 @@ impl Segments {
     /// Removes the segments that hold nothing behind `upto`. The last one stays.
     pub fn purge(&mut self, upto: u64) -> Result<(), StoreError> {
         let firsts: Vec<u64> = self.files.keys().copied().collect();
-        for pair in firsts.windows(2) {
-            if pair[1] <= upto + 1 {
-                self.remove(pair[0])?;
-            }
+        let removed: Vec<u64> = firsts.windows(2).filter(|pair| pair[1] <= upto + 1).map(|pair| pair[0]).collect();
+        if let (Some(last), false) = (firsts.last(), removed.is_empty()) {
+            // An older note on the disk may name one of them.
+            self.note.lower(Some(End { segment: *last, offset: self.synced }))?;
         }
-        Ok(())
+        removed.into_iter().try_for_each(|first| self.remove(first))
     }
 
     /// Removes everything: what follows does not join what was.
     pub fn clear(&mut self) -> Result<(), StoreError> {
+        self.note.lower(None)?;
         while let Some((&first, _)) = self.files.last_key_value() {
             self.remove(first)?;
         }
@@ -240,6 +273,21 @@ impl Segments {
     }
 }
 
+/// That the whole records of a segment reach as far as it was synced.
+fn reaches(path: &Path, end: usize, synced: u64) -> Result<(), StoreError> {
+    if (end as u64) >= synced {
+        return Ok(());
+    }
+    let what =
+        format!("everything up to byte {synced} was once synced and is not whole any more, so the disk has lost acknowledged entries");
+    Err(StoreError::corrupt(path, end as u64, what))
+}
+
+fn missing(dir: &Path, end: End) -> StoreError {
+    let path = dir.join(format!("{:020}.log", end.segment));
+    StoreError::corrupt(&path, 0, format!("it is missing, and was once synced up to byte {}", end.offset))
+}
+
 /// Checks the segments in `dir` and changes nothing. What is torn at the end of the last one is cut off by the next start.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     let mut paths = Vec::new();
@@ -248,10 +296,19 @@ pub fn check(dir: &Path) -> Result<(), StoreError> {
     }
     paths.retain(|p| p.extension().is_some_and(|e| e == "log"));
     paths.sort_unstable();
+    let noted = synced_end::read(dir)?;
+    let first_of = |path: &Path| path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<u64>().ok());
+    if let Some(end) = noted.filter(|end| !paths.iter().any(|path| first_of(path) == Some(end.segment))) {
+        return Err(missing(dir, end));
+    }
     for (at, path) in paths.iter().enumerate() {
         let bytes = fs::read(path).map_err(StoreError::io(path, "cannot be read"))?;
         let is_last = at + 1 == paths.len();
-        match record::scan(&bytes, usize::try_from(SEGMENT_HEADER).unwrap_or(usize::MAX)).1 {
+        let start = usize::try_from(SEGMENT_HEADER).unwrap_or(usize::MAX);
+        let (found, ending) = record::scan(&bytes, start);
+        let synced = noted.filter(|end| first_of(path) == Some(end.segment)).map_or(0, |end| end.offset);
+        reaches(path, found.last().map_or(start, |f| f.offset + HEADER + f.length), synced)?;
+        match ending {
             Ending::Clean => {}
             Ending::Torn { .. } if is_last => {}
             Ending::Torn { offset } | Ending::Damaged { offset } => {

@@ -4,7 +4,7 @@ use crate::store::room::Shortage;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
-use lattice_model::{AllocationId, AllocationState, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota};
+use lattice_model::{AllocationId, AllocationState, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
@@ -130,6 +130,8 @@ pub enum Refusal {
     WipeFailed { node: NodeId, why: String },
     #[error("allocation {id} cannot be preempted: {why}")]
     NotPreemptible { id: AllocationId, why: String },
+    #[error("allocation {id} was requeued soon after it was claimed, and waits until {until} before it is claimed again")]
+    Waits { id: AllocationId, until: Timestamp },
     #[error("allocation {id} is {state}, not Suspended")]
     NotSuspended { id: AllocationId, state: AllocationState },
     #[error("allocation {id} cannot be measured in this mode: {why}")]
@@ -228,6 +230,7 @@ impl Refusal {
             | Self::Members { .. }
             | Self::NotLeader { .. }
             | Self::NoBackup { .. }
+            | Self::Waits { .. }
             | Self::Unavailable { .. } => return None,
         })
     }

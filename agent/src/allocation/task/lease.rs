@@ -2,7 +2,8 @@
 
 use super::AllocationTask;
 use lattice_model::EndReason;
-use lattice_runtime::shim::ToShim;
+use lattice_model::run_lease::first_until_ms;
+use lattice_runtime::shim::{ToShim, boottime_ms};
 
 impl AllocationTask {
     /// Whether work may be begun: it has a lease, or needs none.
@@ -10,12 +11,15 @@ impl AllocationTask {
         self.acknowledged.is_none() || self.lease.granted
     }
 
-    /// Passes on to the shim how long its work may run, counted from the newest heartbeat that the leader acknowledged.
+    /// Passes on to the shim how long its work may run, counted from the newest heartbeat that the leader acknowledged. Work that has
+    /// not begun waits for one that was acknowledged lately.
     pub(super) async fn renew(&mut self) {
-        let (Some(acknowledged), Some(length)) = (&mut self.acknowledged, self.share.run_lease_ms) else { return };
-        let Some(sent) = *acknowledged.borrow_and_update() else { return };
-        if self.link.is_some() {
-            self.send(ToShim::RunLease { until_ms: sent.saturating_add(length) }).await;
+        let (Some(acknowledged), Some(lease_ms)) = (&mut self.acknowledged, self.share.run_lease_ms) else { return };
+        let Some(sent_ms) = *acknowledged.borrow_and_update() else { return };
+        let extended =
+            if self.lease.granted { Some(sent_ms.saturating_add(lease_ms)) } else { first_until_ms(sent_ms, lease_ms, boottime_ms()) };
+        if let Some(until_ms) = extended.filter(|_| self.link.is_some()) {
+            self.send(ToShim::RunLease { until_ms }).await;
             self.lease_granted();
         }
     }

@@ -4,7 +4,7 @@ use super::{AllocationTask, Phase};
 use crate::allocation::find::{self, Missing};
 use crate::allocation::link::Link;
 use crate::allocation::local_launch::LocalLaunch;
-use crate::allocation::prepare::Line;
+use crate::allocation::prepare::{Line, held};
 use crate::environment;
 use lattice_model::{EndReason, Entrypoint};
 use lattice_node::Event;
@@ -18,12 +18,13 @@ use std::time::Duration;
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 
 impl AllocationTask {
-    pub(super) async fn take_link(&mut self, Line { stream, fresh }: Line) -> std::io::Result<()> {
+    pub(super) async fn take_link(&mut self, Line { stream, fresh, image }: Line) -> std::io::Result<()> {
         let mut link = Link::new(stream)?;
         link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true }).await?;
         self.link = Some(link);
         self.renew().await;
         self.fresh = fresh;
+        self.image = image;
         self.synced = false;
         self.stand();
         Ok(())
@@ -31,11 +32,13 @@ impl AllocationTask {
 
     /// Looks for the shim once.
     pub(super) async fn find_shim(&mut self) -> Result<(), Missing> {
-        let (context, allocation, dir) = (Arc::clone(&self.context), self.share.allocation, self.dir.clone());
-        let found = tokio::task::spawn_blocking(move || find::find(&context, allocation, &dir)).await;
-        let stream = found.map_err(|e| Missing::Unreachable(std::io::Error::other(e)))??;
+        let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            find::find(&context, share.allocation, &dir).map(|stream| Line { stream, fresh: false, image: held(&context, &share) })
+        });
+        let line = found.await.map_err(|e| Missing::Unreachable(std::io::Error::other(e)))??;
         failpoint::pass(Point::ShimFound);
-        self.take_link(Line { stream, fresh: false }).await.map_err(Missing::Unreachable)
+        self.take_link(line).await.map_err(Missing::Unreachable)
     }
 
     /// Finds the shim again, where there is no line to it. `false`: it is gone, and the driver was told.

@@ -190,7 +190,10 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Due => {
             // A minute is short for a boot.
             let now = Timestamp(ledger.revision().0 * 20);
-            let due = ledger.nodes_due(now, 60).into_iter().next();
+            // A wait is long for a history: half of those that there are end.
+            let later = Timestamp(now.0 + 5_000);
+            let waits = ledger.waits_are_due(later).then_some(Action::EndWaits { now: later });
+            let due = waits.or_else(|| ledger.nodes_due(now, 60).into_iter().next());
             due.unwrap_or_else(|| Action::EndDrained { node: node(0), deadline: now })
         }
         Move::Boot { node: number } => {

@@ -1,0 +1,85 @@
+//! The node's image cache: images come in, are held by work, and leave when nobody uses them and there is too little room.
+
+use crate::disk;
+use lattice_model::{Image, Principal};
+use lattice_node::image_cache::{UnusedImage, images_to_remove};
+use lattice_runtime::image::{self, Admitted, HeldImage, ImageError, NoRoom, cache};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
+
+/// Cloneable; all clones are one. Its methods block.
+#[derive(Clone, Debug)]
+pub struct ImageCache(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    /// See [`images_to_remove`].
+    unused_bytes_max: u64,
+    /// Who removes images: two at once would take each other's locks for use.
+    removing: Mutex<()>,
+}
+
+impl ImageCache {
+    /// In `state_dir`. Images that nobody uses have at most so many bytes; 0: half of the disk.
+    pub fn new(state_dir: &Path, unused_bytes_max: u64) -> Self {
+        Self(Arc::new(Inner { dir: state_dir.join("images"), unused_bytes_max, removing: Mutex::default() }))
+    }
+
+    /// Where the images lie.
+    pub fn dir(&self) -> &Path {
+        &self.0.dir
+    }
+
+    /// See [`image::admit`]. Images that nobody uses make room for it.
+    pub fn admit(&self, owner: &Principal, wanted: &Image, cancelled: &AtomicBool) -> Result<Admitted, ImageError> {
+        image::admit(&self.0.dir, owner, wanted, cancelled, |bytes| self.make_room(bytes))
+    }
+
+    /// Keeps the image of work that runs already.
+    pub fn hold(&self, wanted: &Image) -> Option<HeldImage> {
+        let held = cache::hold(&self.0.dir, &wanted.sha256);
+        held.unwrap_or_else(|error| {
+            tracing::warn!(sha256 = wanted.sha256, %error, "an image in use cannot be locked in the image cache");
+            None
+        })
+    }
+
+    /// Removes what nobody uses while it is too much, or too little of the disk is free.
+    pub fn tidy(&self) {
+        let nothing_comes = self.make_room(0);
+        debug_assert!(nothing_comes.is_ok(), "nothing always fits");
+    }
+
+    fn make_room(&self, incoming_bytes: u64) -> Result<(), NoRoom> {
+        let _one_at_a_time = self.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked = cache::unused(&self.0.dir).and_then(|unused| Ok((unused, disk::space(&self.0.dir)?)));
+        let (unused, disk) = match looked {
+            Ok(looked) => looked,
+            Err(error) => {
+                // The copy says what there is no room for.
+                tracing::warn!(dir = %self.0.dir.display(), %error, "the image cache cannot be looked at: nothing is removed from it");
+                return Ok(());
+            }
+        };
+        let weighed: Vec<UnusedImage> = unused.iter().map(weigh).collect();
+        let removed = images_to_remove(&weighed, disk, self.0.unused_bytes_max, incoming_bytes);
+        for at in removed.map_err(|too_large| NoRoom { bytes_max: too_large.bytes_max })? {
+            let image = &unused[at];
+            match cache::remove_unused(&image.path) {
+                Ok(true) => tracing::info!(image = %image.path.display(), bytes = image.bytes, "an image that nobody uses is removed"),
+                // Somebody began to use it.
+                Ok(false) => {}
+                Err(error) => tracing::warn!(image = %image.path.display(), %error, "an image cannot be removed from the image cache"),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn weigh(image: &cache::UnusedImage) -> UnusedImage {
+    let last_used = image.last_used.duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnusedImage { bytes: image.bytes, last_used_ms: u64::try_from(last_used.as_millis()).unwrap_or(u64::MAX) }
+}

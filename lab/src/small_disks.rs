@@ -1,0 +1,77 @@
+//! Small file systems under the files of a daemon, which can be filled to the last byte and emptied again.
+
+use crate::process::until;
+use anyhow::{Context, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a file system may be busy after its last process has ended.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The file system of one daemon. It lies in memory, and goes with its cluster.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SmallDisk {
+    /// Whose files lie on it: `n4`, `member-3`.
+    pub daemon: String,
+    /// Its mount point.
+    pub at: PathBuf,
+}
+
+impl SmallDisk {
+    /// Mounts one of so many MiB where a daemon is going to keep its files. Needs root.
+    pub fn mount(daemon: &str, at: &Path, mib: u32) -> Result<Self> {
+        let failed = || format!("cannot mount {mib} MiB for {daemon} at {} (this needs root)", at.display());
+        std::fs::create_dir_all(at).with_context(failed)?;
+        let options = format!("size={mib}m,mode=0700");
+        mount(None::<&str>, at, Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).with_context(failed)?;
+        Ok(Self { daemon: daemon.to_owned(), at: at.to_owned() })
+    }
+
+    /// Writes until not one byte fits any more.
+    pub fn fill(&self) -> Result<()> {
+        let path = self.filler();
+        let file = File::options().create(true).append(true).open(&path);
+        let mut file = match file {
+            Ok(file) => file,
+            // Not even an empty file fits.
+            Err(e) if e.kind() == ErrorKind::StorageFull => return Ok(()),
+            Err(e) => return Err(e).with_context(|| format!("cannot write {}", path.display())),
+        };
+        for piece in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; piece]).is_ok() {}
+        }
+        Ok(())
+    }
+
+    /// Gives the room back that [`Self::fill`] took.
+    pub fn make_room(&self) -> Result<()> {
+        let path = self.filler();
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e).with_context(|| format!("cannot remove {}", path.display())),
+            _ => Ok(()),
+        }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.at.join("fill")
+    }
+
+    /// Takes it away with all that is on it.
+    pub fn unmount(&self) -> Result<()> {
+        let mut last = Ok(());
+        until(UNMOUNT_LIMIT, || {
+            last = match umount2(&self.at, MntFlags::empty()) {
+                // It was never mounted, or is gone already.
+                Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
+                other => other,
+            };
+            last.is_ok()
+        });
+        last.with_context(|| format!("cannot unmount {}", self.at.display()))
+    }
+}

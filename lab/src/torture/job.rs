@@ -1,0 +1,177 @@
+//! One job of a torture, and the command line by which it is submitted.
+
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Requeues of an allocation at most, where nothing else was said at its submission.
+pub const REQUEUES_MAX: u64 = 3;
+/// Lines of a `lattice launch` into a job from outside.
+pub const OUTSIDE_LINES: u32 = 20;
+
+/// What is special about a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Kind {
+    /// A command on all its ranks.
+    Command,
+    /// A script that launches its ranks itself.
+    Script,
+    /// Ranks that find each other by PMI-1, and agree on each line.
+    Ring,
+    /// In an image.
+    Image,
+    /// It would run on, and its walltime ends it.
+    Walltime,
+    /// It would run on, and is cancelled.
+    Cancelled,
+    /// Another launch comes into it from outside.
+    Outside,
+    /// A `lattice launch` that is a job of its own, and is waited for.
+    Foreground,
+}
+
+/// When it is put back into the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Requeue {
+    Never,
+    OnNodeFailure,
+    Always,
+}
+
+/// One job.
+#[derive(Clone, Debug, Serialize)]
+pub struct Job {
+    /// From 1. Its name is t and this.
+    pub number: u32,
+    /// When it is submitted, in milliseconds after the begin.
+    pub at_ms: u64,
+    pub kind: Kind,
+    /// The number of the node whose agent is asked, where that one runs.
+    pub via: u64,
+    pub nodes: u64,
+    /// On each node.
+    pub tasks: u64,
+    /// Whether it takes each node whole, and not as many cores as it has tasks there.
+    pub whole_nodes: bool,
+    /// Lines of each rank.
+    pub lines: u32,
+    /// Milliseconds before each.
+    pub interval_ms: u64,
+    pub exit_code: u8,
+    /// `--on-isolation=stop`.
+    pub stops: bool,
+    pub requeue: Requeue,
+    pub walltime_s: u64,
+    /// Milliseconds between the submission's answer and the cancellation.
+    pub cancel_after_ms: Option<u64>,
+}
+
+/// Where things are that jobs need.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// `lattice-lab`.
+    pub lab: PathBuf,
+    /// `lattice`.
+    pub lattice: PathBuf,
+    /// The file of all traces.
+    pub traces: PathBuf,
+    /// An image with a README; none where this machine can mount none.
+    pub image: Option<PathBuf>,
+    /// Where scripts are written.
+    pub scripts: PathBuf,
+}
+
+impl Job {
+    /// Its name in the cluster.
+    pub fn name(&self) -> String {
+        format!("t{}", self.number)
+    }
+
+    /// All ranks.
+    pub fn ranks(&self) -> u32 {
+        u32::try_from(self.nodes * self.tasks).unwrap_or(u32::MAX)
+    }
+
+    /// `lattice` and these arguments submit it, or run it where it is a launch.
+    pub fn arguments(&self, place: &Place) -> Vec<String> {
+        let mut arguments: Vec<String> = match self.kind {
+            Kind::Foreground => vec!["launch".to_owned()],
+            _ => ["submit", "-o", "name"].map(str::to_owned).into(),
+        };
+        let mut say = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        say(&["--name", &self.name(), "--export", "none"]);
+        say(&["--nodes", &self.nodes.to_string(), "--tasks-per-node", &self.tasks.to_string()]);
+        if !self.whole_nodes {
+            say(&["--cores", &self.tasks.to_string()]);
+        }
+        say(&["--walltime", &format!("{}s", self.walltime_s)]);
+        if self.stops {
+            say(&["--on-isolation", "stop"]);
+        }
+        match self.requeue {
+            Requeue::OnNodeFailure => {}
+            Requeue::Never => say(&["--requeue=never"]),
+            Requeue::Always => say(&["--requeue=always"]),
+        }
+        if let (Kind::Image, Some(image)) = (self.kind, &place.image) {
+            say(&["--uenv", &image.to_string_lossy()]);
+        }
+        match self.kind {
+            Kind::Script => arguments.push(self.script(place).to_string_lossy().into_owned()),
+            _ => {
+                if self.kind != Kind::Foreground {
+                    arguments.push("--".to_owned());
+                }
+                arguments.extend(self.work(place));
+            }
+        }
+        arguments
+    }
+
+    /// The command line of one rank.
+    fn work(&self, place: &Place) -> Vec<String> {
+        let mut line = work(place, "main", self.lines, self.interval_ms);
+        line.extend(["--exit-code".to_owned(), self.exit_code.to_string()]);
+        if self.kind == Kind::Ring {
+            line.push("--ring".to_owned());
+        }
+        if self.kind == Kind::Image && place.image.is_some() {
+            line.extend(["--file".to_owned(), format!("{}/README", crate::image::MOUNT_POINT)]);
+        }
+        line
+    }
+
+    fn script(&self, place: &Place) -> PathBuf {
+        place.scripts.join(format!("{}.sh", self.name()))
+    }
+
+    /// The script's path and text, where it is one.
+    pub fn script_text(&self, place: &Place) -> Option<(PathBuf, String)> {
+        let line = self.work(place).join(" ");
+        (self.kind == Kind::Script).then(|| (self.script(place), format!("#!/bin/sh\nexec {} launch {line}\n", place.lattice.display())))
+    }
+}
+
+/// The arguments of a launch into an allocation from outside.
+pub fn outside(place: &Place, allocation: &str) -> Vec<String> {
+    let launch = ["launch", "--alloc", allocation, "--export", "none", "-n", "1"].map(str::to_owned);
+    launch.into_iter().chain(work(place, "outside", OUTSIDE_LINES, 50)).collect()
+}
+
+fn work(place: &Place, part: &str, lines: u32, interval_ms: u64) -> Vec<String> {
+    let (lab, traces) = (place.lab.to_string_lossy().into_owned(), place.traces.to_string_lossy().into_owned());
+    let (lines, interval_ms) = (lines.to_string(), interval_ms.to_string());
+    let options = ["torture-work", "--traces", &traces, "--part", part, "--lines", &lines, "--interval-ms", &interval_ms];
+    std::iter::once(lab).chain(options.map(str::to_owned)).collect()
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, tasks, lines, interval_ms, exit_code, requeue, walltime_s, via, .. } = self;
+        write!(f, "{}: {:?} by n{via}, {nodes} node(s) x {tasks}, {lines} lines each {interval_ms} ms", self.name(), self.kind)?;
+        write!(f, ", exit code {exit_code}, requeue {requeue:?}, walltime {walltime_s} s")?;
+        let also = [(self.whole_nodes, ", whole nodes"), (self.stops, ", stops when isolated")];
+        also.iter().filter(|(is, _)| *is).try_for_each(|(_, text)| f.write_str(text))?;
+        self.cancel_after_ms.map_or(Ok(()), |after_ms| write!(f, ", cancelled {after_ms} ms after the answer"))
+    }
+}

@@ -1,0 +1,131 @@
+//! Which images leave a node's cache: those that nobody has used for longest, where their number of bytes or the disk asks
+//! for it. Images in use are not weighed: they stay.
+//!
+//! ```text
+//!   disk: | everything else | images in use | unused images ≤ limit | free ≥ reserve |
+//!                                             └── the oldest go first
+//! ```
+
+/// How much of the disk images leave free, unless [`RESERVE_BYTES_MAX`] is less.
+const RESERVE_PART: u64 = 5;
+/// On a large disk so much is enough: 8 GiB.
+const RESERVE_BYTES_MAX: u64 = 8 << 30;
+/// What an image that comes must leave free at least, unless the last is less: the node would be Degraded by its own cache.
+const FLOOR_PART: u64 = 10;
+/// The same in bytes: 64 MiB.
+const FLOOR_BYTES_MAX: u64 = 64 << 20;
+
+/// An image that nobody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnusedImage {
+    /// Bytes that its removal frees.
+    pub bytes: u64,
+    /// When it was used last, in milliseconds since some moment.
+    pub last_used_ms: u64,
+}
+
+/// The file system that has the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheDisk {
+    /// Its size, in bytes.
+    pub size_bytes: u64,
+    /// What is free of it.
+    pub free_bytes: u64,
+}
+
+/// That an image does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageTooLarge {
+    /// The largest one that would, in bytes.
+    pub bytes_max: u64,
+}
+
+/// Those of `unused` that are to be removed, by their place there, before an image of `incoming_bytes` comes (0: none does).
+/// What stays has at most `unused_bytes_max`; 0: half of the disk. Nothing is removed for an image that does not fit.
+pub fn images_to_remove(
+    unused: &[UnusedImage],
+    disk: CacheDisk,
+    unused_bytes_max: u64,
+    incoming_bytes: u64,
+) -> Result<Vec<usize>, ImageTooLarge> {
+    let mut unused_bytes = unused.iter().fold(0, |sum: u64, image| sum.saturating_add(image.bytes));
+    let mut free_bytes = disk.free_bytes;
+    let floor = FLOOR_BYTES_MAX.min(disk.size_bytes / FLOOR_PART);
+    let bytes_max = free_bytes.saturating_add(unused_bytes).saturating_sub(floor);
+    if incoming_bytes > bytes_max {
+        return Err(ImageTooLarge { bytes_max });
+    }
+    let limit = if unused_bytes_max == 0 { disk.size_bytes / 2 } else { unused_bytes_max };
+    let wanted_free = RESERVE_BYTES_MAX.min(disk.size_bytes / RESERVE_PART).saturating_add(incoming_bytes);
+    let mut by_use: Vec<usize> = (0..unused.len()).collect();
+    by_use.sort_by_key(|at| (unused[*at].last_used_ms, *at));
+    let mut removed = Vec::new();
+    for at in by_use {
+        if unused_bytes <= limit && free_bytes >= wanted_free {
+            break;
+        }
+        unused_bytes -= unused[at].bytes.min(unused_bytes);
+        free_bytes = free_bytes.saturating_add(unused[at].bytes);
+        removed.push(at);
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn images(images: &[(u64, u64)]) -> Vec<UnusedImage> {
+        images.iter().map(|(mib, last_used_ms)| UnusedImage { bytes: mib * MIB, last_used_ms: *last_used_ms }).collect()
+    }
+
+    fn remove(unused: &[(u64, u64)], (size, free): (u64, u64), limit: u64, incoming: u64) -> Result<Vec<usize>, u64> {
+        let disk = CacheDisk { size_bytes: size * MIB, free_bytes: free * MIB };
+        images_to_remove(&images(unused), disk, limit * MIB, incoming * MIB).map_err(|too_large| too_large.bytes_max / MIB)
+    }
+
+    #[test]
+    fn the_least_recently_used_go_first_and_no_more_than_is_asked_for() {
+        let unused = [(8, 30), (8, 10), (8, 20)];
+        assert_eq!(remove(&unused, (100, 70), 0, 0), Ok(vec![]));
+        assert_eq!(remove(&unused, (100, 70), 16, 0), Ok(vec![1]), "the limit");
+        assert_eq!(remove(&unused, (100, 12), 0, 0), Ok(vec![1]), "the disk: a fifth of it is to be free");
+        assert_eq!(remove(&unused, (100, 0), 0, 0), Ok(vec![1, 2, 0]), "also where that is not enough");
+        assert_eq!(remove(&unused, (100, 25), 0, 8), Ok(vec![1]), "for one that comes");
+        assert_eq!(remove(&[(60, 1)], (100, 40), 0, 0), Ok(vec![0]), "half of the disk without a limit");
+        assert_eq!(remove(&unused, (1 << 20, 9 << 10), 0, 0), Ok(vec![]), "8 GiB of a large disk are enough");
+    }
+
+    #[test]
+    fn nothing_goes_for_an_image_that_does_not_fit() {
+        assert_eq!(remove(&[(8, 1)], (100, 20), 0, 18), Ok(vec![0]), "without the whole reserve");
+        assert_eq!(remove(&[(8, 1)], (100, 20), 0, 19), Err(18), "the last tenth is not for images");
+        assert_eq!(remove(&[(8, 1)], (100, 20), 0, u64::MAX / MIB), Err(18));
+    }
+
+    proptest! {
+        #[test]
+        fn what_stays_keeps_the_limit_and_the_reserve_or_nothing_stays(
+            unused in prop::collection::vec((0..50u64, 0..9u64), 0..12),
+            (size, free) in (1..500u64).prop_flat_map(|size| (Just(size), 0..=size)),
+            limit in 0..200u64,
+            incoming in 0..200u64,
+        ) {
+            let Ok(removed) = remove(&unused, (size, free), limit, incoming) else { return Ok(()) };
+            let bytes = |at: &usize| unused[*at].0;
+            let stays: Vec<usize> = (0..unused.len()).filter(|at| !removed.contains(at)).collect();
+            let freed = free + removed.iter().map(bytes).sum::<u64>();
+            let limit = if limit == 0 { size * MIB / 2 } else { limit * MIB };
+            let is_well = |stays: u64, free: u64| stays * MIB <= limit && free * MIB >= size * MIB / RESERVE_PART + incoming * MIB;
+            let stays_bytes = stays.iter().map(bytes).sum::<u64>();
+            prop_assert!(stays.is_empty() || is_well(stays_bytes, freed));
+            prop_assert!(stays.iter().all(|s| removed.iter().all(|r| unused[*r].1 <= unused[*s].1)), "by their last use");
+            if let Some(last) = removed.last() {
+                prop_assert!(!is_well(stays_bytes + bytes(last), freed - bytes(last)), "the last one had to go");
+            }
+        }
+    }
+}

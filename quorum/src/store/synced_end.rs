@@ -1,0 +1,170 @@
+//! How far the log is synced, in a small file beside its segments: it tells a record that was damaged on the disk from one
+//! that a crash tore while it was written.
+//!
+//! ```text
+//!   segment: write ─▶ fdatasync ─▶ answers ─▶ note: written in place ── nothing to do for 500 ms ──▶ fdatasync of the note
+//!   cut or remove: the note is lowered and synced ─▶ the segment is cut or removed
+//! ```
+//!
+//! The note may claim less than is on the disk, never more. No commit waits for it: it goes to the disk by itself, at the
+//! latest when the log rests. Until then a process that dies leaves it whole; a machine that loses its power may leave an
+//! older one, with which the last records count as torn, as without any (decision 65).
+
+use super::StoreError;
+use super::directory::sync_parent;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Its name in the log's folder.
+const FILE: &str = "synced";
+const MAGIC: &[u8; 8] = b"LATSYNC\x01";
+const LENGTH: usize = 28;
+
+/// The end of what is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The segment, by its first index.
+    pub segment: u64,
+    /// Where its last synced record ends; 0: nothing is claimed.
+    pub offset: u64,
+}
+
+/// The note, written by the log's one owner.
+#[derive(Debug)]
+pub struct SyncedEnd {
+    path: PathBuf,
+    file: File,
+    noted: Option<End>,
+    /// Whether the note itself may not be on the disk.
+    is_unsynced: bool,
+    has_failed: bool,
+}
+
+impl SyncedEnd {
+    /// Opens or makes the note in the log's folder.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join(FILE);
+        let noted = read(dir)?;
+        let fail = |what| StoreError::io(&path, what);
+        let is_new = !path.exists();
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(fail("cannot be opened"))?;
+        if is_new {
+            sync_parent(&path)?;
+        }
+        Ok(Self { path, file, noted, is_unsynced: false, has_failed: false })
+    }
+
+    /// What was noted last.
+    pub fn noted(&self) -> Option<End> {
+        self.noted
+    }
+
+    /// Notes that the log is synced up to there. Not on the disk before [`Self::settle`]. Where that fails, the older note
+    /// stays, which claims less.
+    pub fn raise(&mut self, end: End) {
+        if self.noted != Some(end) {
+            let written = self.write(Some(end));
+            self.report(written);
+        }
+    }
+
+    /// Brings the note to the disk.
+    pub fn settle(&mut self) {
+        if self.is_unsynced {
+            let synced = self.sync();
+            // Tried again with the next note.
+            self.is_unsynced = false;
+            self.report(synced);
+        }
+    }
+
+    /// Whether there is nothing to bring to the disk.
+    pub fn is_settled(&self) -> bool {
+        !self.is_unsynced
+    }
+
+    /// Claims no more than this from now on, durably: what is behind it is about to go.
+    pub fn lower(&mut self, end: Option<End>) -> Result<(), StoreError> {
+        self.write(end)?;
+        self.sync()
+    }
+
+    fn write(&mut self, end: Option<End>) -> Result<(), StoreError> {
+        self.file.write_all_at(&encode(end), 0).map_err(StoreError::io(&self.path, "cannot be written"))?;
+        (self.noted, self.is_unsynced) = (end, true);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.file.sync_data().map_err(StoreError::unsynced(&self.path))?;
+        self.is_unsynced = false;
+        Ok(())
+    }
+
+    fn report(&mut self, done: Result<(), StoreError>) {
+        let failed = done.is_err();
+        if let Err(error) = done
+            && !self.has_failed
+        {
+            let error = crate::pack::with_causes(&error);
+            tracing::warn!(error, "how far the log is synced cannot be noted: damage to its last records would count as a torn write");
+        }
+        self.has_failed = failed;
+    }
+}
+
+fn encode(end: Option<End>) -> [u8; LENGTH] {
+    let End { segment, offset } = end.unwrap_or(End { segment: 0, offset: 0 });
+    let mut bytes = [0; LENGTH];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..16].copy_from_slice(&segment.to_le_bytes());
+    bytes[16..24].copy_from_slice(&offset.to_le_bytes());
+    let crc = crc32fast::hash(&bytes[..24]);
+    bytes[24..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<End> {
+    let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
+    let number = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
+    let is_whole = &bytes[..8] == MAGIC && bytes[24..] == crc32fast::hash(&bytes[..24]).to_le_bytes();
+    is_whole.then_some(End { segment: number(8), offset: number(16) })
+}
+
+/// What is noted in the log's folder; `None` where nothing is. A note that is not whole claims nothing: the log's own
+/// checksums stand for all but its last records.
+pub fn read(dir: &Path) -> Result<Option<End>, StoreError> {
+    let path = dir.join(FILE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io(&path, "cannot be read")(error)),
+    };
+    let end = decode(&bytes);
+    if end.is_none() && !bytes.is_empty() {
+        tracing::warn!(file = %path.display(), "the note of how far the log is synced does not have its checksum and is not used");
+    }
+    Ok(end.filter(|end| end.offset > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_as_it_was_written_and_no_damaged_one_is_believed() {
+        for end in [End { segment: 1, offset: 16 }, End { segment: u64::MAX - 1, offset: 0x0102_0304_0506_0708 }] {
+            let bytes = encode(Some(end));
+            assert_eq!(decode(&bytes), Some(end));
+            for at in 0..LENGTH {
+                let mut flipped = bytes;
+                flipped[at] ^= 0x20;
+                assert_eq!(decode(&flipped), None, "byte {at}");
+                assert_eq!(decode(&bytes[..at]), None, "{at} bytes");
+            }
+        }
+        assert_eq!(decode(&encode(None)), Some(End { segment: 0, offset: 0 }));
+    }
+}
