@@ -10,7 +10,7 @@ mod explain;
 mod gossip;
 mod gossip_keys;
 mod launch;
-mod lease;
+pub mod lease;
 mod limits;
 mod logs;
 mod members;
