@@ -2,7 +2,7 @@
 //! few words, and both are of one decision: [`Judge::waits`].
 
 use crate::domains::Domains;
-use crate::misfit::wants;
+use crate::misfit::{self, misfit};
 use crate::quotas::Quotas;
 use crate::settling::Settling;
 use crate::{Holdings, View, possible, why_not};
@@ -21,7 +21,7 @@ const SHAPES_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// Fewer nodes could ever serve it than it wants.
-    TooFewNodes { possible: usize, excluded: usize },
+    TooFewNodes { why: String, possible: usize, excluded: usize },
     /// Something keeps it off whatever nodes there are: what, in a sentence and in a few words.
     KeptOff { why: String, brief: String },
     /// Others of its queue are served first.
@@ -35,11 +35,9 @@ pub enum Waits {
 impl Waits {
     /// In a sentence.
     pub fn summary(&self, spec: &AllocationSpec) -> String {
-        let wants = wants(spec);
+        let wants = misfit::wants(spec);
         match self {
-            Self::TooFewNodes { possible, .. } => {
-                format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more")
-            }
+            Self::TooFewNodes { why, .. } => format!("{why}: it waits until there are more"),
             Self::KeptOff { why, .. } => why.clone(),
             Self::Behind { ahead, free } => {
                 format!(
@@ -60,7 +58,7 @@ impl Waits {
     pub fn brief(&self, spec: &AllocationSpec) -> String {
         let wanted = spec.nodes as usize;
         let text = match self {
-            Self::TooFewNodes { possible, excluded } if possible + excluded >= wanted => {
+            Self::TooFewNodes { possible, excluded, .. } if possible + excluded >= wanted => {
                 format!("{} excluded: prologue failed", nodes(*excluded))
             }
             Self::TooFewNodes { possible, .. } => format!("wants {}, {possible} could serve", nodes(wanted)),
@@ -144,10 +142,12 @@ impl<'a> Judge<'a> {
             let brief = format!("last attempt may run on {}", hostlist::fold(unsettled.iter().copied()));
             return Some((self.settling.keeps_off(allocation)?, brief));
         }
-        let until = allocation.waits_until?;
+        let until = allocation.waits_until?.to_string();
         let times = counted(allocation.quick_requeues, "time");
         let why = format!("waits until {until}: it was requeued {times} in a row soon after it was claimed, and each such wait is longer");
-        Some((why, format!("waits until {until}")))
+        // The time of day, in UTC.
+        let clock = until.get(11..19).unwrap_or(&until);
+        Some((why, format!("requeued {times}: waits to {clock}Z")))
     }
 
     /// How many of the cluster's nodes could ever serve it.
@@ -159,7 +159,9 @@ impl<'a> Judge<'a> {
     pub fn waits(&self, allocation: &Allocation, ahead: usize, possible: usize, free: impl FnOnce() -> usize) -> Waits {
         let wanted = allocation.spec.nodes as usize;
         if possible < wanted {
-            return Waits::TooFewNodes { possible, excluded: allocation.excluded.len() };
+            let misfit = misfit(self.view.nodes.values(), self.view.named(allocation), &allocation.spec).map(|misfit| misfit.summary());
+            let here = || format!("{}; this cluster has {possible} that could ever serve it", misfit::wants(&allocation.spec));
+            return Waits::TooFewNodes { why: misfit.unwrap_or_else(here), possible, excluded: allocation.excluded.len() };
         }
         if let Some((why, brief)) = self.kept_off(allocation) {
             return Waits::KeptOff { why, brief };

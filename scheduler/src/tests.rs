@@ -477,6 +477,12 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     let said = |n: u64| explain(&v, &v.allocations[&id(n)]).summary;
     assert!(said(1).contains("it is next") && said(4).contains("2 allocations submitted before it"), "{} {}", said(1), said(4));
     assert!(said(3).contains("this cluster has 3") && said(5).contains("this cluster has 1"), "{} {}", said(3), said(5));
+    let mut later = view(1, vec![pending(1, 1, 1), pending(2, 1, 2)]);
+    let first = later.allocations.get_mut(&id(1)).unwrap();
+    (first.waits_until, first.quick_requeues) = (Some(Timestamp(1_772_704_812_034)), 3);
+    let outlook = Outlook::of(&later);
+    assert_eq!(outlook.get(&id(1)).unwrap().reason, "requeued 3 times: waits to 10:00:12Z");
+    assert_eq!(outlook.get(&id(2)).unwrap().place, Some(1), "others go by it");
     let alone = view(1, vec![pending(1, 1, 1)]);
     assert_eq!(Outlook::of(&alone).get(&id(1)).unwrap().reason, "about to be placed: 1 is free");
 }
