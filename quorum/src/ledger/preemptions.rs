@@ -10,6 +10,7 @@
 //! The request is committed, and told in the head's list until the claim ends: whoever is killed meanwhile finds it there again.
 
 use super::holds::{Ends, reason_is_well_formed};
+use super::waits::Requeue;
 use super::{Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
@@ -17,7 +18,7 @@ use lattice_model::constraint::{PREEMPTS, has};
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
-    Principal, When, hostlist,
+    Principal, Timestamp, When, hostlist,
 };
 use uuid::Uuid;
 
