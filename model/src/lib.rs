@@ -45,7 +45,7 @@ pub mod time;
 pub mod topology;
 pub mod vcluster;
 
-pub use allocation::{Allocation, AllocationState, EndReason};
+pub use allocation::{Allocation, AllocationState, EndReason, Exclusion};
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
 pub use call::Call;

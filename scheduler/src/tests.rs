@@ -121,11 +121,31 @@ fn gossip_state_and_exclusion_only_subtract() {
     let mut v = view(4, vec![pending(1, 1, 10)]);
     v.alive.remove(&"n1".parse().unwrap());
     v.nodes.insert("n2".parse().unwrap(), node(2, NodeState::Degraded));
-    v.allocations.get_mut(&id(1)).unwrap().excluded = vec![("n3".parse().unwrap(), "no image".into())];
+    let exclude = |v: &mut View, until: Option<u64>| {
+        let (node, why) = ("n3".parse().unwrap(), "no image".to_owned());
+        v.allocations.get_mut(&id(1)).unwrap().excluded = vec![Exclusion { node, why, failures: 1, until: until.map(Timestamp) }];
+    };
+    exclude(&mut v, Some(60_000));
     assert_eq!(placed(&v), [(id(1), vec!["n4".into()])]);
     let why = explain(&v, &v.allocations[&id(1)]);
     let texts: Vec<String> = why.nodes.iter().map(|(n, w)| format!("{n} {w}")).collect();
-    assert_eq!(texts, ["n1 is not seen alive by gossip", "n2 is Degraded", "n3 was excluded after its prologue failed: no image"]);
+    assert_eq!(texts[..2], ["n1 is not seen alive by gossip", "n2 is Degraded"]);
+    let excluded = "n3 is excluded until 1970-01-01T00:01:00.000Z, because its prologue failed for this allocation (no image)";
+    assert!(texts[2].starts_with(excluded), "{}", texts[2]);
+    // Where the others are too few, that is what it waits for, and those behind it do not wait for it.
+    v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 4;
+    v.allocations.insert(id(2), pending(2, 1, 20));
+    assert_eq!(placed(&v), [(id(2), vec!["n3".into()])]);
+    let why = explain(&v, &v.allocations[&id(1)]).summary;
+    assert!(why.contains("it waits for n3, whose prologue failed, until 1970-01-01T00:01:00.000Z"), "{why}");
+    exclude(&mut v, None);
+    assert_eq!(explain(&v, &v.allocations[&id(1)]).nodes.len(), 2, "it may be taken again");
+    // Nothing is said only to be waiting: each allocation that waits has a reason.
+    v.allocations.get_mut(&id(1)).unwrap().waits_until = Some(Timestamp(5_000));
+    v.allocations.get_mut(&id(1)).unwrap().quick_requeues = 3;
+    let why = explain(&v, &v.allocations[&id(1)]).summary;
+    assert!(why.contains("waits until 1970-01-01T00:00:05.000Z: it was requeued 3 time(s) in a row"), "{why}");
+    assert_eq!(placed(&v), [(id(2), vec!["n3".into()])], "and keeps nobody waiting");
 }
 
 /// `cores` of each of `nodes` nodes; the nodes have two.
