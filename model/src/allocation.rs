@@ -185,6 +185,19 @@ impl fmt::Display for EndReason {
     }
 }
 
+/// A node whose prologue failed for an allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exclusion {
+    /// The node.
+    pub node: NodeId,
+    /// Why it failed, last time.
+    pub why: String,
+    /// How often it failed there.
+    pub failures: u32,
+    /// It is not claimed for the allocation before this time of the leader's clock. `None`: it may be claimed again.
+    pub until: Option<Timestamp>,
+}
+
 /// One allocation as the quorum holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
@@ -224,9 +237,9 @@ pub struct Allocation {
     /// Its claims that are over, the oldest first: the last ones ([`attempt::ATTEMPTS_KEPT_MAX`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// Nodes whose prologue failed for it, with the reason: not claimed for it again.
+    /// Nodes whose prologue failed for it since it last ran.
     #[serde(default)]
-    pub excluded: Vec<(NodeId, String)>,
+    pub excluded: Vec<Exclusion>,
     /// Its last whole checkpoint.
     #[serde(default)]
     pub checkpoint: Option<CheckpointRef>,
@@ -293,6 +306,11 @@ impl Allocation {
     /// Whether it waits for nodes.
     pub fn waits(&self) -> bool {
         self.state.is_without_nodes() && !self.held
+    }
+
+    /// That this node is not claimed for it now.
+    pub fn exclusion(&self, node: &NodeId) -> Option<&Exclusion> {
+        self.excluded.iter().find(|excluded| excluded.node == *node && excluded.until.is_some())
     }
 
     /// Its nodes in rank order.

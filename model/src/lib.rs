@@ -48,7 +48,7 @@ pub mod topology;
 pub mod vcluster;
 pub mod work_usage;
 
-pub use allocation::{Allocation, AllocationState, EndReason};
+pub use allocation::{Allocation, AllocationState, EndReason, Exclusion};
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};

@@ -197,7 +197,7 @@ pub struct Ledger {
     /// Allocations that are measured more closely now.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     closely: BTreeSet<AllocationId>,
-    /// Allocations with something that ends by the leader's clock: see [`waits`].
+    /// Allocations with something that ends by the leader's clock, or had it until lately: see [`waits`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     waiting: BTreeSet<AllocationId>,
 }

@@ -19,7 +19,7 @@ pub use outlook::{Expected, Judge, Outlook, REASON_CHARS_MAX, Waits, clip};
 use domains::Domains;
 use lattice_model::claim::ClaimShare;
 use lattice_model::count::counted;
-use lattice_model::{Allocation, AllocationId, Claim, Node, NodeId, Resources, Tenant, VCluster, VniPool, hostlist};
+use lattice_model::{Allocation, AllocationId, Claim, Exclusion, Node, NodeId, Resources, Tenant, Timestamp, VCluster, VniPool, hostlist};
 use quotas::Quotas;
 use settling::Settling;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,8 +81,13 @@ pub enum WhyNot {
         /// What is wanted of it.
         wanted: Resources,
     },
-    /// Its prologue failed for this very allocation.
-    Excluded(String),
+    /// Its prologue failed for this very allocation, for which it is not taken before then.
+    Excluded {
+        /// Why it failed.
+        why: String,
+        /// By the leader's clock.
+        until: Timestamp,
+    },
     /// It is not what is asked for, whatever is free of it.
     Lacks(String),
 }
@@ -95,7 +100,11 @@ impl std::fmt::Display for WhyNot {
             Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
             Self::Lacks(what) => f.write_str(what),
-            Self::Excluded(why) => write!(f, "was excluded after its prologue failed: {why}"),
+            Self::Excluded { why, until } => write!(
+                f,
+                "is excluded until {until}, because its prologue failed for this allocation ({why}); it is taken before that once its checks \
+                 are well again, it has booted, or a hold of it is lifted"
+            ),
         }
     }
 }
@@ -108,8 +117,8 @@ fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Allocation) -
     if let Some(why) = node.unclaimable() {
         return Some(WhyNot::Unclaimable(why));
     }
-    if let Some((_, why)) = allocation.excluded.iter().find(|(id, _)| id == &node.id) {
-        return Some(WhyNot::Excluded(why.clone()));
+    if let Some(Exclusion { why, until: Some(until), .. }) = allocation.exclusion(&node.id) {
+        return Some(WhyNot::Excluded { why: why.clone(), until: *until });
     }
     if let Some(what) = allocation.spec.lacked_by(node) {
         return Some(WhyNot::Lacks(what));
@@ -131,7 +140,7 @@ fn queue(view: &View) -> Vec<&Allocation> {
 }
 
 /// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in each
-/// queue: the first one that does not fit keeps all behind it waiting there, unless it can never fit in this cluster as it is
+/// queue: the first one that does not fit keeps all behind it waiting there, unless it cannot fit in this cluster as it is
 /// registered (it waits for nodes to be added, and blocks nobody), its tenant's quotas leave no room for it, or there is no number
 /// for its network domain, or an earlier attempt of it may still run somewhere and must not run twice, or it was requeued and waits.
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
@@ -205,14 +214,16 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 }
 
 /// How many nodes of the cluster could ever serve the allocation: registered, of its vCluster, schedulable, large enough, with
-/// what it asks for, not excluded for it.
+/// what it asks for, not excluded for it now.
 fn possible(view: &View, allocation: &Allocation) -> usize {
+    possible_where(view, allocation, |node| allocation.exclusion(&node.id).is_none())
+}
+
+/// The same among those nodes that are `wanted`.
+fn possible_where(view: &View, allocation: &Allocation, wanted: impl Fn(&Node) -> bool) -> usize {
     let named = view.named(allocation);
-    let fits = |n: &&Node| {
-        misfit::never_serves(named, &allocation.spec, n).is_none()
-            && allocation.spec.lacked_by(n).is_none()
-            && !allocation.excluded.iter().any(|(id, _)| id == &n.id)
-    };
+    let fits =
+        |n: &&Node| misfit::never_serves(named, &allocation.spec, n).is_none() && allocation.spec.lacked_by(n).is_none() && wanted(n);
     let fit: Vec<&Node> = view.nodes.values().filter(fits).collect();
     conformity::together(&fit, &allocation.spec)
 }
@@ -239,6 +250,14 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let waits =
         judge.waits(allocation, judge.ahead(allocation), judge.possible(allocation), || conformity::together(&free, &allocation.spec));
     Explanation { summary: which_queue(view, allocation) + &waits.summary(&allocation.spec), nodes }
+}
+
+/// How many nodes of this cluster are excluded for it; which, and when the first of them may be taken again.
+fn excluded(view: &View, allocation: &Allocation) -> Option<(usize, String)> {
+    let standing = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
+    let first = standing().map(|(_, until)| until).min()?;
+    let nodes = hostlist::fold(standing().map(|(node, _)| node));
+    Some((standing().count(), format!("{nodes}, whose prologue failed, until {first} or until the trouble there is over")))
 }
 
 /// The queue and its nodes, where there are several queues.

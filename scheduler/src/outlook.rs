@@ -5,7 +5,7 @@ use crate::domains::Domains;
 use crate::misfit::{self, misfit};
 use crate::quotas::Quotas;
 use crate::settling::Settling;
-use crate::{Holdings, View, possible, why_not};
+use crate::{Holdings, View, possible, possible_where, why_not};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::tenant::Quota;
@@ -20,8 +20,8 @@ const SHAPES_MAX: usize = 16;
 /// Why an allocation waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Fewer nodes could ever serve it than it wants.
-    TooFewNodes { why: String, possible: usize, excluded: usize },
+    /// Fewer nodes could serve it than it wants: why in a sentence; `excluded`: so many are excluded for it, without which there were enough.
+    TooFewNodes { why: String, possible: usize, excluded: Option<usize> },
     /// Something keeps it off whatever nodes there are: what, in a sentence and in a few words.
     KeptOff { why: String, brief: String },
     /// Others of its queue are served first.
@@ -37,8 +37,7 @@ impl Waits {
     pub fn summary(&self, spec: &AllocationSpec) -> String {
         let wants = misfit::wants(spec);
         match self {
-            Self::TooFewNodes { why, .. } => format!("{why}: it waits until there are more"),
-            Self::KeptOff { why, .. } => why.clone(),
+            Self::TooFewNodes { why, .. } | Self::KeptOff { why, .. } => why.clone(),
             Self::Behind { ahead, free } => {
                 format!(
                     "{wants}, {}; {} submitted before it {} served first",
@@ -58,9 +57,7 @@ impl Waits {
     pub fn brief(&self, spec: &AllocationSpec) -> String {
         let wanted = spec.nodes as usize;
         let text = match self {
-            Self::TooFewNodes { possible, excluded, .. } if possible + excluded >= wanted => {
-                format!("{} excluded: prologue failed", nodes(*excluded))
-            }
+            Self::TooFewNodes { excluded: Some(excluded), .. } => format!("{} excluded: prologue failed", nodes(*excluded)),
             Self::TooFewNodes { possible, .. } => format!("wants {}, {possible} could serve", nodes(wanted)),
             Self::KeptOff { brief, .. } => brief.clone(),
             Self::Behind { ahead, .. } => format!("behind {ahead} submitted before it"),
@@ -159,9 +156,7 @@ impl<'a> Judge<'a> {
     pub fn waits(&self, allocation: &Allocation, ahead: usize, possible: usize, free: impl FnOnce() -> usize) -> Waits {
         let wanted = allocation.spec.nodes as usize;
         if possible < wanted {
-            let misfit = misfit(self.view.nodes.values(), self.view.named(allocation), &allocation.spec).map(|misfit| misfit.summary());
-            let here = || format!("{}; this cluster has {possible} that could ever serve it", misfit::wants(&allocation.spec));
-            return Waits::TooFewNodes { why: misfit.unwrap_or_else(here), possible, excluded: allocation.excluded.len() };
+            return self.too_few_nodes(allocation, possible);
         }
         if let Some((why, brief)) = self.kept_off(allocation) {
             return Waits::KeptOff { why, brief };
@@ -172,6 +167,19 @@ impl<'a> Judge<'a> {
             0 => Waits::Placeable { free },
             ahead => Waits::Behind { ahead, free },
         }
+    }
+
+    fn too_few_nodes(&self, allocation: &Allocation, possible: usize) -> Waits {
+        let wants = misfit::wants(&allocation.spec);
+        if possible_where(self.view, allocation, |_| true) >= allocation.spec.nodes as usize
+            && let Some((excluded, text)) = crate::excluded(self.view, allocation)
+        {
+            let why = format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
+            return Waits::TooFewNodes { why, possible, excluded: Some(excluded) };
+        }
+        let misfit = misfit(self.view.nodes.values(), self.view.named(allocation), &allocation.spec).map(|misfit| misfit.summary());
+        let what = misfit.unwrap_or_else(|| format!("{wants}; this cluster has {possible} that could ever serve it"));
+        Waits::TooFewNodes { why: format!("{what}: it waits until there are more"), possible, excluded: None }
     }
 
     /// How many are in line before an allocation in its queue.

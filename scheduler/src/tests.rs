@@ -37,6 +37,10 @@ fn node(n: u64, state: NodeState) -> Node {
     }
 }
 
+fn excluded(node: &str) -> Exclusion {
+    Exclusion { node: node.parse().unwrap(), why: "x".into(), failures: 1, until: Some(Timestamp(60_000)) }
+}
+
 fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
     Allocation {
         id: id(n),
@@ -123,11 +127,31 @@ fn gossip_state_and_exclusion_only_subtract() {
     let mut v = view(4, vec![pending(1, 1, 10)]);
     v.alive.remove(&"n1".parse().unwrap());
     v.nodes.insert("n2".parse().unwrap(), node(2, NodeState::Degraded));
-    v.allocations.get_mut(&id(1)).unwrap().excluded = vec![("n3".parse().unwrap(), "no image".into())];
+    let exclude = |v: &mut View, until: Option<u64>| {
+        let (node, why) = ("n3".parse().unwrap(), "no image".to_owned());
+        v.allocations.get_mut(&id(1)).unwrap().excluded = vec![Exclusion { node, why, failures: 1, until: until.map(Timestamp) }];
+    };
+    exclude(&mut v, Some(60_000));
     assert_eq!(placed(&v), [(id(1), vec!["n4".into()])]);
     let why = explain(&v, &v.allocations[&id(1)]);
     let texts: Vec<String> = why.nodes.iter().map(|(n, w)| format!("{n} {w}")).collect();
-    assert_eq!(texts, ["n1 is not seen alive by gossip", "n2 is Degraded", "n3 was excluded after its prologue failed: no image"]);
+    assert_eq!(texts[..2], ["n1 is not seen alive by gossip", "n2 is Degraded"]);
+    let excluded = "n3 is excluded until 1970-01-01T00:01:00.000Z, because its prologue failed for this allocation (no image)";
+    assert!(texts[2].starts_with(excluded), "{}", texts[2]);
+    // Where the others are too few, that is what it waits for, and those behind it do not wait for it.
+    v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 4;
+    v.allocations.insert(id(2), pending(2, 1, 20));
+    assert_eq!(placed(&v), [(id(2), vec!["n3".into()])]);
+    let why = explain(&v, &v.allocations[&id(1)]).summary;
+    assert!(why.contains("it waits for n3, whose prologue failed, until 1970-01-01T00:01:00.000Z"), "{why}");
+    exclude(&mut v, None);
+    assert_eq!(explain(&v, &v.allocations[&id(1)]).nodes.len(), 2, "it may be taken again");
+    // Nothing is said only to be waiting: each allocation that waits has a reason.
+    v.allocations.get_mut(&id(1)).unwrap().waits_until = Some(Timestamp(5_000));
+    v.allocations.get_mut(&id(1)).unwrap().quick_requeues = 3;
+    let why = explain(&v, &v.allocations[&id(1)]).summary;
+    assert!(why.contains("waits until 1970-01-01T00:00:05.000Z: it was requeued 3 times in a row"), "{why}");
+    assert_eq!(placed(&v), [(id(2), vec!["n3".into()])], "and keeps nobody waiting");
 }
 
 /// `cores` of each of `nodes` nodes; the nodes have two.
@@ -465,7 +489,7 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     running.state = AllocationState::Running;
     running.shares = vec![Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }];
     v.allocations.insert(running.id, running);
-    v.allocations.get_mut(&id(5)).unwrap().excluded = vec![("n1".parse().unwrap(), "x".into()), ("n3".parse().unwrap(), "x".into())];
+    v.allocations.get_mut(&id(5)).unwrap().excluded = ["n1", "n3"].map(excluded).into();
     let outlook = Outlook::of(&v);
     let of = |n: u64| outlook.get(&id(n)).map(|expected| (expected.place, expected.reason.as_str()));
     assert_eq!(of(9), None, "it does not wait");
@@ -496,7 +520,7 @@ proptest! {
         for (at, allocation) in all.iter_mut().enumerate() {
             allocation.spec.tenant.clone_from(&tenant);
             if at % 3 == 0 {
-                allocation.excluded = (1..=excluded).map(|n| (format!("n{n}").parse().unwrap(), "x".into())).collect();
+                allocation.excluded = (1..=excluded).map(|n| crate::tests::excluded(&format!("n{n}"))).collect();
             }
         }
         let mut v = view(nodes, all);

@@ -21,6 +21,7 @@ const NODE: &str = "n3";
 pub fn trials() -> Vec<Trial> {
     vec![
         FULL_DISK.test("kill_cancel_and_walltime_work_and_space_brings_all_back", &[], story),
+        FULL_DISK.test("work_that_a_full_disk_refused_runs_when_there_is_room_again", &[], refused_for_a_while),
         OUTPUT.test("output_that_was_written_stays_and_what_is_missing_is_said_where_it_is", &[], output),
     ]
 }
@@ -145,6 +146,27 @@ fn story(w: &World) {
     drop(disk);
     ready(w);
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
+/// The other nodes are too few for it: it waits for the one whose disk was full, and for no longer than that takes.
+fn refused_for_a_while(w: &World) {
+    let disk = SmallDisk::under(w);
+    ready(w);
+    disk.fill();
+    let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);
+    let mut told = String::new();
+    w.wait("the reason to name the node and the time", || {
+        told = w.ok(&["explain", &id]);
+        told.contains("No space left") && told.contains(&format!("it waits for {NODE}, whose prologue failed, until 20"))
+    });
+    assert!(told.contains("is excluded until 20") && told.contains("once its checks are well again"), "{told}");
+    // Those behind it do not wait for that.
+    w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
+    disk.make_room();
+    assert_eq!(text(&w.completed(&id), "requeue_count"), "0");
+    nothing_left(w, &disk);
+    drop(disk);
+    ready(w);
 }
 
 /// Other work holds the other nodes, so that what is submitted lands on the one with the small disk.

@@ -3,7 +3,7 @@
 use super::{Holding, Ledger, Outcome, Step, Subject};
 use crate::wire::{Conflict, Refusal};
 use lattice_model::count::counted;
-use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Leaving, NodeId, Resources, Share, SharePhase};
+use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Share, SharePhase};
 use std::collections::BTreeSet;
 
 /// Leases whose names begin so are for the agents' own roles.
@@ -116,8 +116,8 @@ impl Ledger {
         if let Some(why) = self.foreign(node, &allocation.spec.vcluster) {
             return against(None, why);
         }
-        if let Some((_, why)) = allocation.excluded.iter().find(|(n, _)| *n == share.node) {
-            return against(None, format!("is excluded for this allocation: {why}"));
+        if let Some(Exclusion { why, until: Some(until), .. }) = allocation.exclusion(&share.node) {
+            return against(None, format!("is excluded for this allocation until {until}: {why}"));
         }
         let asked = allocation.spec.amount_of(&node.size);
         if share.resources != asked {

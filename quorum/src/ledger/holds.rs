@@ -162,6 +162,10 @@ impl Ledger {
         }
         let detail = until.map_or_else(|| kind.to_string(), |until| format!("{kind}: it was until {until}"));
         self.record(step, by, AuditAction::HoldLifted, Subject { allocation: None, node: Some(id) }, detail);
+        if until.is_none() {
+            // Somebody says that the node may have work again.
+            self.end_exclusions(step, id);
+        }
         if let Some((event, reason)) = event {
             self.happens(step, id, event, by, &reason)?;
         }

@@ -171,6 +171,9 @@ impl Ledger {
                 self.tell_peers(step, &new.node);
             }
         }
+        if rebooted || (moved_on && known.is_unwell() && state == NodeState::Ready) {
+            self.end_exclusions(step, &new.node);
+        }
         step.changed.desired.insert(new.node.clone());
         if !same_life || (resized && self.level >= 6) {
             self.record_registration(step, new, incarnation);
@@ -376,6 +379,7 @@ impl Ledger {
 
     fn stands(&mut self, step: &mut Step, id: &NodeId, next: NodeState, by: &str, reason: &str) {
         let Some(known) = self.nodes.get(id).filter(|known| known.state != next) else { return };
+        let is_well_again = known.is_unwell() && next == NodeState::Ready;
         let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let detail = format!("{} -> {next}{why}", known.state);
         let (at, revision): (Timestamp, _) = (step.at, step.revision);
@@ -390,6 +394,9 @@ impl Ledger {
             node.hold_revision = revision;
         }
         self.record(step, by, AuditAction::NodeStateChanged, Subject { allocation: None, node: Some(id) }, detail);
+        if is_well_again {
+            self.end_exclusions(step, id);
+        }
         self.placing_may_go_on(step);
     }
 }

@@ -329,7 +329,6 @@ impl Ledger {
         allocation.state = AllocationState::Staging;
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.waits_until = None;
-        self.waiting.remove(&id);
         self.forget_telemetry(id);
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;

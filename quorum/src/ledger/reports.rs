@@ -8,8 +8,8 @@ use lattice_model::{
     AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
 };
 
-/// The prologue that fails for this time ends the allocation.
-const PROLOGUE_FAILURES_MAX: usize = 3;
+/// The allocation ends when its prologue failed on so many nodes since it last ran.
+const PROLOGUE_FAILED_NODES_MAX: usize = 3;
 /// Bytes kept of a reason given by a node.
 const WHY_BYTES_MAX: usize = 512;
 
@@ -95,6 +95,7 @@ impl Ledger {
         allocation.state = AllocationState::Running;
         allocation.started_at = Some(at);
         allocation.reason = None;
+        allocation.excluded.retain(|excluded| excluded.until.is_some());
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         let detail = format!("epoch {epoch}, {} prepared", counted(nodes.len(), "node"));
         step.changed.desired.extend(nodes);
@@ -109,11 +110,9 @@ impl Ledger {
         let about = Subject { allocation: Some(id), node: Some(node) };
         let actor = format!("node:{node}");
         self.record(step, &actor, AuditAction::PrologueFailed, about, why.clone());
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
-        allocation.excluded.push((node.clone(), why.clone()));
-        let failures = allocation.excluded.len();
+        let failed_nodes = self.exclude(step, id, node, &why);
         let reason = EndReason::PrologueFailed { node: node.clone(), why };
-        if failures >= PROLOGUE_FAILURES_MAX {
+        if failed_nodes >= PROLOGUE_FAILED_NODES_MAX {
             self.end(step, id, reason, &actor);
         } else {
             self.back_to_queue(step, id, reason, &actor);

@@ -310,11 +310,67 @@ fn a_failed_prologue_excludes_the_node_and_the_third_one_ends_it() {
         s.report(n, released(1, epoch));
         assert!(matches!(s.claim(1, &[n]), Err(Refusal::Conflict { .. })));
     }
+    // A node that fails again is no other node.
+    s.pass(60_000);
+    s.done(Action::EndWaits { now: s.now() });
+    let epoch = s.claimed(1, &[0]);
+    s.report(0, ReportItem::PrepareFailed { allocation: id(1), epoch, why: "no image".into() });
+    s.report(0, released(1, epoch));
+    assert_eq!((s.state(1), s.ledger.allocation(id(1)).unwrap().excluded.len()), (AllocationState::Pending, 2));
     let epoch = s.claimed(1, &[2]);
     s.report(2, ReportItem::PrepareFailed { allocation: id(1), epoch, why: "no image".into() });
     let ended = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((ended.state, ended.requeue_count), (AllocationState::Failed, 0));
     assert!(matches!(ended.reason, Some(EndReason::PrologueFailed { .. })));
+}
+
+#[test]
+fn an_exclusion_ends_after_a_time_that_grows_or_when_the_nodes_trouble_does() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    let fails = |s: &mut Story| {
+        let epoch = s.claimed(1, &[0]);
+        s.report(0, ReportItem::PrepareFailed { allocation: id(1), epoch, why: "No space left on device".into() });
+        s.report(0, released(1, epoch));
+        let refused = s.claim(1, &[0]);
+        assert!(matches!(&refused, Err(Refusal::Conflict { conflicts }) if conflicts[0].why.contains("until")), "{refused:?}");
+        let excluded = s.ledger.allocation(id(1)).unwrap().exclusion(&node(0)).cloned().unwrap();
+        excluded.until.unwrap().since_ms(s.now())
+    };
+    let stands = |s: &mut Story, state, reason: &str| {
+        let incarnation = s.ledger.node(&node(0)).unwrap().incarnation;
+        s.done(Action::NodeStates(vec![NodeStanding { node: node(0), incarnation, state, reason: reason.into() }]));
+    };
+    let mut times = Vec::new();
+    for _ in 0..8 {
+        let ms = fails(&mut s);
+        s.pass(ms);
+        assert!(s.ledger.waits_are_due(s.now()));
+        s.done(Action::EndWaits { now: s.now() });
+        assert!(!s.ledger.waits_are_due(Timestamp(u64::MAX)));
+        times.push(ms);
+    }
+    assert!(times[0] <= 30_000 && times.is_sorted() && times[7] > 1_790_000 && times[7] <= 1_800_000, "{times:?}");
+    // Its checks find it well again.
+    fails(&mut s);
+    stands(&mut s, NodeState::Degraded, "not well: disk: full");
+    stands(&mut s, NodeState::Ready, "heard again");
+    // Somebody lifts a hold.
+    fails(&mut s);
+    let (by, kind) = ("root".to_owned(), HoldKind::Cordon);
+    s.done(Action::SetHold { node: node(0), kind, by: by.clone(), reason: "x".into(), until: None, deadline: None });
+    s.done(Action::LiftHold { node: node(0), kind, by, until: None });
+    // That it was silent for a moment says nothing of its disk; that it has booted does.
+    fails(&mut s);
+    stands(&mut s, NodeState::Degraded, "silent for 31 s");
+    stands(&mut s, NodeState::Ready, "heard again");
+    assert!(s.ledger.allocation(id(1)).unwrap().exclusion(&node(0)).is_some());
+    s.done(Action::Register(registration(0, 2, 1, true)));
+    s.forget_reports(0);
+    // What runs has forgotten the nodes that may be claimed for it again.
+    let epoch = s.claimed(1, &[0]);
+    s.report(0, prepared(1, epoch));
+    assert_eq!((s.state(1), s.ledger.allocation(id(1)).unwrap().excluded.len()), (AllocationState::Running, 0));
 }
 
 #[test]

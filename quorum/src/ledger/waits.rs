@@ -1,15 +1,18 @@
-//! Requeued work that waits for a time before it is claimed again.
+//! Work that waits for a time before it is claimed again, or before a node is claimed for it again.
 //!
 //! ```text
 //!   claim over soon ──▶ waits 1 s, 2 s, 4 s … 5 min ──EndWaits──▶ may be claimed
 //!   claim over after a minute of running ──▶ may be claimed at once
+//!
+//!   prologue failed on a node ──▶ the node is excluded for it for 30 s, 1 min … 30 min ──EndWaits──▶ may be claimed for it
+//!                                 └── the node is well again, has booted, or a hold of it is lifted ─┘
 //! ```
 //!
 //! What ends work as soon as it begins would otherwise use up all its requeues within a moment. The leader's clock proposes the end
 //! of a wait, so that schedulers need none: what waits is told by its record alone.
 
 use super::{Ledger, Outcome, Step};
-use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, RequeuePolicy, Timestamp};
+use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Exclusion, NodeId, RequeuePolicy, Timestamp};
 
 /// The first wait of work whose claim was soon over, in milliseconds; it doubles with each such claim in a row.
 const REQUEUE_WAIT_MS_FIRST: u64 = 1_000;
@@ -17,6 +20,10 @@ const REQUEUE_WAIT_MS_FIRST: u64 = 1_000;
 const REQUEUE_WAIT_MS_MAX: u64 = 5 * 60_000;
 /// A claim under which work ran for so long, in milliseconds, was not soon over.
 const SETTLED_MS: u64 = 60_000;
+/// How long a node is excluded for an allocation whose prologue failed there once, in milliseconds; it doubles with each failure.
+const EXCLUSION_MS_FIRST: u64 = 30_000;
+/// The longest, in milliseconds.
+const EXCLUSION_MS_MAX: u64 = 30 * 60_000;
 /// Requeues in a row that do not count against the most that were asked for, where the work never began. What takes down each node
 /// that prepares it must come to an end all the same.
 pub(super) const UNCOUNTED_MAX: u32 = 16;
@@ -72,32 +79,86 @@ fn wait_ms(quick: u32) -> u64 {
     REQUEUE_WAIT_MS_FIRST.saturating_mul(doubled).min(REQUEUE_WAIT_MS_MAX)
 }
 
-/// Whether a wait is over at `now`. One that ends later than any can was begun by a clock that has gone back since.
-fn is_over(until: Timestamp, now: Timestamp) -> bool {
-    until.0.saturating_sub(now.0) == 0 || until.since_ms(now) > REQUEUE_WAIT_MS_MAX
+/// How long a node is excluded whose prologue failed so often, in milliseconds.
+fn exclusion_ms(failures: u32) -> u64 {
+    let doubled = 1u64.checked_shl(failures.saturating_sub(1)).unwrap_or(u64::MAX);
+    EXCLUSION_MS_FIRST.saturating_mul(doubled).min(EXCLUSION_MS_MAX)
+}
+
+/// Whether what ends then is over at `now`. What ends later than it can was begun by a clock that has gone back since.
+fn is_over(until: Timestamp, now: Timestamp, longest_ms: u64) -> bool {
+    until <= now || until.since_ms(now) > longest_ms
+}
+
+fn wait_is_over(allocation: &Allocation, now: Timestamp) -> bool {
+    allocation.waits_until.is_some_and(|until| is_over(until, now, REQUEUE_WAIT_MS_MAX))
+}
+
+fn exclusion_is_over(excluded: &Exclusion, now: Timestamp) -> bool {
+    excluded.until.is_some_and(|until| is_over(until, now, EXCLUSION_MS_MAX))
+}
+
+/// Whether something of it ends by the leader's clock.
+fn has_waits(allocation: &Allocation) -> bool {
+    allocation.waits_until.is_some() || allocation.excluded.iter().any(|excluded| excluded.until.is_some())
 }
 
 impl Ledger {
-    /// Whether the leader's clock says that some wait is over at `now`.
+    /// Whether the leader's clock says that some wait or exclusion is over at `now`.
     pub fn waits_are_due(&self, now: Timestamp) -> bool {
-        self.waiting.iter().any(|id| self.waits_until(*id).is_none_or(|until| is_over(until, now)))
+        self.waiting.iter().any(|id| self.is_due(*id, now))
+    }
+
+    fn is_due(&self, id: AllocationId, now: Timestamp) -> bool {
+        self.allocations.get(&id).is_none_or(|allocation| {
+            !has_waits(allocation)
+                || wait_is_over(allocation, now)
+                || allocation.excluded.iter().any(|excluded| exclusion_is_over(excluded, now))
+        })
     }
 
     pub(super) fn end_waits(&mut self, step: &mut Step, now: Timestamp) -> Outcome {
-        let over = |id: &AllocationId| self.waits_until(*id).is_none_or(|until| is_over(until, now));
-        for id in self.waiting.iter().copied().filter(over).collect::<Vec<_>>() {
-            self.waiting.remove(&id);
-            if self.waits_until(id).is_some()
+        for id in self.waiting.iter().copied().filter(|id| self.is_due(*id, now)).collect::<Vec<_>>() {
+            if self.allocations.get(&id).is_some_and(|allocation| has_waits(allocation))
                 && let Some(allocation) = self.allocation_mut(step, id)
             {
-                allocation.waits_until = None;
+                if wait_is_over(allocation, now) {
+                    allocation.waits_until = None;
+                }
+                for excluded in allocation.excluded.iter_mut().filter(|excluded| exclusion_is_over(excluded, now)) {
+                    excluded.until = None;
+                }
+            }
+            if self.allocations.get(&id).is_none_or(|allocation| !has_waits(allocation)) {
+                self.waiting.remove(&id);
             }
         }
         Outcome::Done
     }
 
-    fn waits_until(&self, id: AllocationId) -> Option<Timestamp> {
-        self.allocations.get(&id).and_then(|allocation| allocation.waits_until)
+    /// The allocation's prologue failed on the node, which is not claimed for it for a while. Gives on how many nodes it failed since
+    /// the allocation last ran.
+    pub(super) fn exclude(&mut self, step: &mut Step, id: AllocationId, node: &NodeId, why: &str) -> usize {
+        let at = step.at;
+        let Some(allocation) = self.allocation_mut(step, id) else { return 0 };
+        let before = allocation.excluded.iter().find(|excluded| excluded.node == *node).map_or(0, |excluded| excluded.failures);
+        let failures = before.saturating_add(1);
+        allocation.excluded.retain(|excluded| excluded.node != *node);
+        let until = Some(Timestamp(at.0.saturating_add(exclusion_ms(failures))));
+        allocation.excluded.push(Exclusion { node: node.clone(), why: why.to_owned(), failures, until });
+        let failed_nodes = allocation.excluded.len();
+        self.waiting.insert(id);
+        failed_nodes
+    }
+
+    /// The node's trouble is over, or somebody says so: it may be claimed again for work whose prologue failed there.
+    pub(super) fn end_exclusions(&mut self, step: &mut Step, node: &NodeId) {
+        let excludes = |id: &AllocationId| self.allocations.get(id).is_some_and(|allocation| allocation.exclusion(node).is_some());
+        for id in self.waiting.iter().copied().filter(excludes).collect::<Vec<_>>() {
+            if let Some(allocation) = self.allocation_mut(step, id) {
+                allocation.excluded.iter_mut().filter(|excluded| excluded.node == *node).for_each(|excluded| excluded.until = None);
+            }
+        }
     }
 }
 
@@ -108,12 +169,14 @@ mod tests {
     #[test]
     fn each_wait_is_twice_as_long_as_the_one_before_up_to_a_limit() {
         assert_eq!([1, 2, 3, 9, 10, 200].map(wait_ms), [1_000, 2_000, 4_000, 256_000, 300_000, 300_000]);
+        assert_eq!([1, 2, 3, 7, 200].map(exclusion_ms), [30_000, 60_000, 120_000, 1_800_000, 1_800_000]);
     }
 
     #[test]
     fn a_wait_of_a_clock_that_has_gone_back_is_over() {
-        let at = |ms| is_over(Timestamp(10_000), Timestamp(ms));
+        let at = |ms| is_over(Timestamp(10_000), Timestamp(ms), 300_000);
         assert_eq!([at(9_999), at(10_000), at(10_001)], [false, true, true]);
-        assert!(is_over(Timestamp(400_000), Timestamp(99_999)) && !is_over(Timestamp(400_000), Timestamp(100_000)));
+        let far = |ms| is_over(Timestamp(400_000), Timestamp(ms), 300_000);
+        assert_eq!([far(99_999), far(100_000)], [true, false]);
     }
 }

@@ -161,6 +161,20 @@ pub(super) fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
     }
 }
 
+/// Nothing waits for ever: the leader's clock ends each wait, and each exclusion of a node.
+pub(super) fn invariant_waits_end(ledger: &Ledger) {
+    if ledger.level() < crate::ledger::WAITS_LEVEL {
+        return;
+    }
+    let mut later = ledger.clone();
+    let now = lattice_model::Timestamp(u64::MAX);
+    later.apply(ledger.revision(), &crate::ledger::Command { at: now, action: crate::ledger::Action::EndWaits { now } }).result.unwrap();
+    for allocation in later.allocations().filter(|a| !a.state.is_terminal()) {
+        assert!(allocation.waits_until.is_none() && allocation.excluded.iter().all(|e| e.until.is_none()), "{allocation:?}");
+    }
+    assert!(!later.waits_are_due(now));
+}
+
 /// A refusal changes nothing but the revision and the time.
 pub(super) fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
     if applied.result.is_err() {
