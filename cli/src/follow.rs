@@ -359,7 +359,7 @@ impl Following<'_> {
     /// Submits it, unless that is done, and remembers it as `@last`.
     async fn submit(&self, client: &Client) -> Result<(), Failure> {
         if let Some(request) = self.submission.as_ref().filter(|_| !self.is_submitted()) {
-            let submitted = answer(client.allocations().submit(request.clone())).await?;
+            let submitted = Box::pin(answer(client.allocations().submit(request.clone()))).await?;
             self.submitted.send_replace(true);
             if !submitted.warning.is_empty() {
                 self.session.warn(&submitted.warning);

@@ -47,7 +47,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
 pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
     let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes };
-    let submitted = answer(client.allocations().submit(request)).await?;
+    let submitted = Box::pin(answer(client.allocations().submit(request))).await?;
     if !submitted.warning.is_empty() {
         session.warn(&submitted.warning);
     }

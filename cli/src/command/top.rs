@@ -355,7 +355,7 @@ n2    2.00 cores  50.0 %        0.9 s
     #[test]
     fn that_there_is_no_number_is_said() {
         let empty = v1::NodeUsage { node: "n1".into(), ..Default::default() };
-        assert!(nothing_measured(&[empty.clone()]).is_some_and(|why| why.contains("yet")));
+        assert!(nothing_measured(std::slice::from_ref(&empty)).is_some_and(|why| why.contains("yet")));
         assert_eq!(nothing_measured(&[empty, node("n2", 1, 1.0, 0.1)]), None);
         assert_eq!(nothing_measured(&[v1::NodeUsage { unreached: "gone".into(), ..Default::default() }]), None, "that is said by itself");
     }

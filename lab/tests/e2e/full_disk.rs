@@ -150,7 +150,7 @@ fn story(w: &World) {
 
 /// The other nodes are too few for it: it waits for the one whose disk was full, and for no longer than that takes.
 fn refused_for_a_while(w: &World) {
-    let disk = SmallDisk::under(w);
+    let disk = SmallDisk::under(w, NODE, "24m");
     ready(w);
     disk.fill();
     let id = w.submit(&["--nodes", "3", "--", "/bin/true"]);
