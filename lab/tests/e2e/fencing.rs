@@ -207,7 +207,9 @@ fn quorum_away(w: &World) {
     busy.iter().for_each(|id| w.wait("it to run", || times(id).len() == 1));
     let queued: Vec<String> = (0..12).map(|_| submit("sleep 0.2")).collect();
     let members: Vec<u64> = w.cluster().members.iter().map(|member| member.id).collect();
-    members.iter().for_each(|id| drop(faults::kill_member(&w.dir, *id).unwrap()));
+    for id in &members {
+        faults::kill_member(&w.dir, *id).unwrap();
+    }
     let last = || fs::read_to_string(&lasts).unwrap_or_default();
     let mut seen = (last(), Instant::now());
     w.wait("the leases to lapse, and their shims to end it all", || {
@@ -217,7 +219,9 @@ fn quorum_away(w: &World) {
         seen.1.elapsed() > Duration::from_secs(1)
     });
     fs::write(&go, "").unwrap();
-    members.iter().for_each(|id| drop(faults::start_member(&w.dir, *id).unwrap()));
+    for id in &members {
+        faults::start_member(&w.dir, *id).unwrap();
+    }
     w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|leader| leader.is_some()) && w.lattice.nodes().is_ok());
     for (ids, requeued) in [(&busy, 1), (&queued, 0)] {
         for id in ids {

@@ -12,7 +12,7 @@ fn ended(s: &mut Story, number: u128) {
     let epoch = s.claimed(number, &[0]);
     s.report(0, ReportItem::Prepared { allocation: id(number), epoch });
     s.report(0, ReportItem::Ended { allocation: id(number), epoch, reason: EndReason::Exited { code: 0 } });
-    s.report(0, ReportItem::Released { allocation: id(number), epoch });
+    s.report(0, ReportItem::Released { allocation: id(number), epoch, usage: None });
 }
 
 #[test]
