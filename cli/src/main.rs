@@ -25,6 +25,7 @@ mod label;
 mod last;
 mod later;
 mod layout;
+mod linked;
 mod listing;
 mod memory;
 mod network;

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::flags::{Export, SubmitFlags};
+use crate::linked;
 use crate::settings::Settings;
 use lattice_api::v1;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, is_wireup_variable};
@@ -106,13 +107,18 @@ pub fn specification(
         Program::Session => "session".to_owned(),
     };
     let session = matches!(program, Program::Session);
+    // What is in an image is not seen from here, and a script's launches look by themselves.
+    let pmi = match &program {
+        Program::Command(argv) if flags.uenv.is_none() => argv.first().map(|program| linked::wireup(program, &around.dir, &around.env)),
+        Program::Command(_) | Program::Script { .. } | Program::Session => None,
+    };
     let what = match program {
         Program::Script { name: _, text, args } => Some(v1::entrypoint::What::Script(v1::entrypoint::Script { text, args })),
         Program::Command(argv) => Some(v1::entrypoint::What::Command(v1::entrypoint::Command { argv })),
         Program::Session => None,
     };
     let mut env = around.env;
-    env.extend(flags.variables());
+    env.extend(flags.variables(pmi));
     let nodes = flags.nodes;
     let uenv = flags.uenv.as_ref().map(|uenv| around.dir.join(uenv).to_string_lossy().into_owned());
     let or = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
