@@ -1,4 +1,5 @@
-//! Starts a cluster: certificates, configuration, members, agents; returns when every node is Ready.
+//! Starts a cluster: certificates, configuration, members, agents; returns when every node is Ready and the cluster's level is as
+//! high as its members can follow.
 
 use crate::binaries::Binaries;
 use crate::cluster::{Cluster, Daemon, Member, Node};
@@ -326,6 +327,7 @@ fn start_all(mut cluster: Cluster, options: &Options, binaries: &Binaries) -> Re
         start(&mut cluster, &name, if first { &["--bootstrap"] } else { &[] }, &[])?;
     }
     wait_ready(&cluster, options.ready_within)?;
+    wait_level(&cluster, options.ready_within)?;
     write(&cluster.dir.join("env"), &environment(&cluster, binaries))?;
     Ok(cluster)
 }
@@ -378,6 +380,32 @@ pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
         }
         Err(e) => Err(e.context(format!("the cluster did not answer within {} s", limit.as_secs()))),
     }
+}
+
+/// Waits until the cluster's level is what the least of its members can follow: until then commands of later levels are refused.
+fn wait_level(cluster: &Cluster, limit: Duration) -> Result<()> {
+    if cluster.nodes.is_empty() {
+        return Ok(());
+    }
+    let mut last = Ok(false);
+    let risen = until(limit, || {
+        last = Lattice::to_any(cluster).and_then(|lattice| has_risen(&lattice, cluster.members.len()));
+        interrupt::came().is_some() || matches!(last, Ok(true))
+    });
+    interrupt::check()?;
+    match last {
+        _ if risen => Ok(()),
+        Ok(_) => bail!("after {} s the cluster's level is still below what its members can follow", limit.as_secs()),
+        Err(error) => Err(error.context(format!("the quorum did not say its level within {} s", limit.as_secs()))),
+    }
+}
+
+fn has_risen(lattice: &Lattice, members: usize) -> Result<bool> {
+    let level = lattice.json(&["quorum", "status"])?["level"].as_u64();
+    let rows = lattice.json(&["quorum", "members"])?;
+    let each: Option<Vec<u64>> = rows.as_array().and_then(|rows| rows.iter().map(|member| member["level"].as_u64()).collect());
+    let each = each.filter(|each| each.len() == members);
+    Ok(level.is_some() && level == each.and_then(|each| each.into_iter().min()))
 }
 
 /// The tails of the logs that say most about why a start failed: of what ended, else of the first agent and member.

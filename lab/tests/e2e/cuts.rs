@@ -48,6 +48,15 @@ static LAPSING: Group = Group {
     },
 };
 
+/// Only n1 places work here.
+static PLACES: Group = Group {
+    theme: "cuts",
+    name: "places",
+    nodes: 3,
+    quorum: 1,
+    tweak: |o| (o.netns, o.heartbeat_ms, o.degraded_after_ms, o.down_after_ms) = (true, 300, 15_000, 30_000),
+};
+
 /// So many that three silent ones are too many at once.
 static MANY: Group = Group {
     theme: "cuts",
@@ -76,6 +85,7 @@ pub fn trials() -> Vec<Trial> {
         CARRIED.test("a_peer_carries_the_session_of_a_node_that_is_cut_from_the_quorum", &[Need::Hosts], carried),
         CARRIED.test("one_that_starts_while_it_is_cut_from_the_quorum_finds_the_peers_that_it_knew", &[Need::Hosts], found_again),
         CARRIED.test("gossip_alone_keeps_new_work_off_a_node_and_ends_none", &[Need::Hosts], gossip_alone),
+        PLACES.test("the_only_scheduler_places_again_soon_after_a_cut_of_some_seconds", &[Need::Hosts], places_again),
         ALONE.test("one_that_others_hear_is_not_down_and_its_leases_lapse_all_the_same", &[Need::Hosts], heard_by_others),
         ALONE.test("a_node_that_nobody_hears_gets_no_work_and_keeps_what_it_has", &[Need::Hosts], one_way),
         ALONE.test("cut_from_all_within_its_grace_and_beyond_nothing_runs_twice", &[Need::Hosts], both_ways),
@@ -208,6 +218,28 @@ fn gossip_alone(w: &World) {
     w.completed(&job);
     assert!(w.log(&job).ends_with("over\n") && text(&w.status(&job), "requeue_count") == "0");
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}
+
+/// Longer than the others take to give it up, shorter than it takes to give them up: it comes back and suspects them.
+fn places_again(w: &World) {
+    for node in ["n2", "n3"] {
+        let config = w.dir.join(node).join("agent.yaml");
+        let text = fs::read_to_string(&config).unwrap();
+        fs::write(&config, text.replace("roles: [api, scheduler]", "roles: [api]")).unwrap();
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+    let suspected = || w.lattice.json(&["gossip", "members", "--suspected"]).unwrap().as_array().map_or(0, Vec::len);
+    faults::cut_node(&w.dir, "n1", &From::All, Direction::Both).unwrap();
+    let cut = Instant::now();
+    w.wait("n1 to suspect both others after 8 s", || cut.elapsed() >= Duration::from_secs(8) && suspected() == 2);
+    faults::heal_node(&w.dir, "n1").unwrap();
+    let healed = Instant::now();
+    let job = w.at("n2").ok(&["submit", "--nodes", "3", "-o", "name", "--", "/bin/true"]);
+    assert!(until(Duration::from_secs(30), || suspected() == 0), "{}", w.ok(&["gossip", "members"]));
+    w.completed(job.unwrap().trim());
+    assert!(healed.elapsed() < Duration::from_secs(40), "it was placed after {:?}", healed.elapsed());
 }
 
 fn heard_by_others(w: &World) {
