@@ -449,6 +449,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
+    /// The text is hashed into the chain: a member that applies its log again must come to the same, whatever its version.
     fn record(&mut self, step: &mut Step, actor: &str, action: AuditAction, about: Subject<'_>, detail: String) {
         // Commands of before the first key were applied by versions that did not say it: applied again, they make the same records.
         let named = about.allocation.filter(|_| !self.signing.keys.is_empty());

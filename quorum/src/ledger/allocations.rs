@@ -4,7 +4,6 @@ use super::preemptions::may_have_begun;
 use super::waits::Requeue;
 use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::count::counted;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
     SharePhase, Timestamp, WorkUsage,
@@ -35,7 +34,7 @@ impl Ledger {
         self.scripts.share(&mut allocation.spec.entrypoint);
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
-        let detail = format!("{} on {}", spec.name, counted(spec.nodes, "node"));
+        let detail = format!("{} on {} nodes", spec.name, spec.nodes);
         self.record(step, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refusal changes nothing: it then waits for its turn.

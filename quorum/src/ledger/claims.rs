@@ -90,7 +90,7 @@ impl Ledger {
             self.join_domain(step, id, vni);
         }
         let head = claim.shares.first().map(|s| &s.node);
-        let detail = format!("epoch {epoch}, {} from {}", counted(claim.shares.len(), "node"), head.map_or("", NodeId::as_str));
+        let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
         self.record(step, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);
         Ok(Outcome::Claimed { epoch })
     }

@@ -5,7 +5,6 @@ use super::{Action, DRAINS_UNWELL_LEVEL, Ledger, NODES_MAX, NodeStanding, Outcom
 use crate::wire::Refusal;
 use lattice_model::conformance;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
-use lattice_model::count::counted;
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
 use lattice_model::{
     AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp, UNWELL,
@@ -196,9 +195,8 @@ impl Ledger {
     fn record_registration(&mut self, step: &mut Step, new: &Registration, incarnation: Incarnation) {
         let about = Subject { allocation: None, node: Some(&new.node) };
         // Members of the level before say the cores alone.
-        let gpus = if self.level >= 6 && new.size.gpus > 0 { format!(", {}", counted(new.size.gpus, "GPU")) } else { String::new() };
-        let cores = counted(new.size.cores, "core");
-        let detail = format!("incarnation {incarnation}, boot {}, {cores}{gpus}", new.boot.short());
+        let gpus = if self.level >= 6 && new.size.gpus > 0 { format!(", {} GPUs", new.size.gpus) } else { String::new() };
+        let detail = format!("incarnation {incarnation}, boot {}, {} cores{gpus}", new.boot.short(), new.size.cores);
         self.record(step, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
     }
 

@@ -9,7 +9,6 @@
 
 use super::{Holding, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL};
 use crate::wire::{Conflict, HeldShare, Refusal};
-use lattice_model::count::counted;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Epoch, Generation,
@@ -351,7 +350,7 @@ impl Ledger {
                 holdings.push(Holding { allocation: id, epoch, resources: other.resources, vni, run_lease_ms, fenced: false });
             }
         }
-        let detail = format!("epoch {epoch}, {}", counted(allocation.shares.len(), "node"));
+        let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
         self.close_services(id);

@@ -2,7 +2,6 @@
 
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
-use lattice_model::count::counted;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
@@ -97,7 +96,7 @@ impl Ledger {
         allocation.reason = None;
         allocation.excluded.retain(|excluded| excluded.until.is_some());
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
-        let detail = format!("epoch {epoch}, {} prepared", counted(nodes.len(), "node"));
+        let detail = format!("epoch {epoch}, {} nodes prepared", nodes.len());
         step.changed.desired.extend(nodes);
         self.open_services(id);
         self.record(step, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);

@@ -107,9 +107,12 @@ impl Story {
         Timestamp(self.index * 1000 + self.passed_ms)
     }
 
-    /// Lets time pass, in milliseconds.
+    /// Lets time pass, in milliseconds; a majority vouches for it, as far as the level knows that.
     pub(super) fn pass(&mut self, ms: u64) {
         self.passed_ms += ms;
+        if self.ledger.admits(super::TIME_LEVEL).is_ok() {
+            self.done(Action::AdvanceTime);
+        }
     }
 
     /// Lets the time pass for which an allocation waits, and has the leader's clock say so. Gives how much that was, in milliseconds.

@@ -58,7 +58,8 @@ async fn the_folder_of_the_version_before_is_taken_over_whole() {
         tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
         let client = lab.api(&[1]);
         // A read waits until the log is applied.
-        let Ok(Answer::Nodes(_)) = client.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes are listed") };
+        let nodes = client.call(&Request::ListNodes, PATIENCE).await;
+        assert!(matches!(nodes, Ok(Answer::Nodes(_))), "nodes are listed: {nodes:?}");
         let ledger = member.agreed().ledger().clone();
         let mut now = serde_json::to_value(&ledger).unwrap();
         now["allocations"] = ledger.allocations().map(|a| (a.id.to_string(), serde_json::to_value(&**a).unwrap())).collect();
