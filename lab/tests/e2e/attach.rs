@@ -358,7 +358,8 @@ fn launch(w: &World) {
 
 /// The allocation that was submitted last by this user.
 fn last(w: &World) -> String {
-    text(&w.status("@last"), "id")
+    let all = w.lattice.allocations().unwrap();
+    text(all.iter().max_by_key(|a| text(a, "submitted_at")).unwrap(), "id")
 }
 
 fn job(w: &World) {
