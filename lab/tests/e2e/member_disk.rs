@@ -293,7 +293,7 @@ fn rotten(w: &World) {
     let (away, follower) = (others[0], others[1]);
     faults::kill_member(&w.dir, away).unwrap();
     // Its answer means: on the disks of the leader and of the follower.
-    let id = w.submit(&["--nodes", "9", "--", "/bin/true"]);
+    let id = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
     faults::kill_member(&w.dir, follower).unwrap();
     faults::kill_member(&w.dir, leads).unwrap();
     let (file, whole) = flip_bit_of_last_record(w, follower);

@@ -78,7 +78,7 @@ fn too_large(w: &World) {
 fn claim(w: &World) {
     let holder = w.submit(&["--", "/bin/sh", "-c", "sleep 60"]);
     w.running(&holder);
-    let waiting = w.submit(&["--nodes", "20", "--", "/bin/true"]);
+    let waiting = w.submit(&["--nodes", "20", "--wait-for-nodes", "--", "/bin/true"]);
     let leases = w.lattice.json(&["lease", "list"]).unwrap();
     let lease = leases.as_array().unwrap().iter().find(|l| l["name"] == SCHEDULER_LEASE).unwrap();
     let lease_token = lease["token"].as_u64().unwrap();

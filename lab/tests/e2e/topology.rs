@@ -91,7 +91,7 @@ fn unlike(world: &World) {
     assert!(!counts_in_kernel() || features(0).contains(&"telemetry_audit".to_owned()), "{}", nodes());
     assert!(features(1).contains(&"gpu".to_owned()) && nodes()[0]["gpus"] == 0, "{}", nodes());
     let model = features(1).iter().find_map(|f| f.strip_prefix("gpu_type=").map(str::to_owned)).unwrap();
-    assert!(world.ok(&["nodes"]).contains("FEATURES"), "{}", world.ok(&["nodes"]));
+    assert!(world.ok(&["nodes", "-o", "wide"]).contains("FEATURES"), "{}", world.ok(&["nodes"]));
 
     let on = |args: &[&str]| lines(world, args, "echo $LATTICE_NODE");
     assert_eq!(on(&["-N", "1", "-n", "1"]), ["n1"]);
@@ -185,7 +185,7 @@ fn binding(world: &World) {
     seen[..2].sort();
     assert_eq!(seen, ["SIM-0", "SIM-1", "SIM-0,SIM-1,SIM-2,SIM-3", "SIM-0,SIM-1,SIM-2,SIM-3"]);
     // More than any node has: it waits for one that has.
-    let id = world.submit(&["--tasks-per-node", "3", "--gpus-per-task", "2", "--", "/bin/true"]);
+    let id = world.submit(&["--tasks-per-node", "3", "--gpus-per-task", "2", "--wait-for-nodes", "--", "/bin/true"]);
     let told = world.ok(&["explain", &id]);
     assert!(told.contains("has 4 GPUs; its tasks there want 6"), "{told}");
     world.ok(&["cancel", &id]);
