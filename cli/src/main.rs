@@ -27,7 +27,6 @@ mod last;
 mod last_words;
 mod later;
 mod layout;
-mod linked;
 mod listing;
 mod memory;
 mod mistyped;

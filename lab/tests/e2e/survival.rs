@@ -103,7 +103,7 @@ fn dead_shim(w: &World) {
     kill_shim(w, &id);
     let ended = w.completed(&id);
     assert_eq!(text(&ended, "requeue_count"), "1", "{ended}");
-    assert_eq!(w.log(&id), "attempt 1\n");
+    assert_eq!(w.ok(&["logs", &id]), "attempt 1\n");
     let id = w.submit(&["--requeue=never", "--", "/bin/sh", "-c", "echo up; sleep 60"]);
     w.wait_log(&id, "up");
     kill_shim(w, &id);

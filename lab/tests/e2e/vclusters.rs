@@ -63,7 +63,7 @@ fn queues(w: &World) {
     let behind = w.submit(&["--vcluster", "small", "--", "true"]);
     let explained = w.ok(&["explain", &behind]);
     assert!(explained.contains("in the queue of vCluster small (n[2-3])"), "{explained}");
-    assert!(explained.contains("1 allocation(s) submitted before it are served first"), "{explained}");
+    assert!(explained.contains("1 allocation submitted before it is served first"), "{explained}");
     let explained = w.ok(&["explain", &waits]);
     assert!(
         explained.contains("in the queue of vCluster default (n1)") && explained.contains("is of vCluster small, not of default"),
