@@ -13,10 +13,10 @@ use crate::failpoint::{self, Point};
 use lattice_model::resources::bytes_text;
 use lattice_model::{Image, Principal};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, open};
+use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -169,11 +169,21 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     let part = loop {
         let file = OpenOptions::new().create(true).truncate(false).write(true).read(true).mode(0o600).open(&part_path);
         let file = file.map_err(io_error("making a file in the image cache"))?;
-        let locked = Flock::lock(file, FlockArg::LockExclusive);
-        let locked = locked.map_err(|(_, errno)| io_error("waiting for another copy of it")(errno.into()))?;
-        // While we waited the other one may have renamed this very file into its place, or removed it: then look again.
-        if cache::is_at(&locked, &part_path) {
-            break locked;
+        match file.try_lock() {
+            Ok(()) => {}
+            // Waiting for the file to be ours alone could take as long as the work of those who use the image by then.
+            Err(TryLockError::WouldBlock) => {
+                file.lock_shared().map_err(io_error("waiting for another copy of it"))?;
+                if place.exists() {
+                    return Ok(false);
+                }
+                continue;
+            }
+            Err(TryLockError::Error(error)) => return Err(io_error("locking the copy")(error)),
+        }
+        // Before it was locked another one may have renamed this very file into its place, or removed it: then look again.
+        if cache::is_at(&file, &part_path) {
+            break file;
         }
     };
     if place.exists() {
