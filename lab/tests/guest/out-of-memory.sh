@@ -44,7 +44,7 @@ until $lattice top "$id" 2>/dev/null | grep "^oom_kills  *[1-9]"; do
   i=$((i + 1)); [ $i -lt 60 ] || fail "the kill is not counted: $($lattice top "$id" 2>&1)"
   sleep 1
 done
-page=$(sed -n 's|.*\(http://127.0.0.1:[0-9]*/metrics\) of the agent.*|\1|p' /tmp/dev.log)
+page=$(sed -n 's|.*\(http://127.0.0.1:[0-9]*/metrics\) (agent).*|\1|p' /tmp/dev.log)
 wget -q -O - "$page" | grep "^lattice_node_oom_kills_total{.*} [1-9]" || fail "the node does not count it: $page"
 $lattice cancel "$id" || fail "it cannot be cancelled"
 # With enough it runs.
