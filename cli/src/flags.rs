@@ -73,7 +73,7 @@ pub struct SubmitFlags {
     /// For MPI programs that close what they inherit: PMI by a port of the loopback interface, for the launch's processes alone
     #[arg(long)]
     pub pmi_port: bool,
-    /// How ranks find each other [default: pmi]
+    /// How ranks find each other [default: auto]
     #[arg(long, alias = "mpi", value_name = "HOW", ignore_case = true, overrides_with = "pmi")]
     pub pmi: Option<Wireup>,
     /// How much of this environment the program gets [default: all]
@@ -209,9 +209,13 @@ impl SubmitFlags {
     }
 
     /// The variables that these options set.
-    pub fn variables(&self) -> impl Iterator<Item = (String, String)> {
+    ///
+    /// `pmi` is how ranks find each other where these options leave it open.
+    pub fn variables(&self, pmi: Option<launch::Pmi>) -> impl Iterator<Item = (String, String)> {
+        let said = self.pmi.map(Wireup::in_model).filter(|said| *said != launch::Pmi::Auto);
         let port = self.pmi_port.then(|| (PMI_PORT_VARIABLE.to_owned(), PMI_PORT_ASKED.to_owned()));
-        let pmi = self.pmi.map(|pmi| (PMI_VARIABLE.to_owned(), pmi.in_model().name().to_owned()));
+        let asked = self.env.iter().any(|(name, _)| name == PMI_VARIABLE);
+        let pmi = said.or(pmi.filter(|_| !asked)).map(|pmi| (PMI_VARIABLE.to_owned(), pmi.name().to_owned()));
         self.env.iter().cloned().chain(port).chain(pmi)
     }
 
@@ -322,7 +326,7 @@ pub enum Wireup {
     Pmi,
     /// PMIx, which Open MPI speaks: on nodes that have it
     Pmix,
-    /// PMI, and PMIx where a node has it
+    /// PMI, and PMIx where a node has it and the program may need it; one linked with Open MPI fails where there is none
     Auto,
     /// Not at all
     None,
@@ -478,10 +482,13 @@ mod tests {
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
         assert_eq!(both.of_an_allocation(), Some("--name"));
         let both = flags("--mpi=PMIX --constraint=gpu").over(flags("--pmi=pmi2"));
-        assert_eq!(both.variables().collect::<Vec<_>>(), [("LATTICE_PMI".to_owned(), "pmix".to_owned())]);
+        assert_eq!(both.variables(None).collect::<Vec<_>>(), [("LATTICE_PMI".to_owned(), "pmix".to_owned())]);
         assert_eq!(both.constraints().collect::<Vec<_>>(), ["gpu", "pmix"]);
-        let [one] = <[_; 1]>::try_from(flags("--pmi=pmi2").variables().collect::<Vec<_>>()).unwrap();
+        let [one] = <[_; 1]>::try_from(flags("--pmi=pmi2").variables(Some(launch::Pmi::AutoPmix)).collect::<Vec<_>>()).unwrap();
         assert_eq!(one.1, "pmi");
+        let found = |line| flags(line).variables(Some(launch::Pmi::AutoPmix)).last().map(|(_, value)| value);
+        assert_eq!((found("").as_deref(), found("--pmi=auto").as_deref()), (Some("auto_pmix"), Some("auto_pmix")));
+        assert_eq!(found("--env LATTICE_PMI=pmi").as_deref(), Some("pmi"));
         let of = |flags: SubmitFlags| (flags.service, flags.walltime.map(|time| time.as_secs()));
         assert_eq!(of(flags("--service").over(flags("--walltime=60s"))), (true, None));
         assert_eq!(of(flags("--walltime=60s").over(flags("--service"))), (false, Some(60)));

@@ -27,6 +27,7 @@ mod last;
 mod last_words;
 mod later;
 mod layout;
+mod linked;
 mod listing;
 mod memory;
 mod mistyped;

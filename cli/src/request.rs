@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::flags::{Export, SubmitFlags};
 use crate::layout;
+use crate::linked;
 use crate::settings::Settings;
 use crate::shape::{Shape, shape};
 use lattice_api::v1;
@@ -140,13 +141,18 @@ pub fn specification(
         Program::Session => "session".to_owned(),
     };
     let session = matches!(program, Program::Session);
+    // What is in an image is not seen from here, and a script's launches look by themselves.
+    let pmi = match &program {
+        Program::Command(argv) if flags.uenv.is_none() => argv.first().map(|program| linked::wireup(program, &around.dir, &around.env)),
+        Program::Command(_) | Program::Script { .. } | Program::Session => None,
+    };
     let what = match program {
         Program::Script { name: _, text, args } => Some(v1::entrypoint::What::Script(v1::entrypoint::Script { text, args })),
         Program::Command(argv) => Some(v1::entrypoint::What::Command(v1::entrypoint::Command { argv })),
         Program::Session => None,
     };
     let mut env = around.env;
-    env.extend(flags.variables());
+    env.extend(flags.variables(pmi));
     let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
     let ranks = if fits.ranks < everywhere { fits.ranks } else { 0 };
     let launch = v1::LaunchShape { ranks, ..flags.layout.message() };

@@ -580,7 +580,8 @@ fn a_launch_is_a_job_of_its_own_outside_and_ranks_inside() {
         let shape = |at: usize| (asked[at].allocation.as_str(), asked[at].ranks, asked[at].tasks_per_node);
         assert_eq!((shape(0), shape(1)), ((ID, 4, 0), ("1f0c9a4e", 6, 2)));
         assert_eq!(asked[1].env.get("A").map(String::as_str), Some("B"));
-        assert!(!asked[0].env.keys().any(|name| name.starts_with("LATTICE_")));
+        let ours: Vec<_> = asked[0].env.iter().filter(|(name, _)| name.starts_with("LATTICE_")).collect();
+        assert_eq!(ours, [(&"LATTICE_PMI".to_owned(), &"auto".to_owned())], "what such a program needs cannot be seen");
         assert_eq!(scene.submitted.lock().unwrap().len(), 1);
 
         let (code, _, stderr) = run(dir, &["launch", "--alloc=1f0c9a4e", "--uenv=x", "prog"]);

@@ -51,7 +51,7 @@ pub const PMI_PORT_VARIABLE: &str = "LATTICE_PMI_PORT";
 /// Its one value.
 pub const PMI_PORT_ASKED: &str = "1";
 
-/// The variable by which a launch says how its ranks find each other: one of [`Pmi`]'s names. Unset: [`Pmi::Pmi`]. A variable
+/// The variable by which a launch says how its ranks find each other: one of [`Pmi`]'s names. Unset: [`Pmi::Auto`]. A variable
 /// and no field, for the same reasons.
 pub const PMI_VARIABLE: &str = "LATTICE_PMI";
 
@@ -59,12 +59,16 @@ pub const PMI_VARIABLE: &str = "LATTICE_PMI";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pmi {
     /// PMI-1 or PMI-2, whichever a rank's first line says.
-    #[default]
     Pmi,
     /// PMIx alone: a launch that cannot have it is refused.
     Pmix,
     /// PMI, and PMIx where the node has it: a program takes what it finds.
+    #[default]
     Auto,
+    /// The same for a program that was seen to have use for PMI alone: no PMIx server is started.
+    AutoPmi,
+    /// The same for a program that was seen to need PMIx: a launch that cannot have it is refused.
+    AutoPmix,
     /// Not at all.
     None,
 }
@@ -76,18 +80,29 @@ impl Pmi {
             Self::Pmi => "pmi",
             Self::Pmix => "pmix",
             Self::Auto => "auto",
+            Self::AutoPmi => "auto_pmi",
+            Self::AutoPmix => "auto_pmix",
             Self::None => "none",
         }
     }
 
     /// Whether ranks get a socket for PMI.
     pub fn has_pmi(self) -> bool {
-        matches!(self, Self::Pmi | Self::Auto)
+        matches!(self, Self::Pmi | Self::Auto | Self::AutoPmi | Self::AutoPmix)
     }
 
-    /// Whether a PMIx server is started for it.
-    pub fn has_pmix(self) -> bool {
-        matches!(self, Self::Pmix | Self::Auto)
+    /// Whether a PMIx server is started for a launch of so many ranks. One rank whose program is not known to need it has nobody to find.
+    pub fn has_pmix(self, ranks: u32) -> bool {
+        match self {
+            Self::Pmix | Self::AutoPmix => true,
+            Self::Auto => ranks > 1,
+            Self::Pmi | Self::AutoPmi | Self::None => false,
+        }
+    }
+
+    /// Whether somebody said how, and no program was looked at for it.
+    pub fn is_explicit(self) -> bool {
+        !matches!(self, Self::Auto | Self::AutoPmi | Self::AutoPmix)
     }
 }
 
@@ -99,6 +114,8 @@ impl FromStr for Pmi {
             "pmi" | "pmi1" | "pmi2" => Ok(Self::Pmi),
             "pmix" => Ok(Self::Pmix),
             "auto" => Ok(Self::Auto),
+            "auto_pmi" => Ok(Self::AutoPmi),
+            "auto_pmix" => Ok(Self::AutoPmix),
             "none" => Ok(Self::None),
             _ => Err(NoSuchPmi { asked: asked.to_owned() }),
         }

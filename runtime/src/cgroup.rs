@@ -216,6 +216,11 @@ impl Scope {
         Cgroup { path: self.path.join("work").join(format!("launch-{number}")) }
     }
 
+    /// The server of PMIx beside one launch: what it uses is the work's, and it is none of the launch's processes.
+    pub fn pmix_server(&self, number: u32) -> Cgroup {
+        Cgroup { path: self.path.join("work").join(format!("pmix-{number}")) }
+    }
+
     /// One attached terminal, by the shim's own count.
     pub fn attached(&self, number: u32) -> Cgroup {
         Cgroup { path: self.path.join("work").join(format!("attach-{number}")) }

@@ -4,7 +4,8 @@
 //!   start ─▶ Ready (with each rank's variables) ─▶ the ranks are made ─▶ … ─▶ the last one ended: the socket is closed, it ends
 //! ```
 //!
-//! It runs as the launch's user and in the launch's cgroup: what it does with what ranks send it can do to its own launch alone.
+//! It runs as the launch's user and in a cgroup beside the launch's: what it does with what ranks send it can do to that user's work
+//! alone, and no signal for the launch's processes is for it. It ends when its socket is closed.
 
 use crate::launch::start::Surroundings;
 use crate::log_files;
@@ -85,7 +86,7 @@ pub fn remove_directory(path: &Path) {
 }
 
 impl Bridge {
-    /// Starts it in the launch's cgroup and tells it its launch.
+    /// Starts it in a cgroup of its own and tells it its launch.
     pub fn start(spec: &LaunchSpec, namespace: &str, node: &NodeId, around: &Surroundings<'_>, token: u64) -> Result<Self, String> {
         let program = program().map_err(|error| format!("where the shim's own program is cannot be told: {error}"))?;
         if !program.exists() {
@@ -108,7 +109,7 @@ impl Bridge {
         log_files::create_directory(around.dir, spec.number).map_err(refused)?;
         // What the library complains of lies where its user looks first.
         let [_, err] = log_files::create(around.dir, spec.number, first, around.owner).map_err(refused)?;
-        let group = around.work.launch_group(spec.number).map_err(|error| error.to_string())?;
+        let group = around.work.pmix_group(spec.number).map_err(|error| error.to_string())?;
         let (ours, theirs) = UnixStream::pair().map_err(system)?;
         ours.set_nonblocking(true).map_err(system)?;
         let child = process::spawn(&Program {

@@ -26,6 +26,17 @@ impl Work {
         }
     }
 
+    /// Makes the cgroup of a launch's server of PMIx, to start it in.
+    pub fn pmix_group(&self, number: u32) -> Result<Option<OwnedFd>, CgroupError> {
+        match self {
+            Self::Scope(scope) => {
+                scope.pmix_server(number).create()?;
+                scope.pmix_server(number).open_dir().map(Some)
+            }
+            Self::Tree => Ok(None),
+        }
+    }
+
     /// Makes an attached terminal's cgroup, to start its program in.
     pub fn attached_group(&self, number: u32) -> Result<Option<OwnedFd>, CgroupError> {
         match self {
@@ -68,7 +79,10 @@ impl Work {
     /// Sends a signal to all processes of one launch; `ranks` are the pids of those that live.
     pub fn signal_launch(&self, number: u32, ranks: &[i32], signal: i32) {
         match self {
-            Self::Scope(scope) if signal == libc::SIGKILL && scope.launch(number).kill().is_ok() => {}
+            Self::Scope(scope) if signal == libc::SIGKILL && scope.launch(number).kill().is_ok() => {
+                // Nobody is left to be served. One that cannot be killed ends when its socket is closed.
+                let _ = scope.pmix_server(number).kill();
+            }
             Self::Scope(scope) => scope.launch(number).signal(signal),
             Self::Tree => drop(process::signal_descendants(own_pid(), signal, |stat| ranks.contains(&stat.session))),
         }
@@ -101,11 +115,15 @@ impl Work {
         }
     }
 
-    /// Removes a launch's cgroup where nothing lives in it any more, and tells whether that is so. What ranks left running
-    /// keeps it.
+    /// Removes a launch's cgroups where nothing lives in them any more, and tells whether that is so of the launch's own. What ranks
+    /// left running keeps it.
     pub fn remove_launch(&self, number: u32) -> bool {
         match self {
-            Self::Scope(scope) => scope.launch(number).remove().is_ok(),
+            Self::Scope(scope) => {
+                // A server that still ends keeps its own: it is removed when the server was reaped.
+                let _ = scope.pmix_server(number).remove();
+                scope.launch(number).remove().is_ok()
+            }
             Self::Tree => false,
         }
     }

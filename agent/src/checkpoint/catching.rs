@@ -298,8 +298,16 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 pub(super) fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
     match &context.slice {
         Some(slice) => Ok(by_launch(slice, allocation)?.into_values().flatten().collect()),
-        None => Ok(identity::descendants_or_error(known(shim)?)?.into_iter().map(|(pid, _)| pid).collect()),
+        None => {
+            let below = identity::descendants_or_error(known(shim)?)?.into_iter().map(|(pid, _)| pid);
+            Ok(below.filter(|pid| !is_pmix_server(*pid)).collect())
+        }
     }
+}
+
+/// Whether a process is a launch's server of PMIx, by its name: where there are scopes, it has a group of its own.
+fn is_pmix_server(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "lattice-pmix")
 }
 
 /// The same by the number of their launch, which is 0 of the script.

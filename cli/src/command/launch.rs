@@ -8,6 +8,7 @@ use crate::flags::{Requeue, SubmitFlags};
 use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, say_brought_down};
 use crate::interrupts::Interrupts;
 use crate::layout::{self, Programs};
+use crate::linked;
 use crate::mistyped;
 use crate::patience::Patience;
 use crate::rank_files::RankFiles;
@@ -22,6 +23,7 @@ use lattice_api::v1::launch_event::What;
 use lattice_api::v1::launch_input_request::Start;
 use lattice_model::Stdin;
 use lattice_model::input::STDIN_VARIABLE;
+use lattice_model::launch::{PMI_VARIABLE, Pmi};
 use std::convert::Infallible;
 use tokio::sync::watch;
 
@@ -57,7 +59,12 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let flags = SubmitFlags { ranks, ..args.flags };
     let around = Surroundings::look(flags.export)?;
     let dir = around.dir.clone();
+    // One that is found in an image, or may be, is not looked at.
+    let pmi = (!behind.is_empty() && flags.uenv.is_none()).then(|| wireup(&first, &behind, &around));
     let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    if let Some(pmi) = pmi {
+        spec.env.extend(flags.variables(Some(pmi)).filter(|(name, _)| name == PMI_VARIABLE));
+    }
     let stdin = match args.stdin {
         Some(Stdin::Rank(_) | Stdin::All) if begins_again(&spec) => {
             return Err(Failure::usage("--requeue and --stdin: what was read of standard input cannot be given to another attempt")
@@ -121,8 +128,9 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     let places = args.flags.nodelist.as_deref().map(layout::places).transpose()?.unwrap_or_default();
     let around = Surroundings::look(args.flags.export)?;
     let working_dir = args.flags.working_dir(&around.dir);
+    let pmi = if args.flags.pmi.is_none() && is_said_by_the_allocation() { None } else { Some(wireup(&first, &behind, &around)) };
     let mut env = around.env;
-    env.extend(args.flags.variables());
+    env.extend(args.flags.variables(pmi));
     let stdin = feeder::wanted(args.stdin, args.pty);
     env.extend(input_variable(stdin));
     let client = session.connect().await?;
@@ -149,6 +157,17 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     let feeder = (stdin != Stdin::None).then(Feeder::default);
     let leaves = if args.pty { Leaves::AtOnce } else { Leaves::AtItsEnd };
     follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves).await
+}
+
+/// Whether somebody said how ranks find each other when the allocation that this process runs in was submitted.
+fn is_said_by_the_allocation() -> bool {
+    std::env::var(PMI_VARIABLE).ok().and_then(|said| said.parse::<Pmi>().ok()).is_some_and(Pmi::is_explicit)
+}
+
+/// How ranks of these programs find each other where no option says it.
+fn wireup(first: &[String], behind: &[v1::launch_shape::Program], around: &Surroundings) -> Pmi {
+    let programs = first.first().into_iter().chain(behind.iter().filter_map(|program| program.argv.first()));
+    linked::of_all(programs.map(|program| linked::wireup(program, &around.dir, &around.env)))
 }
 
 /// Where what a launch says goes.

@@ -146,10 +146,8 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
     let shell = shell.as_ref().and_then(|shell| shell.to_str()).unwrap_or(SHELL_DEFAULT);
     let around = Surroundings::look(None)?;
     let mut env = around.env;
-    // The library's daemon is no rank, and serves its ranks itself. (Where nobody asked, an agent of the version before is not asked either.)
-    if env::var_os(PMI_VARIABLE).is_some() {
-        env.insert(PMI_VARIABLE.to_owned(), Pmi::None.name().to_owned());
-    }
+    // The library's daemon is no rank, and serves its ranks itself.
+    env.insert(PMI_VARIABLE.to_owned(), Pmi::None.name().to_owned());
     let place = |node: &NodeId| RankPlace { node: node.to_string(), ranks: 1 };
     let places: Vec<RankPlace> = nodes.first().filter(|head| *head != node).into_iter().chain([node]).map(place).collect();
     let request = v1::LaunchRequest {

@@ -17,6 +17,8 @@ use std::process::Command;
 const STRANGER: u32 = 65_534;
 
 static PMIX: Group = Group::large("pmix");
+/// Its nodes lose the program that serves PMIx.
+static LOSING: Group = Group { theme: "pmix", name: "losing-pmix", nodes: 2, quorum: 1, tweak: |_| {} };
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -27,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         PMIX.test("what_ranks_publish_is_found_on_other_nodes_while_agents_are_killed", &[Need::OpenMpi], published),
         PMIX.test("what_a_rank_puts_is_got_elsewhere_without_a_fence_while_agents_are_killed", &[Need::OpenMpi], direct_modex),
         PMIX.test("ranks_that_want_to_know_are_told_of_a_death_on_another_node", &[Need::OpenMpi], deaths),
+        LOSING.test("open_mpi_is_one_world_without_an_option_and_fails_in_words_where_there_is_no_pmix", &[Need::OpenMpi], by_default),
         PMIX.test("what_cannot_be_is_refused", &[], refused),
     ]
 }
@@ -301,6 +304,44 @@ fn deaths(w: &World) {
     assert_eq!(sorted(&w.ok(&["logs", "--stdout", &id])), heard(137));
     w.assert_nothing_left();
     assert_no_directories(&id);
+}
+
+fn by_default(w: &World) {
+    let variables = ["--env", "OMPI_MCA_btl=tcp,self", "--env", "OMPI_MCA_btl_tcp_if_include=lo"];
+    rank(w, "world");
+    let program = w.dir.join("world").to_string_lossy().into_owned();
+    let launch = || w.run(&[&["launch", "-N", "2", "-n", "4"], &variables[..], &["--", &program, "world"]].concat());
+    let done = launch();
+    assert_eq!((done.code(), sorted(&done.out())), (0, lines(4, 2)), "{}", done.err());
+    // A program below a shell is served as well, and a plain one costs no server.
+    let below = w.run(&[&["launch", "-N", "2", "-n", "4"], &variables[..], &["--", "/bin/sh", "-c", &format!("{program} world")]].concat());
+    assert_eq!((below.code(), sorted(&below.out())), (0, lines(4, 2)), "{}", below.err());
+    let served = |program: &[&str]| w.ok(&[&["launch", "-N", "2", "-n", "2", "--"], program].concat()).matches("PMIX_RANK=").count();
+    assert_eq!((served(&["/bin/sh", "-c", "env"]), served(&["/usr/bin/printenv"])), (2, 0));
+
+    // The programs of these nodes lie in a folder without lattice-pmix.
+    let folder = w.dir.join("without-pmix");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(binaries().dir.join("lattice-shim"), folder.join("lattice-shim")).unwrap();
+    for node in ["n1", "n2"] {
+        let config = w.dir.join(format!("{node}/agent.yaml"));
+        let with = std::fs::read_to_string(&config).unwrap();
+        let shim = |line: &str| {
+            if line.starts_with("shim: ") { format!("shim: {:?}\n", folder.join("lattice-shim")) } else { format!("{line}\n") }
+        };
+        std::fs::write(&config, with.lines().map(shim).collect::<String>()).unwrap();
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    let done = launch();
+    assert_ne!(done.code(), 0, "{}", done.out());
+    assert!(!done.out().contains("of 1"), "nothing runs as a world of its own: {}", done.out());
+    let said = done.err();
+    assert!(
+        said.contains("cannot serve PMIx, which Open MPI needs") && said.contains("install lattice-pmix") && said.contains("--pmi=pmix"),
+        "{said}"
+    );
+    assert_eq!(w.run(&["launch", "-N", "2", "-n", "2", "--", "/bin/true"]).code(), 0, "others need none");
 }
 
 fn refused(w: &World) {

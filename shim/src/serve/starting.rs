@@ -125,7 +125,7 @@ impl Shim {
     fn start_bridge(&self, spec: &LaunchSpec) -> Result<Option<Bridge>, String> {
         self.check(spec)?;
         let asked = spec.pmi().map_err(|unknown| unknown.to_string())?;
-        if !asked.has_pmix() {
+        if !asked.has_pmix(spec.size()) {
             return Ok(None);
         }
         let token = socket_token(spec.number, BRIDGE);
@@ -276,7 +276,10 @@ impl Shim {
 }
 
 fn no_pmix(why: &str) -> String {
-    format!("this node cannot serve PMIx: {why}")
+    format!(
+        "this node cannot serve PMIx, which Open MPI needs: {why}; run it where nodes have it (--pmi=pmix asks for such nodes), \
+         or say --pmi=none where its ranks need not find each other"
+    )
 }
 
 pub(super) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {

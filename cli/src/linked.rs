@@ -1,0 +1,233 @@
+//! What a program needs to find the other ranks, as far as its ELF header says: which libraries it is linked with, and whether it
+//! loads others or starts other programs when it runs.
+
+use lattice_model::launch::Pmi;
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Program headers that are read: programs have about a dozen.
+const PROGRAM_HEADERS_MAX: u64 = 128;
+/// Bytes of a dynamic section, and of its strings, that are read.
+const SECTION_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Open MPI's libraries from version 2 on, and PMIx's. (`libmpi.so.12` is MPICH's ABI.)
+const OPEN_MPI: [&str; 12] = [
+    "libmpi.so.20",
+    "libmpi.so.40",
+    "libmpi_cxx.so.",
+    "libmpi_mpifh.so.",
+    "libmpi_usempi",
+    "libmpi_java.so.",
+    "liboshmem.so.",
+    "libopen-rte.so.",
+    "libopen-pal.so.",
+    "libopen_pal.so.",
+    "libpmix.so.",
+    "libmpi_ibm.so.",
+];
+/// MPICH's and its relatives', and those of PMI alone.
+const PMI: [&str; 7] = ["libmpich", "libmpi.so.12", "libmpicxx.so.12", "libmpifort.so.12", "libmpi_cray.so.", "libpmi.so.", "libpmi2.so."];
+/// Libraries that bring no MPI with them.
+const PLAIN: [&str; 11] = [
+    "libc.so.",
+    "libm.so.",
+    "libmvec.so.",
+    "libpthread.so.",
+    "librt.so.",
+    "libdl.so.",
+    "libgcc_s.so.",
+    "libstdc++.so.",
+    "libgomp.so.",
+    "ld-linux",
+    "linux-vdso.so.",
+];
+/// Symbols of a program that comes to further libraries or programs when it runs. A name that ends in one of them counts: linkers
+/// share the ends of names.
+const GOES_ON: [&str; 14] = [
+    "dlopen",
+    "dlmopen",
+    "execl",
+    "execlp",
+    "execle",
+    "execv",
+    "execve",
+    "execvp",
+    "execvpe",
+    "fexecve",
+    "posix_spawn",
+    "posix_spawnp",
+    "system",
+    "popen",
+];
+
+/// How the ranks of this program are served where nobody said it: [`Pmi::AutoPmix`] where it is linked with Open MPI or PMIx,
+/// [`Pmi::AutoPmi`] where it can have use for PMI alone, [`Pmi::Auto`] where that cannot be told.
+pub fn wireup(program: &str, dir: &Path, env: &HashMap<String, String>) -> Pmi {
+    let names = find(program, dir, env).and_then(|path| Linked::read(&path));
+    names.map_or(Pmi::Auto, |linked| linked.wireup())
+}
+
+/// How the ranks of a launch of several programs are served: as all of them can be.
+pub fn of_all(programs: impl Iterator<Item = Pmi>) -> Pmi {
+    let all: Vec<Pmi> = programs.collect();
+    let one = |wanted| all.iter().all(|pmi| *pmi == wanted);
+    if all.contains(&Pmi::AutoPmix) {
+        Pmi::AutoPmix
+    } else if one(Pmi::AutoPmi) {
+        Pmi::AutoPmi
+    } else {
+        Pmi::Auto
+    }
+}
+
+/// The file that a rank would run.
+fn find(program: &str, dir: &Path, env: &HashMap<String, String>) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(dir.join(program));
+    }
+    let path = env.get("PATH")?;
+    path.split(':').map(|folder| dir.join(folder).join(program)).find(|file| file.is_file())
+}
+
+/// What the dynamic section of a program names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Linked {
+    libraries: Vec<String>,
+    /// Whether it loads libraries or starts programs when it runs.
+    goes_on: bool,
+}
+
+impl Linked {
+    fn wireup(&self) -> Pmi {
+        let any = |families: &[&str]| self.libraries.iter().any(|name| families.iter().any(|family| name.starts_with(family)));
+        let all_plain = self.libraries.iter().all(|name| PLAIN.iter().any(|plain| name.starts_with(plain)));
+        match (any(&OPEN_MPI), any(&PMI)) {
+            (true, false) => Pmi::AutoPmix,
+            (false, true) => Pmi::AutoPmi,
+            (false, false) if all_plain && !self.goes_on => Pmi::AutoPmi,
+            (true, true) | (false, false) => Pmi::Auto,
+        }
+    }
+
+    /// Of a program for 64-bit machines of this byte order that is linked dynamically; `None` of anything else.
+    fn read(path: &Path) -> Option<Self> {
+        // A pipe would wait for somebody to write.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let head = bytes(&file, 0, 64)?;
+        if !head.starts_with(b"\x7fELF\x02\x01") || cfg!(target_endian = "big") {
+            return None;
+        }
+        let (offset, size, count) = (u64_at(&head, 32)?, u64::from(u16_at(&head, 54)?), u64::from(u16_at(&head, 56)?));
+        if size != 56 || count > PROGRAM_HEADERS_MAX {
+            return None;
+        }
+        let headers = bytes(&file, offset, size * count)?;
+        let segments: Vec<Segment> = headers.chunks_exact(56).map(Segment::of).collect::<Option<_>>()?;
+        let dynamic = segments.iter().find(|segment| segment.kind == 2)?;
+        let entries = bytes(&file, dynamic.offset, dynamic.size)?;
+        let entries: Vec<(u64, u64)> = entries.chunks_exact(16).map(|e| Some((u64_at(e, 0)?, u64_at(e, 8)?))).collect::<Option<_>>()?;
+        let value = |tag| entries.iter().find(|entry| entry.0 == tag).map(|entry| entry.1);
+        let (at, length) = (value(5)?, value(10)?);
+        // The strings' address in memory, by the segment that is loaded there.
+        let loaded = segments.iter().find(|s| s.kind == 1 && at >= s.address && at - s.address < s.size)?;
+        let strings = bytes(&file, loaded.offset.checked_add(at - loaded.address)?, length)?;
+        let name = |offset: u64| {
+            let rest = strings.get(usize::try_from(offset).ok()?..)?;
+            Some(String::from_utf8_lossy(rest.split(|byte| *byte == 0).next()?).into_owned())
+        };
+        let libraries = entries.iter().filter(|entry| entry.0 == 1).map(|entry| name(entry.1)).collect::<Option<_>>()?;
+        let goes_on = strings.split(|byte| *byte == 0).any(|symbol| GOES_ON.iter().any(|name| symbol.ends_with(name.as_bytes())));
+        Some(Self { libraries, goes_on })
+    }
+}
+
+struct Segment {
+    kind: u32,
+    offset: u64,
+    address: u64,
+    size: u64,
+}
+
+impl Segment {
+    fn of(header: &[u8]) -> Option<Self> {
+        let kind = u32::from_le_bytes(header.get(..4)?.try_into().ok()?);
+        Some(Self { kind, offset: u64_at(header, 8)?, address: u64_at(header, 16)?, size: u64_at(header, 32)? })
+    }
+}
+
+fn bytes(file: &File, offset: u64, length: u64) -> Option<Vec<u8>> {
+    if length > SECTION_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn linked(libraries: &[&str], goes_on: bool) -> Pmi {
+        Linked { libraries: libraries.iter().map(|name| (*name).to_owned()).collect(), goes_on }.wireup()
+    }
+
+    #[test]
+    fn libraries_say_what_a_program_needs() {
+        assert_eq!(linked(&["libmpi.so.40", "libc.so.6"], false), Pmi::AutoPmix);
+        assert_eq!(linked(&["libpmix.so.2", "libc.so.6"], true), Pmi::AutoPmix);
+        assert_eq!(linked(&["libmpich.so.12", "libc.so.6"], true), Pmi::AutoPmi);
+        assert_eq!(linked(&["libmpich.so.12", "libpmix.so.2"], false), Pmi::Auto, "either may be what it is wired up by");
+        assert_eq!(linked(&["libc.so.6"], false), Pmi::AutoPmi);
+        assert_eq!(linked(&["libc.so.6"], true), Pmi::Auto, "a shell starts programs");
+        assert_eq!(linked(&["libc.so.6", "libhdf5_openmpi.so.103"], false), Pmi::Auto);
+    }
+
+    #[test]
+    fn several_programs_are_served_as_all_of_them_can_be() {
+        let all = |programs: &[Pmi]| of_all(programs.iter().copied());
+        assert_eq!(all(&[Pmi::AutoPmi, Pmi::Auto, Pmi::AutoPmix]), Pmi::AutoPmix);
+        assert_eq!((all(&[Pmi::AutoPmi, Pmi::Auto]), all(&[Pmi::AutoPmi, Pmi::AutoPmi])), (Pmi::Auto, Pmi::AutoPmi));
+    }
+
+    #[test]
+    fn programs_of_this_machine_are_read_and_what_is_none_is_left_open() {
+        let env: HashMap<String, String> = [("PATH".to_owned(), "/nowhere:/usr/bin:/bin".to_owned())].into();
+        let of = |program: &str| wireup(program, Path::new("/"), &env);
+        assert_eq!((of("true"), of("/bin/true"), of("bin/true")), (Pmi::AutoPmi, Pmi::AutoPmi, Pmi::AutoPmi));
+        assert_eq!((of("sh"), of("/bin/bash"), of("env")), (Pmi::Auto, Pmi::Auto, Pmi::Auto));
+        assert_eq!((of("no-such-program"), of("/etc/passwd"), of("/dev/zero"), of("/")), (Pmi::Auto, Pmi::Auto, Pmi::Auto, Pmi::Auto));
+    }
+
+    #[test]
+    fn a_program_that_is_cut_or_changed_is_read_or_left_open() {
+        let whole = std::fs::read("/bin/true").unwrap();
+        let file = std::env::temp_dir().join(format!("lattice-linked-{}", std::process::id()));
+        let mut random = 1u64;
+        for round in 0..2_000usize {
+            let mut bytes = whole[..if round % 4 == 0 { round * whole.len() / 2_000 } else { whole.len() }].to_vec();
+            for _ in 0..3 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = (random >> 33) as usize % 1_024;
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = (random >> 20) as u8;
+                }
+            }
+            std::fs::write(&file, &bytes).unwrap();
+            let _ = Linked::read(&file);
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+}
