@@ -76,7 +76,7 @@ fn queues(w: &World) {
     w.completed(&waits);
     w.completed(&w.submit(&["--vcluster", "physics", "--tenant", "physics", "--", "true"]));
     assert_eq!(text(&w.status(&big), "state"), "Pending");
-    says(w, &["admin", "vcluster", "delete", "small"], 4, &["has work: 3 allocations", "hint: "]);
+    says(w, &["admin", "vcluster", "delete", "small"], 4, &["has work that has not ended: 3 allocations", "hint: "]);
     w.ok(&["cancel", &first]);
     w.completed(&big);
     w.completed(&behind);
