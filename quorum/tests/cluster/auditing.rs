@@ -44,7 +44,7 @@ fn root() -> Principal {
 
 fn reading(allocation: AllocationId, node: &str) -> Access {
     let node = Some(node.parse().unwrap());
-    Access { id: Uuid::new_v4(), by: root(), kind: AccessKind::LogsRead, allocation: Some(allocation), node, detail: "x\u{7f}é\n".into() }
+    Access { id: Uuid::new_v4(), by: root(), kind: AccessKind::LogsRead, allocation: Some(allocation), node, detail: "xé\u{a0}\"".into() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
