@@ -125,8 +125,8 @@ table! {
         ListNodes: No Yes Yes Itself;
         Claim: No Yes No Itself;
         /// Held by the caller itself, or by a user at it.
-        AcquireLease: No Own No Itself;
-        ReleaseLease: No Yes No Itself;
+        AcquireLease: No Own No User;
+        ReleaseLease: No Yes No User;
         QueryAudit: No Yes No Itself;
         VerifyAudit: No Yes No Itself;
         ExportAudit: No Yes No Itself;
@@ -137,7 +137,7 @@ table! {
         Members: Yes Yes Yes Itself;
         ChangeMembers: No Yes No Operator;
         /// Held by the caller itself, or by a user at it.
-        RenewLease: No Own No Itself;
+        RenewLease: No Own No User;
         ListLeases: No Yes No Itself;
         RevokeLease: No Yes No Operator;
         SetHold: No Yes No Operator;
@@ -228,8 +228,8 @@ pub(crate) fn check(caller: &Caller, request: &Request) -> Result<Grant, Refusal
     Ok(grant)
 }
 
-/// The name of the person whose wish a request carries.
-fn person(request: &Request) -> Option<&str> {
+/// The name of the person whose wish a request carries. Leases are a user's or the agent's own.
+pub fn person(request: &Request) -> Option<&str> {
     match request {
         Request::Stale(inner) => person(inner),
         Request::Submit { owner: by, .. }

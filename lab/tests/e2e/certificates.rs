@@ -308,7 +308,7 @@ fn compute_node(w: &World) {
     // Of others' it is told nothing, and says where to ask.
     let theirs = stays(w, "n1");
     let refused = at_node.run(&["status", &theirs], JOB).unwrap();
-    assert!(refused.code() != 0 && refused.err().contains("needs the certificate role api"), "{} {}", refused.out(), refused.err());
+    assert!(refused.code() != 0 && refused.err().contains("ask on a machine whose agent has"), "{} {}", refused.out(), refused.err());
     let nodes = at_node.json(&["nodes"]).unwrap();
     let committed = |id: &str| nodes.as_array().unwrap().iter().find(|n| text(n, "id") == id).unwrap()["committed"].clone();
     assert!(committed("n1").is_null() && committed("n2")["cores"].as_u64() > Some(0), "{nodes}");

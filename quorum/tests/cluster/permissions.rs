@@ -17,7 +17,7 @@ use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
 use lattice_quorum::ledger::keyring::Secret;
 use lattice_quorum::ledger::{Access, AccessKind, QuotaChange, TenantChange, VClusterChange};
 use lattice_quorum::pack::pack;
-use lattice_quorum::permission::{Call, Grant};
+use lattice_quorum::permission::{Call, Grant, Person, person};
 use lattice_quorum::wire::{
     Answer, Change, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchRequest,
 };
@@ -218,6 +218,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
             let refused = match example(*call, name(role), own) {
                 Some(request) => {
                     assert_eq!(Call::of(&request), *call);
+                    assert_eq!(person(&request).is_some(), call.row().person != Person::Itself, "{call:?}");
                     let answer = client.call(&request, SHORT).await;
                     let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
                     // Asked for what is another one's, the same is refused.
