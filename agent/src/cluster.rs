@@ -1,10 +1,12 @@
-//! What an `api` agent knows of the cluster: nodes and live allocations, kept by a watch on the quorum.
+//! What an agent knows of the cluster: nodes and live allocations, kept by a watch on the quorum. The quorum tells an agent with a
+//! certificate of role `node` of those allocations alone that have, or had, a share on its node.
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
 use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::following::{Following, News};
+use lattice_quorum::identity::Role;
 use lattice_quorum::wire::{Change, WatchAllocations, WatchRequest};
 use lattice_scheduler::View;
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,12 +128,14 @@ impl Cluster {
 
 /// Watches until `stop`, and tells gossip where others are. A watch that broke goes on where it was, at another member.
 pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
+    // Quotas, queues and domains are for who places work.
+    let places = quorum.role() == Role::Api;
     let request = WatchRequest {
         nodes: true,
         allocations: WatchAllocations::Live,
-        tenants: true,
-        vclusters: true,
-        domains: true,
+        tenants: places,
+        vclusters: places,
+        domains: places,
         ..WatchRequest::nothing()
     };
     let mut following = Following::new(quorum, request);

@@ -135,6 +135,7 @@ use lattice_model::fact::NodeFact;
 use lattice_model::{NodeAddresses, NodeState};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
+use lattice_quorum::identity::Role as CertificateRole;
 use lattice_quorum::wire::NodeHealth;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::failpoint::{self, Point};
@@ -168,6 +169,11 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let own = credentials.material().borrow().own.clone();
     if own.name != me.as_str() {
         bail!("tls.cert is the certificate of {:?}, the configured node_id is {me}: issue one for this node", own.name);
+    }
+    if own.role == CertificateRole::Node && !config.roles.is_empty() {
+        bail!(
+            "tls.cert is of role node, which suffices to run work and for none of the configured roles: set `roles: []`, or issue a certificate of role api"
+        );
     }
     let mut degraded = Vec::new();
     arm_failpoint(&config, &mut degraded)?;

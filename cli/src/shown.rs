@@ -177,7 +177,8 @@ pub struct NodeJson<'a> {
     cores: u32,
     memory_bytes: u64,
     gpus: u32,
-    committed: AmountJson,
+    /// Null where the agent that answers does not know what runs there.
+    committed: Option<AmountJson>,
     unlimited: &'a [String],
     features: &'a [String],
     vcluster: &'a str,
@@ -203,7 +204,7 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             cores: n.cores,
             memory_bytes: n.memory_bytes,
             gpus: n.gpus,
-            committed: AmountJson::from(&n.committed.unwrap_or_default()),
+            committed: n.committed.as_ref().map(AmountJson::from),
             unlimited: &n.unlimited,
             features: &n.features,
             vcluster: queue(&n.vcluster),
@@ -451,14 +452,14 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     let all_alive = nodes.iter().all(|n| n.gossip == "alive");
     for n in nodes {
         let size = Resources { cores: n.cores, memory_bytes: n.memory_bytes, gpus: n.gpus };
-        let free = size.minus(&resources(&n.committed.unwrap_or_default()));
+        let free = n.committed.as_ref().map(|committed| size.minus(&resources(committed)));
         let ids: Vec<&str> = n.allocations.iter().map(|id| short(id)).collect();
         let mut cells = vec![
             n.id.clone(),
             n.state.clone(),
-            free_of(free.cores, n.cores, |cores| cores.to_string()),
-            free_of(free.memory_bytes, n.memory_bytes, memory),
-            if any_gpus || is_wide { free_of(free.gpus, n.gpus, |gpus| gpus.to_string()) } else { String::new() },
+            free_of(free.map(|free| free.cores), n.cores, |cores| cores.to_string()),
+            free_of(free.map(|free| free.memory_bytes), n.memory_bytes, memory),
+            if any_gpus || is_wide { free_of(free.map(|free| free.gpus), n.gpus, |gpus| gpus.to_string()) } else { String::new() },
             if several || is_wide { queue(&n.vcluster).to_owned() } else { String::new() },
             n.conformance.as_ref().filter(|_| differ || is_wide).map(|told| conformance(told, is_wide)).unwrap_or_default(),
             match ids[..] {
@@ -579,7 +580,8 @@ fn memory(bytes: u64) -> String {
 }
 
 /// `2 of 4`, `128 of 512 GiB`, and plainly how much there is where all of it is free.
-fn free_of<T: PartialEq>(free: T, size: T, text: impl Fn(T) -> String) -> String {
+fn free_of<T: PartialEq>(free: Option<T>, size: T, text: impl Fn(T) -> String) -> String {
+    let Some(free) = free else { return format!("? of {}", text(size)) };
     if free == size {
         return text(size);
     }
@@ -807,6 +809,7 @@ vCluster:   ml-training
             cores: 64,
             memory_bytes: 512 << 30,
             gpus: 4,
+            committed: Some(v1::Amount::default()),
             allocations: vec!["1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into()],
             schedulable: true,
             gossip: "alive".into(),
@@ -818,6 +821,7 @@ vCluster:   ml-training
             reason: "silent for 31 s".into(),
             cores: 2,
             memory_bytes: 800 << 20,
+            committed: Some(v1::Amount::default()),
             holds: vec!["cordon by ada since 2026: fan".into()],
             gossip: "suspect".into(),
             unlimited: vec!["memory".into(), "io".into()],
@@ -835,13 +839,16 @@ login  Degraded  2           800 MiB      0          —            suspect  sil
         let partly = v1::Node {
             committed: Some(v1::Amount { cores: 16, memory_bytes: 128 << 30, gpus: 0 }),
             allocations: vec!["1f0c9a4e".into(); 2],
-            ..node
+            ..node.clone()
         };
         let want = "\
 NODE  STATE  FREE CORES  FREE MEMORY     FREE GPUS  ALLOCATIONS
 n1    Ready  48 of 64    384 of 512 GiB  4          1f0c9a4e+1
 ";
         assert_eq!(nodes_table(&[partly], TERSE), want);
+        // An agent of role `node` does not know what runs elsewhere.
+        let unknown = nodes_table(&[v1::Node { committed: None, ..node }], TERSE);
+        assert!(unknown.contains("? of 64     ? of 512.0 GiB  ? of 4"), "{unknown}");
     }
 
     #[test]
@@ -858,6 +865,7 @@ ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   LEFT      VCL
             state: "Ready".into(),
             cores: 64,
             memory_bytes: 512 << 30,
+            committed: Some(v1::Amount::default()),
             schedulable: true,
             gossip: "alive".into(),
             state_since_ms: 1_772_704_800_000,

@@ -13,6 +13,7 @@ mod away;
 
 use self::away::Away;
 use crate::credentials::{AskAuthority, Credentials, Used, Wanted};
+use crate::identity::Role;
 use crate::network::status_text;
 use crate::older;
 use crate::pack::{pack, unpack, with_causes};
@@ -154,6 +155,11 @@ impl QuorumClient {
         known.members = members;
         known.list = list.clone();
         true
+    }
+
+    /// The role in the certificate that the members see.
+    pub fn role(&self) -> Role {
+        self.0.credentials.material().borrow().own.role
     }
 
     /// The member that answered last, or will be asked first: `host:port`.
@@ -540,7 +546,6 @@ fn refusal_of(status: &tonic::Status) -> Option<Refusal> {
 mod tests {
     use super::*;
     use crate::ca;
-    use crate::identity::Role;
     use crate::tls::TlsFiles;
     use lattice_model::Generation;
 

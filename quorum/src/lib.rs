@@ -48,6 +48,7 @@ pub mod member;
 pub mod objects;
 mod older;
 pub mod pack;
+pub mod permission;
 pub mod raft;
 pub mod refused;
 pub mod roster;

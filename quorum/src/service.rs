@@ -5,6 +5,7 @@ mod answer;
 mod auditing;
 mod leasing;
 mod miscounted;
+mod own;
 mod raft_rpc;
 mod session;
 mod watching;
@@ -15,11 +16,12 @@ pub(crate) use answer::{Forward, Forwarded};
 use crate::accepting;
 use crate::certify;
 use crate::client::{LEADER_HEADER, MAY_MOVE_HEADER};
-use crate::identity::{Caller, Connected, Role};
+use crate::identity::{Caller, Connected};
 use crate::member::Listeners;
 use crate::member::shared::Core;
 use crate::older;
 use crate::pack::{pack, unpack, with_causes};
+use crate::permission::{self, Call, Grant};
 use crate::proposer::Unserved;
 use crate::refused::Cause;
 use crate::relief::MayMove;
@@ -102,6 +104,11 @@ impl Service {
         self.core.credentials.refused().count(Cause::Role, &why);
         Status::permission_denied(why)
     }
+
+    /// What the table grants, of a call that is no [`Request`].
+    fn granted(&self, call: Call, caller: &Caller) -> Result<Grant, Status> {
+        permission::granted(call, caller).map_err(|refusal| self.wrong_role(format!("{}: {refusal}", caller.name)))
+    }
 }
 
 type Packets = Pin<Box<dyn Stream<Item = Result<Packed, Status>> + Send>>;
@@ -115,6 +122,7 @@ impl Quorum for Service {
         let caller = self.caller(&request)?;
         let _permit = self.calls.try_acquire().map_err(|_| Status::unavailable("too many calls at once"))?;
         if request.metadata().contains_key(answer::FORWARDED) {
+            self.granted(Call::Forward, &caller)?;
             let members = self.core.roster().members;
             if !caller.member().is_some_and(|id| members.contains_key(&id)) {
                 return Err(self.wrong_role(format!("only members forward, and {} is none", caller.name)));
@@ -125,9 +133,15 @@ impl Quorum for Service {
         let knows = older::Knows::of(request.metadata());
         let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
         let question: Request = unpack(request.get_ref())?;
-        let answer = match (answer::may(&caller, &question), question) {
-            (Ok(()), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request),
-            (Ok(()), question) => answer::answer(&self.core, &caller, question).await,
+        let answer = match (permission::check(&caller, &question), question) {
+            (Ok(_), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request),
+            (Ok(grant), question) => {
+                let answer = answer::answer(&self.core, &caller, grant, question).await;
+                if let Err(refusal @ Refusal::Role { .. }) = &answer {
+                    self.core.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
+                }
+                answer
+            }
             (Err(refusal), _) => {
                 self.core.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                 Err(refusal)
@@ -143,9 +157,7 @@ impl Quorum for Service {
 
     async fn session(&self, request: tonic::Request<Streaming<Packed>>) -> Result<Response<Packets>, Status> {
         let caller = self.caller(&request)?;
-        if caller.role == Role::Quorum {
-            return Err(self.wrong_role(format!("sessions are for agents (roles node and api), and {} is none", caller.name)));
-        }
+        self.granted(Call::Session, &caller)?;
         let may_move = MayMove::read(request.metadata().get(MAY_MOVE_HEADER).and_then(|value| value.to_str().ok()));
         if may_move == MayMove::Now && self.core.leads() {
             return Err(Status::failed_precondition("this member leads, and leaves sessions to the others"));
@@ -157,10 +169,13 @@ impl Quorum for Service {
         let caller = self.caller(&request)?;
         let knows = older::Knows::of(request.metadata());
         let wanted: WatchRequest = unpack(request.get_ref())?;
-        if wanted.leases && caller.role != Role::Api {
-            return Err(self.wrong_role(format!("leases are told to agents of role api, and {} is {}", caller.name, caller.role)));
+        let mut whose = None;
+        for call in watching::calls(&wanted) {
+            if self.granted(call, &caller)? == Grant::Own {
+                whose = Some(caller.name.clone());
+            }
         }
-        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, knows)?))
+        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, whose, knows)?))
     }
 }
 

@@ -12,7 +12,7 @@ use super::allocations::ANSWER;
 use super::refusal::{status, unexpected};
 use lattice_model::{Allocation, AllocationId, NodeId, Principal};
 use lattice_quorum::client::CallError;
-use lattice_quorum::ledger::access::DETAIL_BYTES_MAX;
+use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
 use lattice_quorum::ledger::{Access, AccessKind, TELEMETRY_LEVEL};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use std::collections::BTreeMap;
@@ -101,18 +101,17 @@ impl Api {
 
     /// That the audit log is exported.
     pub(super) fn export_access(&self, by: Principal, filter: &str) -> Access {
-        let detail = bounded(format!("at {}: {filter}", self.context.me));
-        Access { id: Uuid::new_v4(), by, kind: AccessKind::AuditExported, allocation: None, node: None, detail }
+        Access { id: Uuid::new_v4(), by, kind: AccessKind::AuditExported, allocation: None, node: None, detail: recordable(filter) }
     }
 
     pub(super) fn access(&self, id: Uuid, by: &Principal, kind: AccessKind, whose: &Whose<'_>, what: &str) -> Access {
-        let detail = bounded(format!("at {}: {what}", self.context.me));
+        let detail = recordable(what);
         Access { id, by: by.clone(), kind, allocation: Some(whose.allocation), node: whose.node.cloned(), detail }
     }
 
     /// Writes down how a session ended, as soon as the quorum takes it.
     pub(super) async fn ended(&self, start: &Access, how: &str) {
-        let detail = bounded(format!("at {}: session {}: {how}", self.context.me, start.id.simple()));
+        let detail = recordable(&format!("session {}: {how}", start.id.simple()));
         let end = Access { id: Uuid::new_v4(), kind: AccessKind::AttachEnded, detail, ..start.clone() };
         let (by, allocation) = (end.by.name.clone(), end.allocation);
         if let Err(error) = self.quorum.call(&Ask::RecordAccess(end), END_PATIENCE).await {
@@ -130,13 +129,22 @@ fn not_written(error: &CallError) -> Status {
     }
 }
 
-fn bounded(mut text: String) -> String {
-    let mut end = text.len().min(DETAIL_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
+/// As the audit log takes it: control characters escaped, and no longer than it may be. Which agent says it, the quorum adds.
+fn recordable(text: &str) -> String {
+    let mut recorded = String::new();
+    for character in text.chars() {
+        let before = recorded.len();
+        if character.is_control() {
+            recorded.extend(character.escape_default());
+        } else {
+            recorded.push(character);
+        }
+        if recorded.len() > TEXT_BYTES_MAX {
+            recorded.truncate(before);
+            break;
+        }
     }
-    text.truncate(end);
-    text
+    recorded
 }
 
 /// A command line as people read it.
@@ -147,6 +155,15 @@ pub(super) fn shown(argv: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_recorded_is_one_line_of_bounded_length() {
+        assert_eq!(recordable("sh -c 'a\nb'\u{7f} é"), "sh -c 'a\\nb'\\u{7f} é");
+        for long in ["\n".repeat(2000), "é".repeat(2000)] {
+            let bytes = recordable(&long).len();
+            assert!(bytes <= TEXT_BYTES_MAX && bytes > TEXT_BYTES_MAX - 4, "{bytes}");
+        }
+    }
 
     #[test]
     fn a_look_stands_for_an_hour_for_who_took_it_and_that_way_alone() {

@@ -16,6 +16,7 @@ use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, HoldKind, 
 use lattice_node::Phase;
 use lattice_node::health::{Check, Finding};
 use lattice_quorum::client::CallError;
+use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::{SUSPENDS_LEVEL, level_of_hold};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
@@ -317,9 +318,13 @@ impl Api {
             *groups.entry(group).or_default() += 1;
         }
         let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.group()?)).copied().unwrap_or(1);
+        // Of other nodes' allocations an agent of role `node` is told nothing.
+        let knows_all = self.quorum.role() == Role::Api;
         let shown = nodes.iter().map(|n| {
             let gossip = gossip.get(&n.id).copied().unwrap_or("unknown");
-            lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip, group(n))
+            let shown = lattice_api::node::to_proto(n, on.remove(&n.id).unwrap_or_default(), &held.committed(&n.id), gossip, group(n));
+            let committed = shown.committed.filter(|_| knows_all || n.id == self.context.me);
+            v1::Node { committed, ..shown }
         });
         shown.collect()
     }

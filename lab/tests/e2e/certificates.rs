@@ -1,9 +1,16 @@
 //! Certificates as a site lives with them: short ones renewed under work, a foreign one refused, new files taken, and the one
 //! for the first start.
 
-use crate::harness::{Group, JOB, World, binaries};
+use crate::harness::{Group, JOB, NOBODY, World, binaries};
 use lattice_lab::lattice::{Lattice, text};
+use lattice_lab::quorum::members::certificate;
 use lattice_lab::{faults, process};
+use lattice_model::{AllocationId, Principal};
+use lattice_quorum::client::{CallError, QuorumClient};
+use lattice_quorum::credentials::Credentials;
+use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::{Access, AccessKind};
+use lattice_quorum::wire::{Answer, Change, Refusal, Request, WatchAllocations, WatchRequest};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -25,6 +32,8 @@ pub fn trials() -> Vec<Trial> {
         LONG.test("new_files_are_taken_without_closing_the_session", &[], swapped),
         LONG.test("the_bootstrap_certificate_is_for_the_first_start", &[], bootstrap),
         LONG.test("the_authority_refuses_what_cannot_be", &[], authority),
+        LONG.test("role_node_suffices_for_a_compute_node", &[], compute_node),
+        LONG.test("a_stolen_node_certificate_reads_and_records_what_is_its_nodes_alone", &[], stolen),
     ]
 }
 
@@ -227,4 +236,147 @@ fn authority(w: &World) {
     assert!(!w.dir.join("refused/n3.crt").exists());
     let again = ca(&["init", "--dir", &dir]);
     assert!(again.code() == 1 && again.err().contains("nothing is overwritten"), "{}", again.err());
+}
+
+/// Work that stays on this node until it is cancelled, with something in its environment.
+fn stays(w: &World, node: &str) -> String {
+    let secret = format!("TOKEN=of-{node}");
+    let done =
+        w.run_as(NOBODY, &["submit", "-o", "name", "-w", node, "--env", &secret, "--", "/bin/sh", "-c", "echo told; exec sleep 600"]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let id = done.out().trim().to_owned();
+    w.running(&id);
+    id
+}
+
+fn accesses(w: &World) -> Vec<Value> {
+    let answer = w.lattice.json(&["audit", "query", "--node", "n2", "--since", "1h"]).unwrap();
+    let access = |record: &&Value| ["LogsRead", "AttachStarted", "AttachEnded"].contains(&text(record, "action").as_str());
+    answer.as_array().unwrap().iter().filter(access).cloned().collect()
+}
+
+/// An agent whose certificate has the role `node`, without roles of its own.
+fn compute_node(w: &World) {
+    let config = w.dir.join("n2/agent.yaml");
+    let as_it_was = std::fs::read_to_string(&config).unwrap();
+    let out = w.dir.join("as-node");
+    let ca_dir = w.dir.join("ca");
+    let (dir, to) = (ca_dir.to_string_lossy(), out.to_string_lossy());
+    ca_ok(&["issue", "--dir", &dir, "--name", "n2", "--role", "node", "--host", "127.0.0.1", "--out", &to]);
+    let mut as_node = as_it_was.clone();
+    for end in ["crt", "key"] {
+        let file = |folder: &Path| folder.join(format!("n2.{end}")).to_string_lossy().into_owned();
+        assert!(as_node.contains(&file(&w.dir.join("n2"))), "{as_node}");
+        as_node = as_node.replace(&file(&w.dir.join("n2")), &file(&out));
+    }
+    // Roles that such a certificate does not carry: the agent says so and does not begin.
+    std::fs::write(&config, &as_node).unwrap();
+    begin(w, &[]);
+    w.wait("the agent to end", || !w.cluster().node("n2").unwrap().daemon.alive());
+    let said = process::tail(&w.cluster().node("n2").unwrap().daemon.log, 5);
+    assert!(said.contains("tls.cert is of role node") && said.contains("roles: []"), "{said}");
+    assert!(as_node.contains("roles: [api, scheduler]"), "{as_node}");
+    std::fs::write(&config, as_node.replace("roles: [api, scheduler]", "roles: []")).unwrap();
+    faults::start_node(&w.dir, "n2").unwrap();
+    w.wait("n2 to have a session", || node_status_of_n2(w).is_some_and(|s| s["quorum_connected"] == true));
+    w.wait("n2 to be ready", || w.lattice.nodes().is_ok_and(|all| all.contains(&("n2".to_owned(), "Ready".to_owned()))));
+
+    // Work of both nodes, a launch from a script whose node it is, its output read elsewhere.
+    let id = w.submit(&["--nodes", "2", "--", "/bin/sh", "-c", "echo rank $LATTICE_RANK"]);
+    w.completed(&id);
+    let log = w.ok(&["logs", &id]);
+    assert!(log.contains("rank 0\n") && log.contains("rank 1\n"), "{log}");
+    let script = format!("#!/bin/sh\n{}/lattice launch -n 2 /bin/echo launched\n", w.dir.join("bin").display());
+    let id = w.submit(&["-w", "n2", &w.script("compute.sh", &script)]);
+    w.completed(&id);
+    assert_eq!(w.ok(&["logs", &id]).matches("launched").count(), 2);
+
+    // Who is on the node is served about its own allocations; the audit log names the person and the machine.
+    let mine = stays(w, "n2");
+    let at_node = w.at("n2");
+    w.wait("its output at its node", || at_node.run(&["logs", &mine], JOB).is_ok_and(|done| done.out() == "told\n"));
+    let attached = at_node.run(&["attach", &mine, "--", "/bin/echo", "looked\nhere"], JOB).unwrap();
+    assert_eq!((attached.code(), attached.out().as_str()), (0, "looked\nhere\n"), "{}", attached.err());
+    w.wait("its end in the audit log", || accesses(w).iter().any(|r| text(r, "action") == "AttachEnded"));
+    let told = accesses(w);
+    for action in ["LogsRead", "AttachStarted", "AttachEnded"] {
+        let one = told.iter().find(|r| text(r, "action") == action && text(r, "allocation") == mine);
+        let one = one.unwrap_or_else(|| panic!("no {action}: {told:?}"));
+        assert!(text(one, "actor") == "root" && text(one, "detail").starts_with("at n2: "), "{one}");
+    }
+    assert!(told.iter().any(|r| text(r, "detail").contains("/bin/echo looked\\nhere")), "one line, escaped: {told:?}");
+    // Of others' it is told nothing, and says where to ask.
+    let theirs = stays(w, "n1");
+    let refused = at_node.run(&["status", &theirs], JOB).unwrap();
+    assert!(refused.code() != 0 && refused.err().contains("ask on a machine whose agent has"), "{} {}", refused.out(), refused.err());
+    let nodes = at_node.json(&["nodes"]).unwrap();
+    let committed = |id: &str| nodes.as_array().unwrap().iter().find(|n| text(n, "id") == id).unwrap()["committed"].clone();
+    assert!(committed("n1").is_null() && committed("n2")["cores"].as_u64() > Some(0), "{nodes}");
+    for id in [mine, theirs] {
+        w.ok(&["cancel", &id]);
+        w.ended(&id);
+    }
+    faults::kill_node(&w.dir, "n2").unwrap();
+    std::fs::write(&config, as_it_was).unwrap();
+    faults::start_node(&w.dir, "n2").unwrap();
+}
+
+fn stolen(w: &World) {
+    let (mine, theirs) = (stays(w, "n2"), stays(w, "n1"));
+    let id = |text: &str| text.parse::<AllocationId>().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let cluster = w.cluster();
+        let credentials = Credentials::new(certificate(&cluster, "n2", Role::Node).unwrap()).unwrap();
+        let thief = QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), credentials).unwrap();
+        let refused = async |request: Request| {
+            let answer = thief.call(&request, JOB).await;
+            assert!(matches!(answer, Err(CallError::Refused(Refusal::Role { .. } | Refusal::Malformed { .. }))), "{request:?}: {answer:?}");
+        };
+        refused(Request::GetAllocation { key: theirs.clone() }).await;
+        refused(Request::Stale(Box::new(Request::GetAllocation { key: theirs.clone() }))).await;
+        let Ok(Answer::Allocation(own)) = thief.call(&Request::GetAllocation { key: mine.clone() }, JOB).await else { panic!("its own") };
+        let live = WatchRequest { nodes: true, allocations: WatchAllocations::Live, ..WatchRequest::nothing() };
+        let mut watch = thief.watch(&live).await.unwrap();
+        let (mut seen, mut complete) = (Vec::new(), false);
+        while !complete {
+            if let Change::Changes { changes, complete: last, .. } = watch.next().await.unwrap() {
+                seen.extend(changes.into_iter().filter_map(|c| if let Change::Allocation(told) = c { Some(told.id) } else { None }));
+                complete = last;
+            }
+        }
+        assert_eq!(seen, [id(&mine)]);
+        for wanted in [WatchRequest { leases: true, ..live.clone() }, WatchRequest { tenants: true, ..live }] {
+            let opened = thief.watch(&wanted).await;
+            assert!(opened.is_err_and(|e| e.to_string().contains("needs the certificate role api")));
+        }
+        let person = |name: &str, uid| Principal { name: name.into(), uid, gid: 0, groups: vec![] };
+        let access = Access {
+            id: uuid::Uuid::new_v4(),
+            by: own.owner.clone(),
+            kind: AccessKind::LogsRead,
+            allocation: Some(own.id),
+            node: None,
+            detail: "forged".into(),
+        };
+        for forged in [
+            Access { by: person("mallory", 1000), ..access.clone() },
+            Access { by: person("mallory", 0), ..access.clone() },
+            Access { allocation: Some(id(&theirs)), ..access.clone() },
+            Access { node: Some("n1".parse().unwrap()), ..access.clone() },
+            Access { detail: "forged\nat n1: forged".into(), ..access.clone() },
+            Access { kind: AccessKind::AuditExported, ..access.clone() },
+        ] {
+            refused(Request::RecordAccess(forged)).await;
+        }
+        for by in ["x".repeat(3 << 20), "two\nlines".to_owned()] {
+            refused(Request::RecordAccess(Access { by: person(&by, 0), ..access.clone() })).await;
+        }
+    });
+    let all = w.lattice.json(&["audit", "query", "--since", "1h"]).unwrap();
+    assert!(!all.to_string().contains("forged") && !all.to_string().contains("mallory"), "{all}");
+    for id in [mine, theirs] {
+        w.ok(&["cancel", &id]);
+        w.ended(&id);
+    }
 }

@@ -8,6 +8,8 @@ use uuid::Uuid;
 
 /// Bytes of what is said of an access.
 pub const DETAIL_BYTES_MAX: usize = 1024;
+/// Bytes of what the agent says of an access: the rest names the agent ([`told_by`]).
+pub const TEXT_BYTES_MAX: usize = DETAIL_BYTES_MAX - 128;
 /// Accesses that are remembered, so that one which is sent again is recorded once.
 const REMEMBERED_MAX: usize = 1024;
 
@@ -24,8 +26,14 @@ pub struct Access {
     pub allocation: Option<AllocationId>,
     /// On which node.
     pub node: Option<NodeId>,
-    /// What a reader should know besides; at most [`DETAIL_BYTES_MAX`].
+    /// What a reader should know besides. An agent says at most [`TEXT_BYTES_MAX`] of it, without control characters;
+    /// the member that it asks puts before that which agent it was.
     pub detail: String,
+}
+
+/// What an agent says of an access, with the agent's name from its certificate.
+pub fn told_by(agent: &str, text: &str) -> String {
+    format!("at {agent}: {text}")
 }
 
 /// What kind of access.

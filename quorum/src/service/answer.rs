@@ -1,15 +1,17 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
 
-use super::{auditing, leasing, unserved};
+use super::{auditing, leasing, own, unserved};
 use crate::background;
 use crate::backup;
 use crate::history::allocation_bytes;
 use crate::identity::{Caller, Role};
+use crate::ledger::access::told_by;
 use crate::ledger::{Action, Outcome, Urgency};
 use crate::member::shared::Core;
 use crate::membership::{self, SILENT_AFTER};
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
+use crate::permission::{self, Call, Grant};
 use crate::proposer::Unserved;
 use crate::roster::Roster;
 use crate::rotation;
@@ -47,79 +49,24 @@ pub(crate) enum Forwarded {
     Unserved(String),
 }
 
-/// Whether the caller's certificate entitles it to this.
-pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
-    let needed = match request {
-        Request::Backup => Role::Quorum,
-        Request::Status
-        | Request::Members
-        | Request::GetAllocation { .. }
-        | Request::ListNodes
-        | Request::ListServices { .. }
-        | Request::LookupService { .. }
-        | Request::RefusedClaim { .. }
-        | Request::RenewCertificate { .. } => {
-            return Ok(());
+/// Answers an agent to which the table grants the request, as far as it does.
+pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, grant: Grant, request: Request) -> Result<Answer, Refusal> {
+    let call = Call::of(&request);
+    match (grant, call) {
+        (Grant::Own, Call::GetAllocation) => own::allocation(caller, answer_in_full(core, caller, request).await),
+        (Grant::Own, Call::ListServices | Call::LookupService) => {
+            let tenants = own::tenants(core, caller).await?;
+            answer_in_full(core, caller, own::narrowed(request, &tenants)).await
         }
-        Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. }
-            if caller.role == Role::Api && holder.as_str() != caller.name =>
-        {
-            return Err(Refusal::Malformed { why: format!("{} cannot hold a lease for {holder}", caller.name) });
+        (Grant::Own, Call::RecordAccess) => {
+            own::access(core, caller, &request).await?;
+            answer_in_full(core, caller, request).await
         }
-        // What happens on a node may be said by its own agent.
-        Request::RecordAccess(access) if access.node.as_ref().is_some_and(|n| n.as_str() == caller.name) && caller.role == Role::Node => {
-            return Ok(());
-        }
-        Request::Stale(inner) => return may(caller, inner),
-        Request::Submit { .. }
-        | Request::Cancel { .. }
-        | Request::Preempt { .. }
-        | Request::HoldAllocation { .. }
-        | Request::Resume { .. }
-        | Request::SetTelemetry { .. }
-        | Request::DrainUrgently { .. }
-        | Request::ListAllocations { .. }
-        | Request::Claim(_)
-        | Request::AcquireLease { .. }
-        | Request::ReleaseLease { .. }
-        | Request::RenewLease { .. }
-        | Request::ListLeases
-        | Request::RevokeLease { .. }
-        | Request::SetHold { .. }
-        | Request::LiftHold { .. }
-        | Request::BootNode { .. }
-        | Request::ConfirmDead { .. }
-        | Request::AcceptDrift { .. }
-        | Request::Wipe { .. }
-        | Request::SetTenant { .. }
-        | Request::DeleteTenant { .. }
-        | Request::ListTenants
-        | Request::RotateKeys { .. }
-        | Request::ListKeys
-        | Request::SetVCluster { .. }
-        | Request::DeleteVCluster { .. }
-        | Request::ListVClusters
-        | Request::CreateSession { .. }
-        | Request::DeleteSession { .. }
-        | Request::ListSessions
-        | Request::GetVniPool
-        | Request::SetVniPool { .. }
-        | Request::SetDomainGrace { .. }
-        | Request::ListDomains { .. }
-        | Request::GetLimits
-        | Request::SetLimits { .. }
-        | Request::StateHash
-        | Request::QueryAudit { .. }
-        | Request::VerifyAudit { .. }
-        | Request::ExportAudit { .. }
-        | Request::RecordAccess(_)
-        | Request::ChangeMembers(_) => Role::Api,
-    };
-    if caller.role == needed { Ok(()) } else { Err(Refusal::Role { needed: needed.to_string(), role: caller.role.to_string() }) }
+        (Grant::No | Grant::Own | Grant::Yes, _) => answer_in_full(core, caller, request).await,
+    }
 }
 
-/// Answers an agent.
-pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) -> Result<Answer, Refusal> {
+async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> Result<Answer, Refusal> {
     let mut newcomer = None;
     let (action, ttl_ms) = match request {
         Request::Status => return Ok(Answer::Status(status(core))),
@@ -150,7 +97,14 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
         Request::RenewCertificate { .. } => {
             return Err(Refusal::Malformed { why: "a certificate is renewed for its holder alone".to_owned() });
         }
-        Request::RecordAccess(access) => (Action::RecordAccess(access), 0),
+        Request::RecordAccess(mut access) => {
+            // Which agent it was is the certificate's word, not the agent's.
+            access.detail = told_by(&caller.name, &access.detail);
+            if caller.role == Role::Node {
+                access.node = Some(caller.name.parse().map_err(|_| permission::refused(Call::RecordAccess, caller))?);
+            }
+            (Action::RecordAccess(access), 0)
+        }
         Request::Submit { id, spec, owner, claim, life } => {
             newcomer = life.map(|life| Newcomer::new(caller, life, claim.as_ref()));
             let claim = claim.map(|claim| proposed_by(caller, claim));
@@ -244,7 +198,7 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
     }
 }
 
-async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+pub(super) async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
     match leader_elsewhere(core) {
         None => answer_here(core, request).await,
         Some(leader) => match pass_on(core, leader, &Forward::Answer(request)).await.map_err(unserved)? {

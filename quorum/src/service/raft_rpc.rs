@@ -2,11 +2,12 @@
 
 use crate::chain;
 use crate::hearts::Heard;
-use crate::identity::{Caller, Role};
+use crate::identity::Caller;
 use crate::member::shared::Core;
 use crate::membership;
 use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
 use crate::pack::{pack, unpack, with_causes};
+use crate::permission::{self, Call};
 use crate::proposer::now;
 use crate::raft::TypeConfig;
 use crate::refused::Cause;
@@ -49,13 +50,13 @@ impl RaftService {
         }
     }
     /// The id in the caller's certificate, which must be a member's.
-    fn member<T>(&self, request: &Request<T>) -> Result<u64, Status> {
+    fn member<T>(&self, call: Call, request: &Request<T>) -> Result<u64, Status> {
         let caller = Caller::of(request).inspect_err(|status| self.core.credentials.refused().count(Cause::Name, &status.message()))?;
-        if caller.role != Role::Quorum {
-            let why = format!("this needs the certificate role quorum; {} has {}", caller.name, caller.role);
+        permission::granted(call, &caller).map_err(|refusal| {
+            let why = format!("{}: {refusal}", caller.name);
             self.core.credentials.refused().count(Cause::Role, &why);
-            return Err(Status::permission_denied(why));
-        }
+            Status::permission_denied(why)
+        })?;
         caller.member().ok_or_else(|| {
             let why = format!("{:?} is no member's name", caller.name);
             self.core.credentials.refused().count(Cause::Name, &why);
@@ -106,7 +107,7 @@ fn no_room(what: &str) -> Status {
 #[tonic::async_trait]
 impl Raft for RaftService {
     async fn append(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        let member = self.member(&request)?;
+        let member = self.member(Call::Append, &request)?;
         self.same_generation(member, &request)?;
         let rpc: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, rpc.vote.leader_id.node_id)?;
@@ -116,7 +117,7 @@ impl Raft for RaftService {
     }
 
     async fn vote(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        let member = self.member(&request)?;
+        let member = self.member(Call::Vote, &request)?;
         self.same_generation(member, &request)?;
         let vote: VoteRequest<u64> = unpack(request.get_ref())?;
         self.speaks_for(member, vote.vote.leader_id.node_id)?;
@@ -125,7 +126,7 @@ impl Raft for RaftService {
     }
 
     async fn install_snapshot(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        let member = self.member(&request)?;
+        let member = self.member(Call::InstallSnapshot, &request)?;
         self.same_generation(member, &request)?;
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, part.vote.leader_id.node_id)?;
@@ -147,7 +148,7 @@ impl Raft for RaftService {
     }
 
     async fn audit(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        self.member(&request)?;
+        self.member(Call::Audit, &request)?;
         let AuditPageRequest { after } = unpack(request.get_ref())?;
         let agreed = Arc::clone(&self.core.agreed);
         let page = tokio::task::spawn_blocking(move || chain::page(&agreed, after)).await;
@@ -156,7 +157,7 @@ impl Raft for RaftService {
     }
 
     async fn heartbeats(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        let member = self.member(&request)?;
+        let member = self.member(Call::Heartbeats, &request)?;
         if !self.core.leads() {
             return Err(Status::failed_precondition("this member does not lead"));
         }
@@ -191,14 +192,14 @@ impl Raft for RaftService {
     }
 
     async fn roster(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        let member = self.member(&request)?;
+        let member = self.member(Call::Roster, &request)?;
         let question: RosterQuestion = unpack(request.get_ref())?;
         self.speaks_for(member, question.from)?;
         Ok(Response::new(pack(&membership::answer(&self.core, &question))?))
     }
 
     async fn campaign(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
-        let member = self.member(&request)?;
+        let member = self.member(Call::Campaign, &request)?;
         if self.core.leader() != Some(member) {
             return Err(Status::failed_precondition(format!("member {member} does not lead, so it hands nothing over")));
         }

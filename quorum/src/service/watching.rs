@@ -16,6 +16,7 @@ use crate::ledger::{DomainKey, Lease};
 use crate::member::shared::Core;
 use crate::older;
 use crate::pack::pack;
+use crate::permission::{Call, is_of_node};
 use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchPlace, WatchRequest};
 use lattice_api::v1::Packed;
 use lattice_model::{Allocation, Node, Revision, Tenant, VCluster, VniPool};
@@ -51,9 +52,26 @@ enum Ended {
     StartAgain(String),
 }
 
-/// Begins a watch.
-/// `knows`: what of the newer words the watcher's version knows.
-pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, knows: older::Knows) -> Result<Packets, Status> {
+/// What a watch asks for, as the table of permissions has it.
+pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
+    let WatchRequest { nodes, allocations, tenants, leases, vclusters, domains, uid: _, resumable: _, since: _ } = wanted;
+    let allocations = match allocations {
+        WatchAllocations::None => false,
+        WatchAllocations::Live | WatchAllocations::One(_) => true,
+    };
+    let asked = [
+        (*nodes, Call::WatchNodes),
+        (allocations, Call::WatchAllocations),
+        (*tenants, Call::WatchTenants),
+        (*leases, Call::WatchLeases),
+        (*vclusters, Call::WatchVClusters),
+        (*domains, Call::WatchDomains),
+    ];
+    asked.into_iter().filter_map(|(asked, call)| asked.then_some(call)).collect()
+}
+
+/// Begins a watch. `whose`: the node whose allocations alone are told; `knows`: what of the newer words the watcher's version knows.
+pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>, knows: older::Knows) -> Result<Packets, Status> {
     if !*core.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
@@ -61,7 +79,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, knows: older::Knows) -
     tokio::spawn(async move {
         // Kept for the end: whoever takes nothing still finds there why.
         let Ok(last) = tx.clone().try_reserve_owned() else { return };
-        let watch = Watch { core: &core, wanted: &wanted, knows, down: &tx };
+        let watch = Watch { core: &core, wanted: &wanted, whose: whose.as_deref(), knows, down: &tx };
         let ended = tokio::select! {
             () = tx.closed() => return,
             () = core.stop.cancelled() => Ended::CutOff(Status::unavailable("this member is stopping")),
@@ -93,6 +111,8 @@ pub(super) async fn leaderless(core: &Core) {
 struct Watch<'a> {
     core: &'a Core,
     wanted: &'a WatchRequest,
+    /// Of allocations, this node's alone.
+    whose: Option<&'a str>,
     knows: older::Knows,
     down: &'a mpsc::Sender<Result<Packed, Status>>,
 }
@@ -256,7 +276,7 @@ impl Watch<'_> {
             WatchAllocations::Live => true,
             WatchAllocations::One(id) => allocation.id == *id,
         };
-        which && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid)
+        which && self.wanted.uid.is_none_or(|uid| allocation.owner.uid == uid) && self.whose.is_none_or(|node| is_of_node(allocation, node))
     }
 
     /// What of a set concerns this watch. Quotas and vClusters first: what may be claimed under them follows.

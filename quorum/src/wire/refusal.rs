@@ -207,6 +207,9 @@ impl Refusal {
                  `lattice-agent doctor` on a node what it lacks"
                     .to_owned()
             }
+            Self::Role { needed, role } if needed == "api" && role == "node" => {
+                "ask on a machine whose agent has a certificate of role api: one of role node sees what has or had a share on its own node".to_owned()
+            }
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \

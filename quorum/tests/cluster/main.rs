@@ -8,5 +8,6 @@ mod keys;
 mod lab;
 mod lists;
 mod members;
+mod permissions;
 mod processes;
 mod watches;

@@ -1,0 +1,350 @@
+//! Which certificate role may ask a member for what, in one table. Every call of both services is in it: one that is not does
+//! not compile.
+//!
+//! | cell | meaning |
+//! |---|---|
+//! | `No` | refused |
+//! | `Own` | only what is the caller's own; the table's comment says what that is |
+//! | `Yes` | granted |
+//!
+//! `person` says whose wish a request carries: nobody's (`Itself`: the agent or member speaks for itself), a user's or an
+//! operator's. The quorum takes that person from the agent that authenticated them, so only role `api` has a cell other than
+//! `No` there, and `RecordAccess`, which a node may do for people on that node.
+
+use crate::identity::{Caller, Role};
+use crate::ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
+use crate::wire::{MembersOrder, Refusal, Request};
+use lattice_model::{Allocation, Principal};
+
+/// Bytes of the name of a person.
+const NAME_BYTES_MAX: usize = 256;
+
+/// What a role may do with one kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// It is refused.
+    No,
+    /// It is granted for what is the caller's own.
+    Own,
+    /// It is granted.
+    Yes,
+}
+
+/// Whose wish a call carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Person {
+    /// Nobody's: the caller speaks for itself.
+    Itself,
+    /// A user's whom the calling agent authenticated.
+    User,
+    /// An operator's whom the calling agent authenticated.
+    Operator,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    quorum: Grant,
+    api: Grant,
+    node: Grant,
+    /// Whose wish it carries.
+    pub person: Person,
+}
+
+impl Row {
+    /// The cell of a role.
+    pub fn of(self, role: Role) -> Grant {
+        match role {
+            Role::Quorum => self.quorum,
+            Role::Api => self.api,
+            Role::Node => self.node,
+        }
+    }
+
+    /// The roles for which it is granted without condition, as people read them.
+    fn roles(self) -> String {
+        let roles = [Role::Quorum, Role::Api, Role::Node].into_iter();
+        let granted =
+            |wanted: Grant| roles.clone().filter(|role| self.of(*role) == wanted).map(|role| role.to_string()).collect::<Vec<_>>();
+        let all = granted(Grant::Yes);
+        if all.is_empty() { granted(Grant::Own).join(" or ") } else { all.join(" or ") }
+    }
+}
+
+macro_rules! table {
+    (
+        requests { $($(#[$request_doc:meta])* $request:ident: $rq:ident $ra:ident $rn:ident $rp:ident;)* }
+        others { $($(#[$other_doc:meta])* $other:ident: $oq:ident $oa:ident $on:ident $op:ident;)* }
+    ) => {
+        /// Everything that a member can be asked for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Call {
+            $($(#[$request_doc])* $request,)*
+            $($(#[$other_doc])* $other,)*
+        }
+
+        impl Call {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$request,)* $(Self::$other,)*];
+
+            /// Its row in the table.
+            pub fn row(self) -> Row {
+                match self {
+                    $(Self::$request => Row { quorum: Grant::$rq, api: Grant::$ra, node: Grant::$rn, person: Person::$rp },)*
+                    $(Self::$other => Row { quorum: Grant::$oq, api: Grant::$oa, node: Grant::$on, person: Person::$op },)*
+                }
+            }
+
+            /// What a request asks for. A question that may be answered from an old state is that question.
+            pub fn of(request: &Request) -> Self {
+                let mut asked = request;
+                loop {
+                    asked = match asked {
+                        Request::Stale(inner) => inner,
+                        $(Request::$request { .. } => return Self::$request,)*
+                    };
+                }
+            }
+        }
+    };
+}
+
+table! {
+    // Call: quorum api node, and whose wish it carries.
+    requests {
+        Submit: No Yes No User;
+        Cancel: No Yes No User;
+        Preempt: No Yes No User;
+        HoldAllocation: No Yes No User;
+        Resume: No Yes No User;
+        SetTelemetry: No Yes No User;
+        DrainUrgently: No Yes No Operator;
+        /// A node: one that has, or had, a share on it.
+        GetAllocation: No Yes Own Itself;
+        ListAllocations: No Yes No Itself;
+        ListNodes: No Yes Yes Itself;
+        Claim: No Yes No Itself;
+        /// Held by the caller itself, or by a user at it.
+        AcquireLease: No Own No User;
+        ReleaseLease: No Yes No User;
+        QueryAudit: No Yes No Itself;
+        VerifyAudit: No Yes No Itself;
+        ExportAudit: No Yes No Itself;
+        /// A node: on that node, to an allocation that has a share on it, by its owner or root.
+        RecordAccess: No Yes Own User;
+        Status: Yes Yes Yes Itself;
+        StateHash: No Yes No Itself;
+        Members: Yes Yes Yes Itself;
+        ChangeMembers: No Yes No Operator;
+        /// Held by the caller itself, or by a user at it.
+        RenewLease: No Own No User;
+        ListLeases: No Yes No Itself;
+        RevokeLease: No Yes No Operator;
+        SetHold: No Yes No Operator;
+        LiftHold: No Yes No Operator;
+        RefusedClaim: No Yes No Itself;
+        /// The next one of the caller, under its name and role.
+        RenewCertificate: Own Own Own Itself;
+        SetTenant: No Yes No Operator;
+        DeleteTenant: No Yes No Operator;
+        ListTenants: No Yes No Itself;
+        GetVniPool: No Yes No Itself;
+        SetVniPool: No Yes No Operator;
+        SetDomainGrace: No Yes No Operator;
+        ListDomains: No Yes No Itself;
+        /// A node: those of the tenants whose work is on it.
+        ListServices: No Yes Own Itself;
+        /// A node: those of the tenants whose work is on it.
+        LookupService: No Yes Own Itself;
+        GetLimits: No Yes No Itself;
+        SetLimits: No Yes No Operator;
+        RotateKeys: No Yes No Operator;
+        ListKeys: No Yes No Itself;
+        Backup: Yes No No Itself;
+        SetVCluster: No Yes No Operator;
+        DeleteVCluster: No Yes No Operator;
+        ListVClusters: No Yes No Itself;
+        CreateSession: No Yes No User;
+        DeleteSession: No Yes No User;
+        ListSessions: No Yes No Itself;
+        BootNode: No Yes No Operator;
+        ConfirmDead: No Yes No Operator;
+        AcceptDrift: No Yes No Operator;
+        Wipe: No Yes No Operator;
+    }
+    others {
+        /// Of the node whose name the certificate has.
+        Session: No Own Own Itself;
+        WatchNodes: No Yes Yes Itself;
+        /// A node: those that have, or had, a share on it.
+        WatchAllocations: No Yes Own Itself;
+        WatchTenants: No Yes No Itself;
+        WatchLeases: No Yes No Itself;
+        WatchVClusters: No Yes No Itself;
+        WatchDomains: No Yes No Itself;
+        /// What a present member passes on to the leader.
+        Forward: Own No No Itself;
+        /// Raft's messages: each member speaks in its own name.
+        Append: Own No No Itself;
+        Vote: Own No No Itself;
+        InstallSnapshot: Own No No Itself;
+        Audit: Yes No No Itself;
+        Heartbeats: Own No No Itself;
+        Roster: Own No No Itself;
+        Campaign: Own No No Itself;
+    }
+}
+
+/// What the table grants the caller.
+///
+/// # Errors
+/// [`Refusal::Role`] where that is nothing.
+pub fn granted(call: Call, caller: &Caller) -> Result<Grant, Refusal> {
+    match call.row().of(caller.role) {
+        Grant::No => Err(refused(call, caller)),
+        grant @ (Grant::Own | Grant::Yes) => Ok(grant),
+    }
+}
+
+/// Refuses what is not the caller's own.
+pub(crate) fn refused(call: Call, caller: &Caller) -> Refusal {
+    Refusal::Role { needed: call.row().roles(), role: caller.role.to_string() }
+}
+
+/// Whether the caller may ask this, as far as the request itself shows; and that the names of persons in it are well-formed.
+/// What is an allocation's is checked where the allocation is known.
+pub(crate) fn check(caller: &Caller, request: &Request) -> Result<Grant, Refusal> {
+    let grant = granted(Call::of(request), caller)?;
+    match request {
+        Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. } if holder.as_str() != caller.name => {
+            return Err(Refusal::Malformed { why: format!("{} cannot hold a lease for {holder}", caller.name) });
+        }
+        Request::RecordAccess(access) => check_access(caller, grant, access)?,
+        _ => {}
+    }
+    if let Some(name) = person(request) {
+        check_name(name)?;
+    }
+    Ok(grant)
+}
+
+/// The name of the person whose wish a request carries. Leases are a user's or the agent's own.
+pub fn person(request: &Request) -> Option<&str> {
+    match request {
+        Request::Stale(inner) => person(inner),
+        Request::Submit { owner: by, .. }
+        | Request::Cancel { by, .. }
+        | Request::Preempt { by, .. }
+        | Request::HoldAllocation { by, .. }
+        | Request::Resume { by, .. }
+        | Request::SetTelemetry { by, .. }
+        | Request::CreateSession { by, .. }
+        | Request::DeleteSession { by, .. }
+        | Request::ChangeMembers(MembersOrder { by, .. })
+        | Request::RecordAccess(Access { by, .. }) => Some(&by.name),
+        Request::AcquireLease { user, .. } | Request::ReleaseLease { user, .. } | Request::RenewLease { user, .. } => {
+            user.as_ref().map(|user| user.name.as_str())
+        }
+        Request::DrainUrgently { by, .. }
+        | Request::RevokeLease { by, .. }
+        | Request::SetHold { by, .. }
+        | Request::LiftHold { by, .. }
+        | Request::SetTenant { by, .. }
+        | Request::DeleteTenant { by, .. }
+        | Request::SetVniPool { by, .. }
+        | Request::SetDomainGrace { by, .. }
+        | Request::SetLimits { by, .. }
+        | Request::RotateKeys { by, .. }
+        | Request::SetVCluster { by, .. }
+        | Request::DeleteVCluster { by, .. }
+        | Request::BootNode { by, .. }
+        | Request::ConfirmDead { by, .. }
+        | Request::AcceptDrift { by, .. }
+        | Request::Wipe { by, .. } => Some(by),
+        Request::GetAllocation { .. }
+        | Request::ListAllocations { .. }
+        | Request::ListNodes
+        | Request::Claim(_)
+        | Request::QueryAudit { .. }
+        | Request::VerifyAudit { .. }
+        | Request::ExportAudit { .. }
+        | Request::Status
+        | Request::StateHash
+        | Request::Members
+        | Request::ListLeases
+        | Request::RefusedClaim { .. }
+        | Request::RenewCertificate { .. }
+        | Request::ListTenants
+        | Request::GetVniPool
+        | Request::ListDomains { .. }
+        | Request::ListServices { .. }
+        | Request::LookupService { .. }
+        | Request::GetLimits
+        | Request::ListKeys
+        | Request::Backup
+        | Request::ListVClusters
+        | Request::ListSessions => None,
+    }
+}
+
+/// The audit log has the name for ever.
+fn check_name(name: &str) -> Result<(), Refusal> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        let why = format!("the name of who asks has 1 to {NAME_BYTES_MAX} bytes without control characters");
+        return Err(Refusal::Malformed { why });
+    }
+    Ok(())
+}
+
+/// What shows from the record alone.
+fn check_access(caller: &Caller, grant: Grant, access: &Access) -> Result<(), Refusal> {
+    if access.detail.len() > TEXT_BYTES_MAX {
+        let (bytes, most) = (access.detail.len() as u64, TEXT_BYTES_MAX as u64);
+        return Err(Refusal::TooLarge { what: "what is said of an access".to_owned(), bytes, most });
+    }
+    if access.detail.chars().any(char::is_control) {
+        return Err(Refusal::Malformed { why: "what is said of an access has no control characters: escape them".to_owned() });
+    }
+    let on_itself = access.node.as_ref().is_none_or(|node| node.as_str() == caller.name);
+    if grant == Grant::Own && (!on_itself || access.allocation.is_none() || access.kind == AccessKind::AuditExported) {
+        return Err(refused(Call::RecordAccess, caller));
+    }
+    Ok(())
+}
+
+/// Whether an allocation has a share on this node, or had one that its record still names.
+pub fn is_of_node(allocation: &Allocation, node: &str) -> bool {
+    allocation.nodes().any(|of| of.as_str() == node)
+        || allocation.attempts.iter().any(|attempt| {
+            attempt.head.as_str() == node || attempt.node_ids().is_ok_and(|nodes| nodes.iter().any(|of| of.as_str() == node))
+        })
+}
+
+/// Who acts on an allocation at a node: its owner, or the root of that machine. Nobody else is served there.
+///
+/// # Errors
+/// [`Refusal::Malformed`] where it is another one.
+pub(crate) fn check_actor(by: &Principal, allocation: &Allocation) -> Result<(), Refusal> {
+    if by.owns(&allocation.owner) || (by.is_root() && by.name == "root") {
+        return Ok(());
+    }
+    let why = format!("a node records what {} and root do to allocation {}", allocation.owner.name, allocation.id.short());
+    Err(Refusal::Malformed { why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_but_an_api_agent_carries_a_persons_wish_and_a_stolen_node_certificate_reads_little() {
+        for call in Call::ALL {
+            let row = call.row();
+            assert!(row.quorum == Grant::No || row.person == Person::Itself, "{call:?}");
+            assert!(row.person == Person::Itself || row.node == Grant::No || *call == Call::RecordAccess, "{call:?}");
+            assert_ne!(row.roles(), "", "{call:?}: somebody may");
+        }
+        let of_node: Vec<Call> = Call::ALL.iter().copied().filter(|call| call.row().node == Grant::Yes).collect();
+        assert_eq!(of_node, [Call::ListNodes, Call::Status, Call::Members, Call::WatchNodes]);
+    }
+}

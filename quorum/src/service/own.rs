@@ -1,0 +1,65 @@
+//! What a node's certificate is told and may record: what is of the node's own allocations. Whether one is, the leader says, so that
+//! a member that lags behind refuses nothing of work that has just begun.
+
+use super::answer::by_leader;
+use crate::identity::Caller;
+use crate::member::shared::Core;
+use crate::permission::{self, Call, is_of_node};
+use crate::wire::{Answer, ListFilter, Refusal, Request};
+use lattice_model::{AllocationState, NodeId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The answer about an allocation, where that is the node's own. Another one's is refused as one that there is not: the answer does
+/// not tell which ids there are.
+pub(super) fn allocation(caller: &Caller, answer: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+    let refused = || permission::refused(Call::GetAllocation, caller);
+    let inner = match &answer {
+        Ok(Answer::Stale { answer, .. }) => &**answer,
+        Ok(answer) => answer,
+        Err(Refusal::NoSuchAllocation { .. } | Refusal::AmbiguousAllocation { .. }) => return Err(refused()),
+        Err(_) => return answer,
+    };
+    match inner {
+        Answer::Allocation(found) if is_of_node(found, &caller.name) => answer,
+        _ => Err(refused()),
+    }
+}
+
+/// The tenants of the work that is on the node now.
+pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller) -> Result<BTreeSet<String>, Refusal> {
+    let node: NodeId = caller.name.parse().map_err(|_| permission::refused(Call::ListServices, caller))?;
+    let filter = ListFilter { node: Some(node), ..ListFilter::default() };
+    let states = vec![AllocationState::Staging, AllocationState::Running];
+    let question = Request::ListAllocations { uid: None, states, limit: 0, before: None, paged: false, filter };
+    match by_leader(core, question).await? {
+        Answer::Allocations(all) => Ok(all.into_iter().map(|allocation| allocation.spec.tenant).collect()),
+        _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
+    }
+}
+
+/// A question about services, of these tenants at most.
+pub(super) fn narrowed(request: Request, own: &BTreeSet<String>) -> Request {
+    let among = |asked: Option<Vec<String>>| {
+        let asked = asked.unwrap_or_else(|| own.iter().cloned().collect());
+        Some(asked.into_iter().filter(|tenant| own.contains(tenant)).collect())
+    };
+    match request {
+        Request::ListServices { tenants } => Request::ListServices { tenants: among(tenants) },
+        Request::LookupService { name, tenants } => Request::LookupService { name, tenants: among(tenants) },
+        Request::Stale(inner) => Request::Stale(Box::new(narrowed(*inner, own))),
+        other => other,
+    }
+}
+
+/// Whether a node may record this access: to its own allocation, by who is served there.
+pub(super) async fn access(core: &Arc<Core>, caller: &Caller, request: &Request) -> Result<(), Refusal> {
+    let refused = || permission::refused(Call::RecordAccess, caller);
+    let Request::RecordAccess(access) = request else { return Err(refused()) };
+    let id = access.allocation.ok_or_else(refused)?;
+    match by_leader(core, Request::GetAllocation { key: id.to_string() }).await {
+        Ok(Answer::Allocation(found)) if is_of_node(&found, &caller.name) => permission::check_actor(&access.by, &found),
+        Ok(_) | Err(Refusal::NoSuchAllocation { .. }) => Err(refused()),
+        Err(refusal) => Err(refusal),
+    }
+}

@@ -1,0 +1,357 @@
+//! Every call of both services with every role of certificate: granted or refused as the table says. And what a stolen certificate
+//! of a node reads and writes.
+
+use crate::auditing::find;
+use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, spec, submit};
+use hyper_util::rt::TokioIo;
+use lattice_api::v1::Packed;
+use lattice_api::v1::quorum_client::QuorumClient as Grpc;
+use lattice_api::v1::raft_client::RaftClient;
+use lattice_model::{
+    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Exposed, HoldKind, PreemptCause, Preemption,
+    Principal, TelemetryMode,
+};
+use lattice_quorum::client::{CallError, QuorumClient};
+use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
+use lattice_quorum::ledger::keyring::Secret;
+use lattice_quorum::ledger::{Access, AccessKind, QuotaChange, TenantChange, VClusterChange};
+use lattice_quorum::pack::pack;
+use lattice_quorum::permission::{Call, Grant, Person, person};
+use lattice_quorum::wire::{
+    Answer, Change, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchRequest,
+};
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::transport::{Channel, Endpoint, Uri};
+use uuid::Uuid;
+
+const ROLES: [Role; 3] = [Role::Quorum, Role::Api, Role::Node];
+/// Enough for an answer; what is granted and cannot be had is not waited for.
+const SHORT: Duration = Duration::from_millis(400);
+
+fn name(role: Role) -> &'static str {
+    match role {
+        Role::Quorum => "member-2",
+        Role::Api => "n1",
+        Role::Node => "n2",
+    }
+}
+
+fn root() -> Principal {
+    Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] }
+}
+
+fn access(by: Principal, allocation: AllocationId, node: Option<&str>) -> Access {
+    let node = node.map(|node| node.parse().unwrap());
+    Access { id: Uuid::new_v4(), by, kind: AccessKind::LogsRead, allocation: Some(allocation), node, detail: "its output".into() }
+}
+
+/// A request of this kind, in the name of `who`; `None`: it is no request. About `of`, where it is about an allocation. Where it would
+/// change anything that the others need, it is about something that there is not.
+fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
+    let nowhere: lattice_model::NodeId = "nowhere".parse().unwrap();
+    let none = AllocationId(Uuid::from_u128(7));
+    let (by, reason, id) = ("root".to_owned(), "x".to_owned(), Uuid::new_v4());
+    let change =
+        TenantChange { name: "physics".into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
+    let vcluster = VClusterChange { name: "elsewhere".into(), create: None, tenant: None, nodes: None };
+    let holder = who.parse().unwrap();
+    let order = Preemption {
+        id: CheckpointId(id),
+        by: by.clone(),
+        reason: reason.clone(),
+        cause: PreemptCause::Request,
+        deadline_ms: 60_000,
+        hold: false,
+        failed: None,
+    };
+    Some(match call {
+        Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
+        Call::Cancel => Request::Cancel { id: none, by: owner() },
+        Call::Preempt => Request::Preempt { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), order, kill: false },
+        Call::HoldAllocation => Request::HoldAllocation { allocation: none, by: owner() },
+        Call::Resume => Request::Resume { allocation: none, by: owner() },
+        Call::SetTelemetry => Request::SetTelemetry { allocation: none, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
+        Call::DrainUrgently => Request::DrainUrgently { node: nowhere, by, reason, deadline: None, seed: id },
+        Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
+        Call::ListAllocations => {
+            Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, paged: true, filter: ListFilter::default() }
+        }
+        Call::ListNodes => Request::ListNodes,
+        Call::Claim => Request::Claim(Claim { allocation: none, requeue_count: 0, lease_token: 9, shares: vec![], by: None }),
+        Call::AcquireLease => Request::AcquireLease { name: "mine".into(), holder, ttl_ms: 60_000, user: Some(owner()) },
+        Call::ReleaseLease => Request::ReleaseLease { name: "other".into(), token: 9, user: Some(owner()) },
+        Call::RenewLease => Request::RenewLease { name: "mine".into(), token: 9, holder, user: Some(owner()) },
+        Call::QueryAudit => Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 },
+        Call::VerifyAudit => Request::VerifyAudit { from: None },
+        Call::ExportAudit => Request::ExportAudit { filter: AuditFilter::default(), after: 0, end: 0 },
+        Call::RecordAccess => Request::RecordAccess(access(root(), of, None)),
+        Call::Status => Request::Status,
+        Call::StateHash => Request::StateHash,
+        Call::Members => Request::Members,
+        Call::ChangeMembers => Request::ChangeMembers(MembersOrder { by: root(), change: MembersChange::Remove { id: 9 } }),
+        Call::ListLeases => Request::ListLeases,
+        Call::RevokeLease => Request::RevokeLease { name: "other".into(), token: None, by },
+        Call::SetHold => Request::SetHold { node: nowhere, kind: HoldKind::Cordon, by, reason, until: None, deadline: None },
+        Call::LiftHold => Request::LiftHold { node: nowhere, kind: HoldKind::Cordon, by },
+        Call::RefusedClaim => Request::RefusedClaim { id: of },
+        Call::RenewCertificate => Request::RenewCertificate { request: vec![0; 8] },
+        Call::SetTenant => Request::SetTenant { change, by },
+        Call::DeleteTenant => Request::DeleteTenant { name: "elsewhere".into(), by },
+        Call::ListTenants => Request::ListTenants,
+        Call::GetVniPool => Request::GetVniPool,
+        Call::SetVniPool => Request::SetVniPool { change: VniPoolChange::default(), by },
+        Call::SetDomainGrace => Request::SetDomainGrace { domain: ("a".into(), "b".into()), grace_ms: 1, by },
+        Call::ListDomains => Request::ListDomains { tenants: None, name: None },
+        Call::ListServices => Request::ListServices { tenants: None },
+        Call::LookupService => Request::LookupService { name: "web".into(), tenants: None },
+        Call::GetLimits => Request::GetLimits,
+        Call::SetLimits => Request::SetLimits { sensitive_pool_size: QuotaChange::Keep, by },
+        Call::RotateKeys => Request::RotateKeys { secret: Secret([7; 32]), by },
+        Call::ListKeys => Request::ListKeys,
+        Call::Backup => Request::Backup,
+        Call::SetVCluster => Request::SetVCluster { change: vcluster, by },
+        Call::DeleteVCluster => Request::DeleteVCluster { name: "elsewhere".into(), by },
+        Call::ListVClusters => Request::ListVClusters,
+        Call::CreateSession => Request::CreateSession { id, allocation: none, by: owner() },
+        Call::DeleteSession => Request::DeleteSession { id, allocation: none, by: owner() },
+        Call::ListSessions => Request::ListSessions,
+        Call::BootNode => Request::BootNode { node: nowhere, by, reason },
+        Call::ConfirmDead => Request::ConfirmDead { node: nowhere, by, reason },
+        Call::AcceptDrift => Request::AcceptDrift { node: nowhere, by, reason },
+        Call::Wipe => Request::Wipe { node: nowhere, by, reason, force: false },
+        Call::Session
+        | Call::WatchNodes
+        | Call::WatchAllocations
+        | Call::WatchTenants
+        | Call::WatchLeases
+        | Call::WatchVClusters
+        | Call::WatchDomains
+        | Call::Forward
+        | Call::Append
+        | Call::Vote
+        | Call::InstallSnapshot
+        | Call::Audit
+        | Call::Heartbeats
+        | Call::Roster
+        | Call::Campaign => return None,
+    })
+}
+
+/// The connection of a certificate's holder who speaks gRPC itself.
+async fn dial(lab: &Lab, role: Role, address: String) -> Channel {
+    let config = lab.agent(name(role), role).material().borrow().client(b"h2").unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let connect = tower::service_fn(move |_: Uri| {
+        let (connector, address) = (connector.clone(), address.clone());
+        async move {
+            let stream = tokio::net::TcpStream::connect(&address).await?;
+            let stream = connector.connect(ServerName::try_from("member-1").unwrap(), stream).await?;
+            Ok::<_, std::io::Error>(TokioIo::new(stream))
+        }
+    });
+    Endpoint::from_static("http://member-1").connect_with_connector(connect).await.unwrap()
+}
+
+/// Whether this is the table's refusal; anything else is an answer, or a refusal of another kind.
+fn is_refused(why: &str) -> bool {
+    why.contains("needs the certificate role")
+}
+
+/// Whether the table refuses a call that is no request.
+async fn other_is_refused(lab: &Lab, call: Call, role: Role) -> bool {
+    let client = lab.client(&[1], name(role), role);
+    let nothing = WatchRequest::nothing();
+    let watched = match call {
+        Call::Session => {
+            let opened = client.session(Agent::registration(name(role), Boot(Uuid::nil()), 0)).await;
+            return opened.is_err_and(|error| is_refused(&error.to_string()));
+        }
+        Call::WatchNodes => WatchRequest { nodes: true, ..nothing },
+        Call::WatchAllocations => WatchRequest { allocations: WatchAllocations::Live, ..nothing },
+        Call::WatchTenants => WatchRequest { tenants: true, ..nothing },
+        Call::WatchLeases => WatchRequest { leases: true, ..nothing },
+        Call::WatchVClusters => WatchRequest { vclusters: true, ..nothing },
+        Call::WatchDomains => WatchRequest { domains: true, ..nothing },
+        Call::Forward => {
+            let mut grpc = Grpc::new(dial(lab, role, lab.config(1).service_listen.to_string()).await);
+            let mut request = tonic::Request::new(pack(&Request::ListNodes).unwrap());
+            request.metadata_mut().insert("lattice-forwarded", tonic::metadata::MetadataValue::from_static("1"));
+            return grpc.call(request).await.is_err_and(|status| is_refused(status.message()));
+        }
+        _ => {
+            let mut raft = RaftClient::new(dial(lab, role, lab.config(1).raft_listen.to_string()).await);
+            let nothing = Packed::default();
+            let answer = match call {
+                Call::Append => raft.append(nothing).await,
+                Call::Vote => raft.vote(nothing).await,
+                Call::InstallSnapshot => raft.install_snapshot(nothing).await,
+                Call::Audit => raft.audit(nothing).await,
+                Call::Heartbeats => raft.heartbeats(nothing).await,
+                Call::Roster => raft.roster(nothing).await,
+                Call::Campaign => raft.campaign(nothing).await,
+                other => panic!("{other:?} is a request"),
+            };
+            return answer.is_err_and(|status| is_refused(status.message()));
+        }
+    };
+    client.watch(&watched).await.is_err_and(|error| is_refused(&error.to_string()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let api = lab.api(&[1]);
+    let (_one, _two) = (Agent::register(&api, "n1").await, Agent::register(&lab.client(&[1], "n2", Role::Node), "n2").await);
+    let (own, foreign) = (submit(&api, 1).await, submit(&api, 1).await);
+    let token = lease(&api, "n1").await;
+    claim(&api, own, token, &["n2"]).await.unwrap();
+    claim(&api, foreign, token, &["n1"]).await.unwrap();
+    for role in ROLES {
+        let client = lab.client(&[1], name(role), role);
+        for call in Call::ALL {
+            let grant = call.row().of(role);
+            let refused = match example(*call, name(role), own) {
+                Some(request) => {
+                    assert_eq!(Call::of(&request), *call);
+                    assert_eq!(person(&request).is_some(), call.row().person != Person::Itself, "{call:?}");
+                    let answer = client.call(&request, SHORT).await;
+                    let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
+                    // Asked for what is another one's, the same is refused.
+                    if grant == Grant::Own && matches!(call, Call::GetAllocation | Call::RecordAccess) {
+                        let others = client.call(&example(*call, name(role), foreign).unwrap(), SHORT).await;
+                        assert!(matches!(&others, Err(CallError::Refused(Refusal::Role { .. }))), "{call:?} as {role}: {others:?}");
+                        assert!(answer.is_ok(), "{call:?} as {role}: {answer:?}");
+                    }
+                    refused
+                }
+                None => other_is_refused(&lab, *call, role).await,
+            };
+            assert_eq!(refused, grant == Grant::No, "{call:?} as {role}");
+        }
+    }
+    member.stop().await;
+}
+
+/// An allocation on this node alone, whose environment is a secret, offering a service.
+async fn work(api: &QuorumClient, token: u64, node: &str, tenant: &str) -> AllocationId {
+    let change =
+        TenantChange { name: tenant.into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
+    api.call(&Request::SetTenant { change, by: "root".into() }, PATIENCE).await.unwrap();
+    let id = AllocationId(Uuid::new_v4());
+    let mut spec = AllocationSpec { tenant: tenant.into(), ..spec(1) };
+    spec.env.insert("SECRET".into(), format!("of {node}"));
+    let exposed = Exposed { name: "web".into(), port: 80, protocol: "tcp".into() };
+    spec.connectivity = Connectivity { expose: vec![exposed], ..Connectivity::default() };
+    let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim: None, life: None };
+    api.call(&request, PATIENCE).await.unwrap();
+    claim(api, id, token, &[node]).await.unwrap();
+    id
+}
+
+async fn refused(client: &QuorumClient, request: Request) {
+    let answer = client.call(&request, PATIENCE).await;
+    assert!(matches!(answer, Err(CallError::Refused(Refusal::Role { .. }))), "{request:?}: {answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_what_happens_there() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let api = lab.api(&[1]);
+    let node = lab.client(&[1], "n2", Role::Node);
+    let (_one, mut two) = (Agent::register(&api, "n1").await, Agent::register(&node, "n2").await);
+    let _three = Agent::register(&lab.client(&[1], "n3", Role::Node), "n3").await;
+    let token = lease(&api, "n1").await;
+    let foreign = work(&api, token, "n1", "physics").await;
+
+    // What it is told: nothing of what runs on other nodes, before or after; what is claimed for itself.
+    let everything = WatchRequest { nodes: true, allocations: WatchAllocations::Live, ..WatchRequest::nothing() };
+    let mut watch = node.watch(&everything).await.unwrap();
+    let told = |changes: Vec<Change>| -> Vec<AllocationId> {
+        changes.into_iter().filter_map(|change| if let Change::Allocation(told) = change { Some(told.id) } else { None }).collect()
+    };
+    loop {
+        if let Change::Changes { changes, complete, .. } = watch.next().await.unwrap() {
+            assert_eq!(told(changes), []);
+            if complete {
+                break;
+            }
+        }
+    }
+    let (_other, own) = (work(&api, token, "n3", "biology").await, work(&api, token, "n2", "chemistry").await);
+    let mut seen = Vec::new();
+    while !seen.contains(&own) {
+        if let Change::Changes { changes, .. } = watch.next().await.unwrap() {
+            seen.extend(told(changes));
+        }
+    }
+    assert_eq!(seen, [own]);
+
+    // What it reads.
+    let request = |id: AllocationId| Request::GetAllocation { key: id.to_string() };
+    let Ok(Answer::Allocation(found)) = node.call(&request(own), PATIENCE).await else { panic!("its own") };
+    assert_eq!(found.spec.env["SECRET"], "of n2");
+    for id in [foreign, AllocationId(Uuid::from_u128(1))] {
+        refused(&node, request(id)).await;
+        refused(&node, Request::Stale(Box::new(request(id)))).await;
+        refused(&node, Request::GetAllocation { key: id.to_string()[..4].to_owned() }).await;
+    }
+    let mut one = node.watch(&WatchRequest { allocations: WatchAllocations::One(foreign), ..WatchRequest::nothing() }).await.unwrap();
+    loop {
+        if let Change::Changes { changes, complete, .. } = one.next().await.unwrap() {
+            assert_eq!(told(changes), []);
+            if complete {
+                break;
+            }
+        }
+    }
+    // Services of the tenants whose work is here, whatever it asks for.
+    two.report(lattice_model::ReportItem::Prepared { allocation: own, epoch: found.epoch }).await;
+    for tenants in [None, Some(vec!["physics".to_owned(), "chemistry".to_owned()])] {
+        let Ok(Answer::Services { services, .. }) = node.call(&Request::ListServices { tenants }, PATIENCE).await else {
+            panic!("its own")
+        };
+        assert_eq!(services.iter().map(|s| s.tenant.as_str()).collect::<Vec<_>>(), ["chemistry"]);
+    }
+
+    // What it writes: nothing of another node or another's work, no invented people, no second line, not more than fits.
+    let good = access(owner(), own, Some("n2"));
+    let person = |name: &str, uid| Principal { name: name.into(), uid, gid: 0, groups: vec![] };
+    for bad in [
+        Access { node: Some("n1".parse().unwrap()), ..good.clone() },
+        Access { allocation: Some(foreign), ..good.clone() },
+        Access { allocation: None, ..good.clone() },
+        Access { kind: AccessKind::AuditExported, ..good.clone() },
+    ] {
+        refused(&node, Request::RecordAccess(bad)).await;
+    }
+    for bad in [
+        Access { by: person("bob", 1001), ..good.clone() },
+        Access { by: person("bob", 0), ..good.clone() },
+        Access { by: person("alice", 1001), ..good.clone() },
+        Access { by: person("alice\nroot", 1000), ..good.clone() },
+        Access { by: person(&"a".repeat(3 << 20), 1000), ..good.clone() },
+        Access { detail: "a\nb".into(), ..good.clone() },
+        Access { detail: "x".repeat(TEXT_BYTES_MAX + 1), ..good.clone() },
+    ] {
+        let answer = node.call(&Request::RecordAccess(bad), PATIENCE).await;
+        assert!(matches!(answer, Err(CallError::Refused(Refusal::Malformed { .. } | Refusal::TooLarge { .. }))), "{answer:?}");
+    }
+    for good in [good, access(root(), own, None), Access { detail: "x".repeat(TEXT_BYTES_MAX), ..access(root(), own, Some("n2")) }] {
+        node.call(&Request::RecordAccess(good), PATIENCE).await.unwrap();
+    }
+    let records = find(
+        &api,
+        AuditFilter { node: Some("n2".parse().unwrap()), actions: vec![lattice_model::AuditAction::LogsRead], ..AuditFilter::default() },
+    )
+    .await;
+    assert_eq!(records.iter().map(|r| r.actor.as_str()).collect::<Vec<_>>(), ["alice", "root", "root"]);
+    assert!(records.iter().all(|r| r.detail.starts_with("at n2: ") && r.allocation == Some(own)), "{records:?}");
+    member.stop().await;
+}
