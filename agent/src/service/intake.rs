@@ -11,7 +11,7 @@
 
 use super::connections::Peer;
 use crate::checkpoint::said;
-use crate::places::{Place, Places};
+use crate::places::Places;
 use crate::user_shares::UserShares;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use lattice_model::spec::{SCRIPT_BYTES_MAX, SPEC_BYTES_MAX};

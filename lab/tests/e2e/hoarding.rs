@@ -250,13 +250,23 @@ fn silent(w: &World) {
     }
 }
 
+/// Ends the attack with its test, well or not.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn slow_scrapes(w: &World) {
     const SLOW: usize = 110;
     let cluster = w.cluster();
     for address in [&cluster.nodes[0].metrics, &cluster.members[0].metrics] {
         let stop = AtomicBool::new(false);
+        let mut slow: Vec<_> = (0..SLOW).map(|_| TcpStream::connect(address).unwrap()).collect();
         std::thread::scope(|scope| {
-            let mut slow: Vec<_> = (0..SLOW).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let _stops = StopOnDrop(&stop);
             scope.spawn(|| {
                 let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: ";
                 for at in 0.. {
@@ -286,13 +296,9 @@ fn slow_scrapes(w: &World) {
                 let mut page = String::new();
                 let read = scrape.read_to_string(&mut page);
                 slowest = slowest.max(began.elapsed());
-                if read.is_err() || !page.starts_with("HTTP/1.1 200") {
-                    stop.store(true, Ordering::Relaxed);
-                    panic!("{address}: {read:?} {page:.80}");
-                }
+                assert!(read.is_ok() && page.starts_with("HTTP/1.1 200"), "{address}: {read:?} {page:.80}");
                 std::thread::sleep(Duration::from_millis(100));
             }
-            stop.store(true, Ordering::Relaxed);
             assert!(slowest < Duration::from_secs(2), "{address}: a scrape took {slowest:?}");
         });
     }
