@@ -2,12 +2,12 @@
 
 use crate::disk;
 use lattice_model::{Image, Principal};
-use lattice_node::image_cache::{UnusedImage, images_to_remove};
+use lattice_node::image_cache::{IncomingImage, UnusedImage, images_to_remove};
 use lattice_runtime::image::{self, Admitted, HeldImage, ImageError, NoRoom, cache};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Cloneable; all clones are one. Its methods block.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl ImageCache {
 
     /// See [`image::admit`]. Images that nobody uses make room for it.
     pub fn admit(&self, owner: &Principal, wanted: &Image, cancelled: &AtomicBool) -> Result<Admitted, ImageError> {
-        image::admit(&self.0.dir, owner, wanted, cancelled, |bytes| self.make_room(bytes))
+        image::admit(&self.0.dir, owner, wanted, cancelled, |bytes| self.make_room(IncomingImage { uid: owner.uid, bytes }))
     }
 
     /// Keeps the image of work that runs already.
@@ -49,11 +49,11 @@ impl ImageCache {
 
     /// Removes what nobody uses while it is too much, or too little of the disk is free.
     pub fn tidy(&self) {
-        let nothing_comes = self.make_room(0);
+        let nothing_comes = self.make_room(IncomingImage { uid: 0, bytes: 0 });
         debug_assert!(nothing_comes.is_ok(), "nothing always fits");
     }
 
-    fn make_room(&self, incoming_bytes: u64) -> Result<(), NoRoom> {
+    fn make_room(&self, incoming: IncomingImage) -> Result<(), NoRoom> {
         let _one_at_a_time = self.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
         let looked = cache::unused(&self.0.dir).and_then(|unused| Ok((unused, disk::space(&self.0.dir)?)));
         let (unused, disk) = match looked {
@@ -65,7 +65,7 @@ impl ImageCache {
             }
         };
         let weighed: Vec<UnusedImage> = unused.iter().map(weigh).collect();
-        let removed = images_to_remove(&weighed, disk, self.0.unused_bytes_max, incoming_bytes);
+        let removed = images_to_remove(&weighed, disk, self.0.unused_bytes_max, incoming, milliseconds(SystemTime::now()));
         for at in removed.map_err(|too_large| NoRoom { bytes_max: too_large.bytes_max })? {
             let image = &unused[at];
             match cache::remove_unused(&image.path) {
@@ -80,6 +80,9 @@ impl ImageCache {
 }
 
 fn weigh(image: &cache::UnusedImage) -> UnusedImage {
-    let last_used = image.last_used.duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnusedImage { bytes: image.bytes, last_used_ms: u64::try_from(last_used.as_millis()).unwrap_or(u64::MAX) }
+    UnusedImage { uid: image.uid, bytes: image.bytes, last_used_ms: milliseconds(image.last_used) }
+}
+
+fn milliseconds(at: SystemTime) -> u64 {
+    u64::try_from(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }

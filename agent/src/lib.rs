@@ -89,6 +89,7 @@ mod traces;
 mod troubles;
 mod unheard;
 mod unsupported;
+mod user_shares;
 mod wipe;
 mod words;
 
@@ -153,6 +154,8 @@ use tokio_util::task::TaskTracker;
 
 /// Images read at once for submissions.
 const DIGESTS: usize = 4;
+/// How many of them may be one user's.
+const DIGESTS_OF_ONE_USER: usize = 2;
 /// Events waiting for the driver.
 const EVENTS: usize = 1024;
 /// How long the service manager waits for shims that do not answer before it hears that the agent is ready.
@@ -430,6 +433,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         degraded: Arc::new(degraded),
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
+        own_digests: user_shares::UserShares::new(DIGESTS_OF_ONE_USER),
         submitted: service::Submitted::default(),
         heads: service::Heads::default(),
         watches: Places::default(),

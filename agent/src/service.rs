@@ -15,6 +15,7 @@ mod diagnosing;
 mod facts;
 mod feeding;
 mod gossiping;
+mod intake;
 mod isolation;
 mod launching;
 mod leases;
@@ -40,7 +41,6 @@ pub use requests::Requests;
 pub use usage::tail as stored_tail;
 pub use watching::Heads;
 
-use crate::checkpoint::said;
 use crate::cluster::Cluster;
 use crate::config::WorkMay;
 use crate::context::Shared;
@@ -48,6 +48,8 @@ use crate::membership::Membership;
 use crate::places::Places;
 use crate::placing::Placing;
 use crate::session::SessionState;
+use crate::user_shares::UserShares;
+use intake::Intake;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
@@ -90,6 +92,8 @@ pub struct Api {
     pub started_at: Timestamp,
     /// How many images may be read at once for their digests: reading takes as long as the image is large.
     pub digests: Arc<Semaphore>,
+    /// How many of them each user's may be.
+    pub own_digests: UserShares,
     /// What was submitted here a moment ago.
     pub submitted: Submitted,
     /// Heads of allocations that are followed here.
@@ -125,25 +129,31 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves until `stop`; calls are counted in `requests`.
+/// Bytes of one call's request that the handler has not asked for yet.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// The same of all calls of a connection.
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Calls of one connection at once.
+const CALLS_PER_CONNECTION: u32 = 128;
+/// Bytes of a call's headers.
+const HEADER_BYTES_MAX: u32 = 8 << 10;
+
+/// Serves until `stop`; calls are counted in `requests`. What callers may send is bounded by [`intake`].
 pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
-    let most = MESSAGE_BYTES_MAX;
+    let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
     tonic::transport::Server::builder()
-        .concurrency_limit_per_connection(256)
-        .add_service(
-            requests.count(AllocationServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)),
-        )
-        .add_service(requests.count(
-            ApplicationServiceServer::new(api.clone()).max_decoding_message_size(said::MESSAGE_BYTES_MAX).max_encoding_message_size(most),
-        ))
-        .add_service(requests.count(NodeServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
-        .add_service(requests.count(LeaseServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
-        .add_service(requests.count(SessionServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
-        .add_service(
-            requests.count(VClusterServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)),
-        )
-        .add_service(requests.count(WatchServiceServer::new(api.clone()).max_decoding_message_size(most).max_encoding_message_size(most)))
-        .add_service(requests.count(AdminServiceServer::new(api).max_decoding_message_size(most).max_encoding_message_size(most)))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(CALLS_PER_CONNECTION)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .add_service(intake.bound(requests.count(AllocationServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(ApplicationServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(NodeServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(LeaseServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(SessionServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
         .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
         .await
 }

@@ -1,10 +1,14 @@
-//! Which images leave a node's cache: those that nobody has used for longest, where their number of bytes or the disk asks
-//! for it. Images in use are not weighed: they stay.
+//! Which images leave a node's cache, where their number of bytes or the disk asks for it: first those that nobody has used
+//! for a day, then those of the user who has most of the cache, each time those that nobody has used for longest. Whoever
+//! brings many images removes their own ones, not those of others. Images in use are not weighed: they stay.
 //!
 //! ```text
 //!   disk: | everything else | images in use | unused images ≤ limit | free ≥ reserve |
-//!                                             └── the oldest go first
+//!                                             └── unused for a day ▶ of who has most
 //! ```
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// How much of the disk images leave free, unless [`RESERVE_BYTES_MAX`] is less.
 const RESERVE_PART: u64 = 5;
@@ -15,9 +19,14 @@ const FLOOR_PART: u64 = 10;
 /// The same in bytes: 64 MiB.
 const FLOOR_BYTES_MAX: u64 = 64 << 20;
 
+/// An image that was not used for so long goes before others, whoever brought it: a day, in milliseconds.
+const UNUSED_MS_MAX: u64 = 24 * 3600 * 1000;
+
 /// An image that nobody uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedImage {
+    /// Who brought it.
+    pub uid: u32,
     /// Bytes that its removal frees.
     pub bytes: u64,
     /// When it was used last, in milliseconds since some moment.
@@ -33,6 +42,15 @@ pub struct CacheDisk {
     pub free_bytes: u64,
 }
 
+/// An image that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IncomingImage {
+    /// Who brings it.
+    pub uid: u32,
+    /// Bytes that it takes; 0: none comes.
+    pub bytes: u64,
+}
+
 /// That an image does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageTooLarge {
@@ -40,33 +58,42 @@ pub struct ImageTooLarge {
     pub bytes_max: u64,
 }
 
-/// Those of `unused` that are to be removed, by their place there, before an image of `incoming_bytes` comes (0: none does).
-/// What stays has at most `unused_bytes_max`; 0: half of the disk. Nothing is removed for an image that does not fit.
+/// Those of `unused` that are to be removed, by their place there and in their order, before an image comes. What stays has
+/// at most `unused_bytes_max`; 0: half of the disk. Nothing is removed for an image that does not fit.
 pub fn images_to_remove(
     unused: &[UnusedImage],
     disk: CacheDisk,
     unused_bytes_max: u64,
-    incoming_bytes: u64,
+    incoming: IncomingImage,
+    now_ms: u64,
 ) -> Result<Vec<usize>, ImageTooLarge> {
     let mut unused_bytes = unused.iter().fold(0, |sum: u64, image| sum.saturating_add(image.bytes));
     let mut free_bytes = disk.free_bytes;
     let floor = FLOOR_BYTES_MAX.min(disk.size_bytes / FLOOR_PART);
     let bytes_max = free_bytes.saturating_add(unused_bytes).saturating_sub(floor);
-    if incoming_bytes > bytes_max {
+    if incoming.bytes > bytes_max {
         return Err(ImageTooLarge { bytes_max });
     }
     let limit = if unused_bytes_max == 0 { disk.size_bytes / 2 } else { unused_bytes_max };
-    let wanted_free = RESERVE_BYTES_MAX.min(disk.size_bytes / RESERVE_PART).saturating_add(incoming_bytes);
+    let wanted_free = RESERVE_BYTES_MAX.min(disk.size_bytes / RESERVE_PART).saturating_add(incoming.bytes);
     let mut by_use: Vec<usize> = (0..unused.len()).collect();
     by_use.sort_by_key(|at| (unused[*at].last_used_ms, *at));
+    let mut by_user: BTreeMap<u32, u64> = BTreeMap::from([(incoming.uid, incoming.bytes)]);
+    for image in unused {
+        let bytes = by_user.entry(image.uid).or_default();
+        *bytes = bytes.saturating_add(image.bytes);
+    }
     let mut removed = Vec::new();
-    for at in by_use {
-        if unused_bytes <= limit && free_bytes >= wanted_free {
-            break;
-        }
-        unused_bytes -= unused[at].bytes.min(unused_bytes);
-        free_bytes = free_bytes.saturating_add(unused[at].bytes);
-        removed.push(at);
+    while unused_bytes > limit || free_bytes < wanted_free {
+        let of_whom_has_most = |at: &&usize| (by_user[&unused[**at].uid], Reverse(unused[**at].last_used_ms), Reverse(**at));
+        let is_old = |at: &&usize| unused[**at].last_used_ms.saturating_add(UNUSED_MS_MAX) < now_ms;
+        let Some(&next) = by_use.first().filter(is_old).or_else(|| by_use.iter().max_by_key(of_whom_has_most)) else { break };
+        let image = unused[next];
+        by_use.retain(|at| *at != next);
+        by_user.entry(image.uid).and_modify(|bytes| *bytes = bytes.saturating_sub(image.bytes));
+        unused_bytes = unused_bytes.saturating_sub(image.bytes);
+        free_bytes = free_bytes.saturating_add(image.bytes);
+        removed.push(next);
     }
     Ok(removed)
 }
@@ -79,12 +106,13 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn images(images: &[(u64, u64)]) -> Vec<UnusedImage> {
-        images.iter().map(|(mib, last_used_ms)| UnusedImage { bytes: mib * MIB, last_used_ms: *last_used_ms }).collect()
+        images.iter().map(|(mib, last_used_ms)| UnusedImage { uid: 1, bytes: mib * MIB, last_used_ms: *last_used_ms }).collect()
     }
 
     fn remove(unused: &[(u64, u64)], (size, free): (u64, u64), limit: u64, incoming: u64) -> Result<Vec<usize>, u64> {
         let disk = CacheDisk { size_bytes: size * MIB, free_bytes: free * MIB };
-        images_to_remove(&images(unused), disk, limit * MIB, incoming * MIB).map_err(|too_large| too_large.bytes_max / MIB)
+        let incoming = IncomingImage { uid: 1, bytes: incoming * MIB };
+        images_to_remove(&images(unused), disk, limit * MIB, incoming, 0).map_err(|too_large| too_large.bytes_max / MIB)
     }
 
     #[test]
@@ -106,23 +134,48 @@ mod tests {
         assert_eq!(remove(&[(8, 1)], (100, 20), 0, u64::MAX / MIB), Err(18));
     }
 
+    #[test]
+    fn who_brings_many_images_removes_their_own_and_what_nobody_used_for_a_day() {
+        let image = |uid, mib: u64, last_used_ms| UnusedImage { uid, bytes: mib * MIB, last_used_ms };
+        let disk = CacheDisk { size_bytes: 100 * MIB, free_bytes: 28 * MIB };
+        let remove = |unused: &[UnusedImage], uid, mib: u64, now_ms| {
+            images_to_remove(unused, disk, 0, IncomingImage { uid, bytes: mib * MIB }, now_ms)
+        };
+        let unused = [image(7, 8, 10), image(8, 8, 20), image(8, 8, 30), image(8, 8, 40)];
+        assert_eq!(remove(&unused, 8, 16, 50), Ok(vec![1]), "the oldest one of the user who has more");
+        assert_eq!(remove(&unused, 9, 40, 50), Ok(vec![1, 2, 3, 0]), "all, where it must be");
+        assert_eq!(remove(&unused, 8, 16, 20 + UNUSED_MS_MAX), Ok(vec![0]), "nobody used it for a day");
+    }
+
     proptest! {
         #[test]
         fn what_stays_keeps_the_limit_and_the_reserve_or_nothing_stays(
-            unused in prop::collection::vec((0..50u64, 0..9u64), 0..12),
+            unused in prop::collection::vec((0..3u32, 0..50u64, 0..9u64), 0..12),
             (size, free) in (1..500u64).prop_flat_map(|size| (Just(size), 0..=size)),
             limit in 0..200u64,
             incoming in 0..200u64,
         ) {
-            let Ok(removed) = remove(&unused, (size, free), limit, incoming) else { return Ok(()) };
-            let bytes = |at: &usize| unused[*at].0;
+            let images: Vec<_> =
+                unused.iter().map(|(uid, mib, at)| UnusedImage { uid: *uid, bytes: mib * MIB, last_used_ms: *at }).collect();
+            let disk = CacheDisk { size_bytes: size * MIB, free_bytes: free * MIB };
+            let coming = IncomingImage { uid: 9, bytes: incoming * MIB };
+            let Ok(removed) = images_to_remove(&images, disk, limit * MIB, coming, 0) else { return Ok(()) };
+            let bytes = |at: &usize| unused[*at].1;
             let stays: Vec<usize> = (0..unused.len()).filter(|at| !removed.contains(at)).collect();
             let freed = free + removed.iter().map(bytes).sum::<u64>();
             let limit = if limit == 0 { size * MIB / 2 } else { limit * MIB };
             let is_well = |stays: u64, free: u64| stays * MIB <= limit && free * MIB >= size * MIB / RESERVE_PART + incoming * MIB;
             let stays_bytes = stays.iter().map(bytes).sum::<u64>();
             prop_assert!(stays.is_empty() || is_well(stays_bytes, freed));
-            prop_assert!(stays.iter().all(|s| removed.iter().all(|r| unused[*r].1 <= unused[*s].1)), "by their last use");
+            let is_older = |r: &usize, s: &usize| unused[*r].0 != unused[*s].0 || unused[*r].2 <= unused[*s].2;
+            prop_assert!(stays.iter().all(|s| removed.iter().all(|r| is_older(r, s))), "each user's by their last use");
+            let left = |uid: u32| stays.iter().filter(|at| unused[**at].0 == uid).map(bytes).sum::<u64>();
+            for lost in &removed {
+                // The last one that the user lost: nobody had more then.
+                let uid = unused[*lost].0;
+                let last = removed.iter().rfind(|at| unused[**at].0 == uid).map_or(0, bytes);
+                prop_assert!(stays.iter().all(|at| left(unused[*at].0) <= left(uid) + last), "of who has most");
+            }
             if let Some(last) = removed.last() {
                 prop_assert!(!is_well(stays_bytes + bytes(last), freed - bytes(last)), "the last one had to go");
             }

@@ -531,6 +531,7 @@ fn find(places: &Places) -> Result<Found, TlsError> {
             pem
         }
         (Ok(pem), _) => pem,
+        (Err(error @ TlsError::Open { .. }), _) => return Err(error),
         (Err(_), Some(kept)) => {
             let material = Material::new(ClientTls { ca: kept.ca, cert: kept.cert, key: kept.key })?;
             return Ok(Found { material, instead_of: kept.instead_of });

@@ -3,7 +3,7 @@
 use crate::identity::{CallerError, Role};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -39,6 +39,8 @@ pub enum TlsError {
         #[source]
         source: tonic::transport::Error,
     },
+    #[error("{}: others can read the certificate's key (mode {mode:o}); chmod 600, and issue another one where somebody may have read it", path.display())]
+    Open { path: PathBuf, mode: u32 },
     #[error("the {what} cannot be used: {why}")]
     Pem { what: &'static str, why: String },
     #[error("certificate, key or authority cannot be used")]
@@ -64,8 +66,13 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads all three.
+    /// Reads all three. A key that its group or others may read is refused.
     pub fn read(&self) -> Result<ClientTls, TlsError> {
+        let about = std::fs::metadata(&self.key).map_err(|source| TlsError::Read { path: self.key.clone(), source })?;
+        let mode = about.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(TlsError::Open { path: self.key.clone(), mode });
+        }
         let read = |path: &PathBuf| std::fs::read_to_string(path).map_err(|source| TlsError::Read { path: path.clone(), source });
         Ok(ClientTls { ca: read(&self.ca)?, cert: read(&self.cert)?, key: read(&self.key)? })
     }

@@ -3,7 +3,7 @@
 //! The file is opened with the *user's* rights, so nobody reads through us what they could not read themselves, then
 //! copied and hashed in one pass. What is mounted is the copy: nothing the user does to the file afterwards reaches
 //! the kernel's file system code. The digest is checked at this entry, not at each mount: only root writes here.
-//! What nobody uses may be removed again ([`cache`]).
+//! What nobody uses may be removed again ([`cache`]). Zeros become holes of the copy: it has no more real blocks than the file.
 
 pub mod cache;
 
@@ -17,8 +17,8 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
@@ -27,6 +27,10 @@ use thiserror::Error;
 const MAGIC: &[u8; 4] = b"hsqs";
 /// Read, hashed and written at a time, in bytes.
 const CHUNK_BYTES: usize = 1 << 20;
+/// So many zeros, at a multiple of so many bytes, are a hole of the copy.
+const HOLE_BYTES: usize = 4096;
+/// Room that is asked for at once when an image has more than its file said, in bytes.
+const ROOM_STEP_BYTES: u64 = 64 << 20;
 
 /// Why an image is not taken.
 #[derive(Debug, Error)]
@@ -123,7 +127,8 @@ pub struct Admitted {
 
 /// Brings `image` into `cache` (made with mode 0700 where it is missing). Blocks for the whole copy. Any number may
 /// do this at once, in any number of processes: the first copies, the others wait for it. Ends at the next piece of the
-/// copy once `cancelled` is set, and leaves nothing of it. `make_room` is asked before a copy, with the image's bytes.
+/// copy once `cancelled` is set, and leaves nothing of it. `make_room` is asked before a copy, with the bytes
+/// that the image's file really has, and again where that was not all.
 pub fn admit(
     cache: &Path,
     principal: &Principal,
@@ -151,7 +156,7 @@ pub fn admit(
             return Ok(Admitted { held, copied });
         }
         // Not there, or removed again before it was held.
-        copied |= copy_in(cache, &mut source, image, cancelled, &make_room, &io_error)?;
+        copied |= copy_in(cache, &mut source, principal.uid, image, cancelled, &make_room, &io_error)?;
     }
 }
 
@@ -159,6 +164,7 @@ pub fn admit(
 fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     cache: &Path,
     source: &mut File,
+    uid: u32,
     image: &Image,
     cancelled: &AtomicBool,
     make_room: &impl Fn(u64) -> Result<(), NoRoom>,
@@ -190,8 +196,10 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
         let _ = fs::remove_file(&part_path);
         return Ok(false);
     }
-    let copied = room_for(source, image, cache, make_room).and_then(|()| {
-        copy_verified(source, &part, image, cancelled)?;
+    let has_room = |bytes| make_room(bytes).map_err(|no_room| no_room.of(&image.path, cache, bytes));
+    let copied = copy_verified(source, &part, image, cancelled, &has_room).and_then(|()| {
+        // Whose share of the cache it is (`cache`). Where it cannot be noted, it is root's.
+        let _ = fchown(&part, None, Some(uid));
         part.set_permissions(Permissions::from_mode(0o400)).map_err(|e| ("closing the copy", e))?;
         part.sync_all().map_err(|e| ("writing the copy to disk", e))?;
         failpoint::pass(Point::ImageCopied);
@@ -211,15 +219,10 @@ fn copy_in<E: FnOnce(io::Error) -> ImageError>(
     }
 }
 
-fn room_for(source: &File, image: &Image, cache: &Path, make_room: &impl Fn(u64) -> Result<(), NoRoom>) -> Result<(), CopyFailure> {
-    let bytes = source.metadata().map_err(|e| ("looking at it", e))?.len();
-    make_room(bytes).map_err(|no_room| CopyFailure::Refused(no_room.of(&image.path, cache, bytes)))
-}
-
-/// SHA-256 of a user's image, read with the user's rights: 64 hexadecimal digits in lower case.
-pub fn digest_as(principal: &Principal, path: &Path) -> Result<String, ImageError> {
+/// SHA-256 of a user's image, read with the user's rights until `cancelled`: 64 hexadecimal digits in lower case.
+pub fn digest_as(principal: &Principal, path: &Path, cancelled: &AtomicBool) -> Result<String, ImageError> {
     let mut source = open_as(principal, path)?;
-    let digest = pour(&mut source, &mut io::sink(), path, &AtomicBool::new(false));
+    let digest = pour(&mut source, path, cancelled, |_| Ok(()));
     digest.map_err(|failure| match failure {
         CopyFailure::Io(doing, source) => ImageError::Io { path: path.to_owned(), doing, source },
         CopyFailure::Refused(error) => error,
@@ -237,12 +240,23 @@ impl From<(&'static str, io::Error)> for CopyFailure {
     }
 }
 
-fn copy_verified(source: &mut File, mut part: &File, image: &Image, cancelled: &AtomicBool) -> Result<(), CopyFailure> {
+fn copy_verified(
+    source: &mut File,
+    part: &File,
+    image: &Image,
+    cancelled: &AtomicBool,
+    make_room: &dyn Fn(u64) -> Result<(), ImageError>,
+) -> Result<(), CopyFailure> {
     // What a killed predecessor left.
     part.set_len(0).map_err(|e| ("emptying the copy", e))?;
-    part.rewind().map_err(|e| ("emptying the copy", e))?;
     source.rewind().map_err(|e| ("reading it", e))?;
-    let got = pour(source, &mut part, &image.path, cancelled)?;
+    let about = source.metadata().map_err(|e| ("looking at it", e))?;
+    // What a sparse file really has; more only where its file system compresses it, or it is written to meanwhile.
+    let first = about.len().min(about.blocks().saturating_mul(512));
+    make_room(first).map_err(CopyFailure::Refused)?;
+    let mut copy = SparseCopy { part, source_len: about.len(), len: 0, written: 0, reserved: first, make_room };
+    let got = pour(source, &image.path, cancelled, |chunk| copy.add(chunk))?;
+    part.set_len(copy.len).map_err(|e| ("copying it", e))?;
     if got != image.sha256 {
         let (path, want) = (image.path.clone(), image.sha256.clone());
         return Err(CopyFailure::Refused(ImageError::WrongDigest { path, want, got }));
@@ -250,32 +264,75 @@ fn copy_verified(source: &mut File, mut part: &File, image: &Image, cancelled: &
     Ok(())
 }
 
-/// Reads `source` to its end into `sink`; its SHA-256. Refuses what does not begin as a SquashFS.
-fn pour(source: &mut File, sink: &mut dyn Write, path: &Path, cancelled: &AtomicBool) -> Result<String, CopyFailure> {
+/// A copy whose blocks of zeros are holes.
+struct SparseCopy<'a> {
+    part: &'a File,
+    /// Bytes of the image as its file began, holes included.
+    source_len: u64,
+    /// Bytes so far, holes included.
+    len: u64,
+    /// Bytes without holes.
+    written: u64,
+    /// Bytes for which there is room in the cache.
+    reserved: u64,
+    make_room: &'a dyn Fn(u64) -> Result<(), ImageError>,
+}
+
+impl SparseCopy<'_> {
+    /// Adds bytes at the end. What is left out there is a hole once the copy has its length.
+    fn add(&mut self, chunk: &[u8]) -> Result<(), CopyFailure> {
+        const ZEROS: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
+        let is_zero = |block: &&[u8]| **block == ZEROS[..block.len()];
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let hole: usize = rest.chunks(HOLE_BYTES).take_while(is_zero).map(<[u8]>::len).sum();
+            let data: usize = rest[hole..].chunks(HOLE_BYTES).take_while(|block| !is_zero(block)).map(<[u8]>::len).sum();
+            self.written += data as u64;
+            while self.written > self.reserved {
+                let step = self.source_len.saturating_sub(self.reserved).clamp(CHUNK_BYTES as u64, ROOM_STEP_BYTES);
+                (self.make_room)(step).map_err(CopyFailure::Refused)?;
+                self.reserved += step;
+            }
+            self.part.write_all_at(&rest[hole..hole + data], self.len + hole as u64).map_err(|e| ("copying it", e))?;
+            self.len += (hole + data) as u64;
+            rest = &rest[hole + data..];
+        }
+        Ok(())
+    }
+}
+
+/// Reads `source` to its end, and gives each piece to `copy`; its SHA-256. Refuses what does not begin as a SquashFS.
+fn pour(
+    source: &mut File,
+    path: &Path,
+    cancelled: &AtomicBool,
+    mut copy: impl FnMut(&[u8]) -> Result<(), CopyFailure>,
+) -> Result<String, CopyFailure> {
     let mut hash = Sha256::new();
     let mut chunk = vec![0; CHUNK_BYTES];
-    let mut magic = [0; 4];
-    let not_an_image = || CopyFailure::Refused(ImageError::NotAnImage { path: path.to_owned(), why: "it is not a SquashFS image" });
-    match source.read_exact(&mut magic) {
-        Ok(()) if &magic == MAGIC => {}
-        Ok(()) => return Err(not_an_image()),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(not_an_image()),
-        Err(error) => return Err(CopyFailure::Io("reading it", error)),
-    }
-    hash.update(magic);
-    sink.write_all(&magic).map_err(|e| ("copying it", e))?;
+    let mut has_begun = false;
     loop {
-        if cancelled.load(Ordering::Relaxed) {
-            return Err(CopyFailure::Refused(ImageError::Cancelled { path: path.to_owned() }));
+        let mut got = 0;
+        while got < chunk.len() {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(CopyFailure::Refused(ImageError::Cancelled { path: path.to_owned() }));
+            }
+            match source.read(&mut chunk[got..]) {
+                Ok(0) => break,
+                Ok(n) => got += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(CopyFailure::Io("reading it", error)),
+            }
         }
-        let n = match source.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(CopyFailure::Io("reading it", error)),
-        };
-        hash.update(&chunk[..n]);
-        sink.write_all(&chunk[..n]).map_err(|e| ("copying it", e))?;
+        if !has_begun && !chunk[..got].starts_with(MAGIC) {
+            return Err(CopyFailure::Refused(ImageError::NotAnImage { path: path.to_owned(), why: "it is not a SquashFS image" }));
+        }
+        has_begun = true;
+        hash.update(&chunk[..got]);
+        copy(&chunk[..got])?;
+        if got < chunk.len() {
+            break;
+        }
     }
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

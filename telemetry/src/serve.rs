@@ -1,6 +1,7 @@
 //! `GET /metrics` over HTTP, and `GET /healthz` for who only wants to know whether the process can serve: 200, or 503 with the reason.
 //!
-//! A scraper connects, asks once, is answered and closed: there is no connection to keep, and a few at a time are enough. What it may
+//! A scraper connects, asks once, is answered and closed: there is no connection to keep. Where there are too many, the oldest one of
+//! the address that has most is closed: whoever asks at once is served, however many others hold theirs open. What a scraper may
 //! see depends on the token that it shows (`Authorization: Bearer …`): without one, the process and its node; with the right one,
 //! each allocation as well. A wrong one is refused.
 //!
@@ -16,9 +17,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,8 +31,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once; more wait to be accepted.
-const AT_ONCE: usize = 8;
+/// Connections at once; for one more, an older one is closed.
+const CONNECTIONS_MAX: usize = 64;
 /// How long one may take, with its answer.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
 /// How long until it has asked.
@@ -87,27 +90,73 @@ impl Token {
 
 /// Serves until `stop`.
 pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, ready: Ready, stop: CancellationToken) {
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let open = OpenConnections::default();
     let pages = Pages::new(telling);
     loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let Some((place, accepted)) = stop.run_until_cancelled(next).await else { return };
-        let (Ok(place), Ok((stream, _))) = (place, accepted) else {
+        let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
+        let Ok((stream, from)) = accepted else {
             // Out of descriptors, for one: what is open ends, and then there are some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
+        let place = open.add(from.ip());
         let (pages, token, ready) = (pages.clone(), token.clone(), Arc::clone(&ready));
         tokio::spawn(async move {
-            let answered = tokio::time::timeout(CONNECTION_MAX, connection(pages, stream, token, ready)).await;
-            if !matches!(answered, Ok(Ok(()))) {
-                tracing::debug!("a connection for metrics ended badly, or took too long");
+            let answering = tokio::time::timeout(CONNECTION_MAX, connection(pages, stream, token, ready));
+            let answered = place.closed.run_until_cancelled(answering).await;
+            if !matches!(answered, Some(Ok(Ok(())))) {
+                tracing::debug!("a connection for metrics ended badly, took too long, or was closed for another one");
             }
             drop(place);
         });
+    }
+}
+
+/// The connections that are open, by their age. Cloneable; all clones are one.
+#[derive(Clone, Default)]
+struct OpenConnections(Arc<Mutex<BTreeMap<u64, (IpAddr, CancellationToken)>>>);
+
+/// One of them; it is open no more when this is dropped.
+struct OpenConnection {
+    number: u64,
+    /// Where it is to end for another one.
+    closed: CancellationToken,
+    open: OpenConnections,
+}
+
+impl OpenConnections {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (IpAddr, CancellationToken)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more; where they are too many, another one is told to end.
+    fn add(&self, from: IpAddr) -> OpenConnection {
+        let mut all = self.all();
+        if all.len() >= CONNECTIONS_MAX {
+            let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+            for (address, _) in all.values() {
+                *counts.entry(*address).or_default() += 1;
+            }
+            let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(address, _)| address);
+            let oldest = all.iter().find(|(_, (address, _))| Some(*address) == most).map(|(number, _)| *number);
+            if let Some((_, closed)) = oldest.and_then(|number| all.remove(&number)) {
+                closed.cancel();
+            }
+        }
+        let number = all.last_key_value().map_or(0, |(number, _)| number + 1);
+        let closed = CancellationToken::new();
+        all.insert(number, (from, closed.clone()));
+        OpenConnection { number, closed, open: self.clone() }
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        // A newer one has its number only where this one was taken out already, as the newest.
+        let mut all = self.open.all();
+        if !self.closed.is_cancelled() {
+            all.remove(&self.number);
+        }
     }
 }
 
@@ -329,13 +378,13 @@ mod tests {
         let telling = Telling::new("agent", Vec::new(), vec![Box::new(Slow(Arc::clone(&gathered)))]);
         let stop = CancellationToken::new();
         let serving = tokio::spawn(run(telling, listener, None, is_ready(), stop.clone()));
-        // They take all places until their time is over.
+        // They take all places until others need them.
         let mut idle = Vec::new();
-        for _ in 0..AT_ONCE {
+        for _ in 0..CONNECTIONS_MAX {
             idle.push(TcpStream::connect(address).await.unwrap());
         }
         let began = Instant::now();
-        let asking: Vec<_> = (0..AT_ONCE).map(|_| tokio::spawn(ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"))).collect();
+        let asking: Vec<_> = (0..CONNECTIONS_MAX).map(|_| tokio::spawn(ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"))).collect();
         for asked in asking {
             assert!(asked.await.unwrap().starts_with("HTTP/1.1 200"));
         }
@@ -345,6 +394,18 @@ mod tests {
         assert!(took < CONNECTION_MAX, "those who say nothing kept the others out for {took:?}");
         stop.cancel();
         serving.await.unwrap();
+    }
+
+    #[test]
+    fn the_oldest_connection_of_the_address_with_most_makes_room() {
+        let (mine, others): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let open = OpenConnections::default();
+        let one = open.add(mine);
+        let many: Vec<_> = (0..CONNECTIONS_MAX).map(|_| open.add(others)).collect();
+        assert!(!one.closed.is_cancelled() && many[0].closed.is_cancelled() && !many[1].closed.is_cancelled());
+        assert_eq!(open.all().len(), CONNECTIONS_MAX);
+        drop(many);
+        assert_eq!(open.all().len(), 1, "those that were closed for others take nobody's number");
     }
 
     #[test]

@@ -21,8 +21,9 @@ use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Refusal, Request as As
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{AcquireError, mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -40,6 +41,16 @@ const LIST_MAX: u32 = 1000;
 /// Submissions that a watch which lags leaves noted, at most.
 const SUBMITTED_MAX: usize = 1024;
 
+/// Stops what reads an image when its caller is gone.
+#[derive(Default)]
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -56,11 +67,17 @@ impl AllocationService for Api {
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         if let Some(image) = image {
             let (user, path) = (owner.clone(), image.path.clone());
-            let turn = tokio::time::timeout(DIGEST_TURN, Arc::clone(&self.digests).acquire_owned()).await;
-            let turn = turn.map_err(|_| Status::unavailable("other users' images are being read; try again in a moment"))?;
+            let turn = async {
+                let own = self.own_digests.of(user.uid).acquire_owned().await?;
+                Ok::<_, AcquireError>((own, Arc::clone(&self.digests).acquire_owned().await?))
+            };
+            let turn = tokio::time::timeout(DIGEST_TURN, turn).await;
+            let turn = turn.map_err(|_| Status::unavailable("other images are being read on this node; try again in a moment"))?;
+            let reading = CancelOnDrop::default();
+            let cancelled = Arc::clone(&reading.0);
             let read = tokio::task::spawn_blocking(move || {
                 let _turn = turn;
-                lattice_runtime::image::digest_as(&user, &path)
+                lattice_runtime::image::digest_as(&user, &path, &cancelled)
             })
             .await;
             let read = read.map_err(|e| Status::internal(e.to_string()))?;

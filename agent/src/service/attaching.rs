@@ -20,7 +20,7 @@ const QUEUE: usize = 16;
 /// How long a caller may take to say what it wants.
 const START_WAIT: Duration = Duration::from_secs(5);
 /// Typed at once, in bytes.
-pub(super) const INPUT_BYTES_MAX: usize = 1024 * 1024;
+pub(super) const INPUT_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of the name of a kind of terminal.
 const TERM_BYTES_MAX: usize = 64;
 

@@ -1,4 +1,5 @@
-//! The socket's connections, so many of each user: anybody may connect, and nobody may take all descriptors.
+//! The socket's connections, so many of each user: anybody may connect, and nobody may take all descriptors. Who connects
+//! and says nothing is let go.
 
 use crate::places::{Place, Places};
 use nix::errno::Errno;
@@ -8,11 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
@@ -22,6 +24,10 @@ const OF_ONE_USER: usize = 128;
 const OF_ROOT: usize = 1024;
 /// After a connection that could not be taken (no descriptors, for one).
 const PAUSE: Duration = Duration::from_millis(50);
+/// What every HTTP/2 client sends at once: 24 bytes that name the protocol, and the head of its settings.
+const OPENING_BYTES: usize = 24 + 9;
+/// How long that may take.
+const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Connections as they come; those beyond a user's number are closed.
 pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
@@ -32,7 +38,8 @@ pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Co
                     let Ok(credentials) = stream.peer_cred() else { continue };
                     if let Some(place) = take(&places, credentials.uid()) {
                         let peer = Peer { credentials, process: Process::of(&stream) };
-                        return Some((Ok(Connection { stream, peer, _place: place }), (listener, places)));
+                        let opening = Some(Opening { left: OPENING_BYTES, until: Box::pin(sleep(OPENING_TIME_MAX)) });
+                        return Some((Ok(Connection { stream, peer, opening, _place: place }), (listener, places)));
                     }
                 }
                 Err(error) => {
@@ -95,7 +102,14 @@ impl Peer {
 pub(super) struct Connection {
     stream: UnixStream,
     peer: Peer,
+    opening: Option<Opening>,
     _place: Place,
+}
+
+/// What is still to come before it is a connection of HTTP/2.
+struct Opening {
+    left: usize,
+    until: Pin<Box<Sleep>>,
 }
 
 impl Connected for Connection {
@@ -108,7 +122,18 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let Some(opening) = &mut self.opening else { return read };
+        if read.is_pending() {
+            ready!(opening.until.as_mut().poll(cx));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        opening.left = opening.left.saturating_sub(buf.filled().len() - before);
+        if opening.left == 0 {
+            self.opening = None;
+        }
+        read
     }
 }
 

@@ -39,6 +39,7 @@ mod harness;
 mod hatch;
 mod health;
 mod histories;
+mod hoarding;
 mod hooks;
 mod hosts;
 mod hung;
@@ -104,6 +105,7 @@ fn main() -> ExitCode {
         lifecycle::trials(),
         uenv::trials(),
         image_cache::trials(),
+        hoarding::trials(),
         data::trials(),
         health::trials(),
         conformance::trials(),

@@ -3,6 +3,8 @@
 //! Whoever uses an image has a shared lock on its file: the agent from the admission on, and the loop device by which the
 //! image is mounted, since the lock belongs to the open file that the kernel keeps for the device. An image that can be
 //! locked exclusively is therefore used by nobody, also not by work of a former life of the agent.
+//!
+//! The number of a file's group is that of the user who brought it: its mode, 0400, gives the group nothing.
 
 use super::ImageError;
 use std::fs::{self, File, TryLockError};
@@ -31,6 +33,8 @@ impl HeldImage {
 pub struct UnusedImage {
     /// Where it lies.
     pub path: PathBuf,
+    /// Who brought it.
+    pub uid: u32,
     /// Bytes that its removal frees.
     pub bytes: u64,
     /// When it was admitted last, or was last seen in use.
@@ -95,7 +99,7 @@ pub fn unused(cache: &Path) -> io::Result<Vec<UnusedImage>> {
             if is_free(&file)? {
                 let metadata = file.metadata()?;
                 let bytes = metadata.blocks().saturating_mul(512);
-                found.push(UnusedImage { bytes, last_used: metadata.modified()?, path });
+                found.push(UnusedImage { uid: metadata.gid(), bytes, last_used: metadata.modified()?, path });
             } else {
                 note_use(&file);
             }

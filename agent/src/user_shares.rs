@@ -1,0 +1,43 @@
+//! A semaphore for each user: who takes too much waits for what is their own, and others do not.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+
+/// Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct UserShares {
+    permits: usize,
+    by_uid: Arc<Mutex<HashMap<u32, Arc<Semaphore>>>>,
+}
+
+impl UserShares {
+    /// Each user has so many permits.
+    pub fn new(permits: usize) -> Self {
+        Self { permits, by_uid: Arc::default() }
+    }
+
+    /// The user's own semaphore. Nothing is kept of users who hold no permit and wait for none.
+    pub fn of(&self, uid: u32) -> Arc<Semaphore> {
+        let mut by_uid = self.by_uid.lock().unwrap_or_else(PoisonError::into_inner);
+        by_uid.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+        Arc::clone(by_uid.entry(uid).or_insert_with(|| Arc::new(Semaphore::new(self.permits))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_users_share_is_nobody_elses_and_nothing_is_kept_of_who_left() {
+        let shares = UserShares::new(2);
+        let held = shares.of(1000).acquire_many_owned(2).await.unwrap();
+        assert!(shares.of(1000).try_acquire_owned().is_err());
+        assert!(shares.of(1001).try_acquire_owned().is_ok());
+        drop(held);
+        assert!(shares.of(1000).try_acquire_owned().is_ok());
+        let _ = shares.of(1002);
+        assert_eq!(shares.by_uid.lock().unwrap().len(), 1, "only who asked last");
+    }
+}
