@@ -26,6 +26,9 @@ const BURST_SECONDS: u64 = 100;
 /// Users with a bucket that is not full, before those are removed whose bucket is full by now.
 const BUCKETS_SWEEP_AT: usize = 256;
 
+/// Ended allocations of a user that are looked at for one of which nothing is left on a node.
+const LOOK_AT_ENDED_MAX: usize = 1000;
+
 /// Limits of each user and tenant. `None`: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -283,6 +286,13 @@ impl Counts {
     }
 }
 
+/// It is near the front, mostly.
+fn remove_from(ended: &mut VecDeque<AllocationId>, id: AllocationId) {
+    if let Some(place) = ended.iter().position(|there| *there == id) {
+        ended.remove(place);
+    }
+}
+
 fn script_of(spec: &AllocationSpec) -> Option<&Arc<str>> {
     match &spec.entrypoint {
         Entrypoint::Script { text, .. } => Some(text),
@@ -467,38 +477,49 @@ impl Ledger {
         let most = self.limits.users.user_history.map_or(usize::MAX, |most| most as usize);
         while self.counted(step).users.get(&uid).is_some_and(|user| user.ended.len() > most) && self.forget_oldest_of(step, uid) {}
         while self.ended.len() > ENDED_KEPT_MAX {
-            let Some(uid) = self.counted(step).longest_history() else { return };
-            if !self.forget_oldest_of(step, uid) {
-                return;
+            let longest = self.counted(step).longest_history();
+            if !longest.is_some_and(|uid| self.forget_oldest_of(step, uid)) {
+                break;
             }
         }
-        while let Some(uid) = self.ended.front().and_then(|oldest| self.is_old(*oldest, step.at)) {
-            if !self.forget_oldest_of(step, uid) {
-                return;
-            }
+        while let Some(oldest) = self.ended.front().copied().filter(|oldest| self.is_old(*oldest, step.at)) {
+            self.forget(step, oldest);
         }
     }
 
-    /// Whose it is, where it ended too long ago to be shown.
-    fn is_old(&self, id: AllocationId, now: Timestamp) -> Option<u32> {
-        let allocation = self.allocations.get(&id)?;
-        let is_old = allocation.ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS);
-        is_old.then_some(allocation.owner.uid)
+    /// Whether it ended too long ago to be shown.
+    fn is_old(&self, id: AllocationId, now: Timestamp) -> bool {
+        let ended_at = self.allocations.get(&id).and_then(|a| a.ended_at);
+        ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS)
     }
 
-    /// Whether there was one.
+    /// Whether a node has something of it still.
+    fn is_leaving(&self, id: AllocationId) -> bool {
+        let holds = |node| self.holdings(node).iter().any(|held| held.allocation == id);
+        self.allocations.get(&id).is_some_and(|a| a.nodes().any(holds))
+    }
+
+    /// Forgets the user's first to end of which nothing is left on a node. Whether there was one.
     fn forget_oldest_of(&mut self, step: &mut Step, uid: u32) -> bool {
-        let counted = self.counted(step);
-        let Some(user) = counted.users.get_mut(&uid) else { return false };
-        let Some(oldest) = user.ended.pop_front() else { return false };
-        self.note_before(step, oldest);
-        self.allocations.remove(&oldest);
-        // Each user's are in the same order in both lists.
-        if let Some(place) = self.ended.iter().position(|id| *id == oldest) {
-            self.ended.remove(place);
+        self.counted(step);
+        let user = self.user_usage.0.as_ref().and_then(|counted| counted.users.get(&uid));
+        let oldest = user.and_then(|user| user.ended.iter().take(LOOK_AT_ENDED_MAX).find(|id| !self.is_leaving(**id))).copied();
+        oldest.is_some_and(|oldest| {
+            self.forget(step, oldest);
+            true
+        })
+    }
+
+    fn forget(&mut self, step: &mut Step, id: AllocationId) {
+        self.note_before(step, id);
+        let uid = self.allocations.remove(&id).map(|a| a.owner.uid);
+        remove_from(&mut self.ended, id);
+        if let Some(uid) = uid
+            && let Some(user) = self.user_usage.0.as_mut().and_then(|counted| counted.users.get_mut(&uid))
+        {
+            remove_from(&mut user.ended, id);
         }
         self.count_changed(step);
-        true
     }
 
     /// As levels before [`USER_LIMITS_LEVEL`] do.
