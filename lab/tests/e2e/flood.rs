@@ -119,8 +119,10 @@ fn election(w: &World) -> Duration {
     let took = began.elapsed();
     faults::start_member(&w.dir, leader).unwrap();
     w.wait("all members", || {
-        let status = w.lattice.json(&["quorum", "status"]);
-        status.is_ok_and(|s| s["members"].as_array().is_some_and(|all| all.iter().all(|m| m["silent"] != true)) && w.leader() != leader)
+        let members = w.lattice.json(&["quorum", "members"]);
+        members.is_ok_and(|all| {
+            all.as_array().is_some_and(|all| all.len() == 3 && all.iter().all(|m| m["standing"] == "leader" || m["standing"] == "follower"))
+        })
     });
     took
 }
