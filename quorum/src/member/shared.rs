@@ -189,8 +189,10 @@ impl Core {
         if self.leads()
             && let [Action::Submit { id, owner, .. }] = &actions[..]
         {
+            // It looks at the ledger as well: never under the same lock.
+            let now = self.timekeeper.time();
             let ledger = self.agreed.ledger();
-            if let Some(wait_ms) = ledger.submission_wait_ms(*id, owner, self.timekeeper.time()) {
+            if let Some(wait_ms) = ledger.submission_wait_ms(*id, owner, now) {
                 return Ok(vec![Err(ledger.too_soon(owner, wait_ms))]);
             }
         }
