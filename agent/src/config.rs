@@ -16,10 +16,11 @@ use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::query::{self, QueryAddressError};
-use lattice_telemetry::settings::{TelemetrySettings, TelemetrySettingsError};
+use lattice_telemetry::settings::{AGENT_PORT, TelemetrySettings, TelemetrySettingsError};
 use lattice_telemetry::window::smoothing::Smoothing;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 
@@ -45,11 +46,11 @@ pub struct AgentConfig {
     /// The agent's certificate (CN = node id, OU = `api` or `node`) and the cluster's CA. Taken again when the files change;
     /// where a member has the authority's key, the agent gets the next certificate by itself and keeps it in `state_dir`.
     pub tls: TlsFiles,
-    /// Where the mesh listens (QUIC over UDP).
+    /// Where the mesh listens (QUIC over UDP); empty: at `mesh_advertise`, and nowhere else.
     pub mesh_listen: String,
     /// Where other agents reach the mesh; empty: `mesh_listen`.
     pub mesh_advertise: String,
-    /// Where gossip listens (UDP).
+    /// Where gossip listens (UDP); empty: at `gossip_advertise`, and nowhere else.
     pub gossip_listen: String,
     /// Where other agents reach gossip; empty: `gossip_listen`. An IP address and port.
     pub gossip_advertise: String,
@@ -247,9 +248,9 @@ impl Default for AgentConfig {
             socket: "/run/lattice/agent.sock".into(),
             quorum: Vec::new(),
             tls: TlsFiles::default(),
-            mesh_listen: "0.0.0.0:9401".to_owned(),
+            mesh_listen: String::new(),
             mesh_advertise: String::new(),
-            gossip_listen: "0.0.0.0:9402".to_owned(),
+            gossip_listen: String::new(),
             gossip_advertise: String::new(),
             gossip_key_file: "/etc/lattice/gossip.key".into(),
             gossip_seeds: Vec::new(),
@@ -391,13 +392,13 @@ impl AgentConfig {
         within("log_ring_bytes", self.log_ring_bytes, 64 << 10, self.log_spool_max_bytes)?;
         within("log_flush_seconds", self.log_flush_seconds, 1, 3600)?;
         within("logs_max_concurrent", self.logs_max_concurrent as u64, 1, 10_000)?;
-        for (field, value) in [("mesh_listen", &self.mesh_listen), ("gossip_listen", &self.gossip_listen)] {
-            if value.parse::<std::net::SocketAddr>().is_err() {
-                return Err(AgentConfigError::Address { field, value: value.clone() });
+        for (field, value) in [("mesh_listen", self.mesh_listen()), ("gossip_listen", self.gossip_listen())] {
+            if value.parse::<SocketAddr>().is_err() {
+                return Err(AgentConfigError::Address { field, value: value.to_owned() });
             }
         }
         for (field, value) in [("mesh_advertise", self.mesh_advertise()), ("gossip_advertise", self.gossip_advertise())] {
-            let reachable = value.parse::<std::net::SocketAddr>().is_ok_and(|a| !a.ip().is_unspecified());
+            let reachable = value.parse::<SocketAddr>().is_ok_and(|a| !a.ip().is_unspecified());
             if !reachable {
                 return Err(AgentConfigError::Address { field, value: value.to_owned() });
             }
@@ -454,6 +455,22 @@ impl AgentConfig {
     /// [`AgentConfig::node_id`], parsed.
     pub fn node(&self) -> Result<NodeId, lattice_model::ids::IdError> {
         self.node_id.parse()
+    }
+
+    /// Where the mesh listens.
+    pub fn mesh_listen(&self) -> &str {
+        if self.mesh_listen.is_empty() { &self.mesh_advertise } else { &self.mesh_listen }
+    }
+
+    /// Where `/metrics` is served; `None`: nowhere.
+    pub fn metrics_listen(&self) -> Option<SocketAddr> {
+        let mesh = self.mesh_listen().parse::<SocketAddr>().map_or(Ipv4Addr::LOCALHOST.into(), |at| at.ip());
+        self.telemetry.listen((mesh, AGENT_PORT).into())
+    }
+
+    /// Where gossip listens.
+    pub fn gossip_listen(&self) -> &str {
+        if self.gossip_listen.is_empty() { &self.gossip_advertise } else { &self.gossip_listen }
     }
 
     /// Where others reach the mesh.

@@ -238,7 +238,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let data = DataPlane::of(&config, size.memory_bytes, &mut degraded);
 
     let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
-    let (mesh, incoming) = Mesh::listen(config.mesh_listen.parse()?, &credentials, stop.child_token())?;
+    let (mesh, incoming) = Mesh::listen(config.mesh_listen().parse()?, &credentials, stop.child_token())?;
     let troubles = Troubles::default();
     let fabric = Fabric::open(&config, troubles.clone())?;
     let keys = GossipKeys::open(&config.state_dir, key, troubles.clone(), &mut degraded);
@@ -525,7 +525,8 @@ fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slic
 }
 
 async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
-    let socket = UdpSocket::bind(&config.gossip_listen).await.with_context(|| format!("gossip_listen {}", config.gossip_listen))?;
+    let listen = config.gossip_listen();
+    let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip_listen {listen}"))?;
     let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
     let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
     let membership = Membership::start(core, socket, stop);

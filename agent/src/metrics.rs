@@ -21,7 +21,6 @@ use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::readers::Host;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::serve::{self, Ready};
-use lattice_telemetry::settings::AGENT_PORT;
 use lattice_telemetry::telling::Telling;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -220,7 +219,7 @@ pub async fn begin(
         let (telling, me, stop) = (telling.clone(), context.me.to_string(), stop.child_token());
         tasks.spawn(async move { pushed.run(telling, store, JOB, me, interval, stop).await });
     }
-    let Some(listen) = settings.listen(AGENT_PORT) else { return };
+    let Some(listen) = config.metrics_listen() else { return };
     let token = match settings.token() {
         Ok(token) => token,
         // Without the token nobody is shown allocations, which is the safe side.

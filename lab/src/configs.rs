@@ -33,7 +33,7 @@ pub fn joining(cluster: &Cluster, member: &Member, of: &str) -> String {
 fn member_with(cluster: &Cluster, member: &Member, named: &[Member], timers: &str, telemetry_lines: &str) -> String {
     let dir = cluster.dir.join(&member.daemon.name);
     let mut text = format!("id: {}\ncluster: lab\ndata_dir: {}\n", member.id, quoted(&dir.join("data")));
-    let _ = writeln!(text, "service_listen: {:?}\nraft_listen: {:?}\nmembers:", member.service, member.raft);
+    text += "members:\n";
     for m in named {
         let _ = writeln!(text, "  - {{id: {}, service: {:?}, raft: {:?}}}", m.id, m.service, m.raft);
     }

@@ -28,10 +28,10 @@ pub struct QuorumConfig {
     pub cluster: String,
     /// Where log, snapshots and audit file lie. One member's for ever.
     pub data_dir: PathBuf,
-    /// Where agents are served.
-    pub service_listen: SocketAddr,
-    /// Where members are served.
-    pub raft_listen: SocketAddr,
+    /// Where agents are served. Not said: at this member's `service` in `members`, and nowhere else.
+    pub service_listen: Option<SocketAddr>,
+    /// Where members are served. Not said: at this member's `raft` in `members`, and nowhere else.
+    pub raft_listen: Option<SocketAddr>,
     /// The members at the beginning, this one among them. A member that joins later needs to name itself alone.
     pub members: Vec<MemberAddress>,
     /// Certificate (CN `member-<id>`, OU `quorum`), key and authority.
@@ -151,8 +151,8 @@ impl Default for QuorumConfig {
             id: 1,
             cluster: "lattice".to_owned(),
             data_dir: PathBuf::from("/var/lib/lattice/quorum"),
-            service_listen: SocketAddr::from(([0, 0, 0, 0], 50051)),
-            raft_listen: SocketAddr::from(([0, 0, 0, 0], 9000)),
+            service_listen: None,
+            raft_listen: None,
             members: Vec::new(),
             tls: TlsFiles::default(),
             ca_key: PathBuf::new(),
@@ -311,6 +311,14 @@ impl QuorumConfig {
             return invalid("disk_reserve_bytes", "4194304 (4 MiB) to 1099511627776 (1 TiB)");
         }
         Ok(())
+    }
+
+    /// Where agents and where members are served.
+    pub fn listens(&self) -> (String, String) {
+        let own = self.members.iter().find(|member| member.id == self.id);
+        let at =
+            |said: Option<SocketAddr>, own: Option<&String>| said.map_or_else(|| own.cloned().unwrap_or_default(), |at| at.to_string());
+        (at(self.service_listen, own.map(|own| &own.service)), at(self.raft_listen, own.map(|own| &own.raft)))
     }
 
     /// How long the silence of nodes is borne.

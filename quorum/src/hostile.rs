@@ -2,7 +2,7 @@
 //! that the bytes do not have, and none takes what it refuses. `PROPTEST_CASES` makes it longer.
 
 use crate::ledger::keyring::Secret;
-use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger, QuotaChange, SCHEDULER_LEASE, VClusterChange};
+use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange};
 use crate::pack::{from_bytes, to_bytes};
 use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use crate::service::{Forward, Forwarded};
@@ -159,7 +159,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::RaiseLevel { level: LEVEL_KNOWN },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
         Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
-        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), by: "root".into() },
+        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), users: UserLimitsChange::default(), by: "root".into() },
         Action::SetRunLease { ms: 90_000 },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },

@@ -115,6 +115,11 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
+    /// What its certificate entitles to; `None` where it names nobody.
+    pub fn role(&self) -> Option<Role> {
+        self.caller.as_ref().ok().map(|caller| caller.role)
+    }
+
     /// What the verified chain of a connection says.
     pub fn by(chain: &[CertificateDer<'_>]) -> Self {
         let certificate = chain.first().map(|der| Arc::new(der.clone().into_owned()));

@@ -49,6 +49,7 @@ mod services;
 mod sessions;
 mod telemetry;
 mod tenants;
+mod user_limits;
 mod vclusters;
 mod views;
 mod waits;
@@ -98,12 +99,13 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
+    SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
 pub use tenants::{QuotaChange, TenantChange};
+pub use user_limits::{UserLimit, UserLimits, UserLimitsChange};
 pub use vclusters::VClusterChange;
 
 use crate::wire::Refusal;
@@ -200,6 +202,11 @@ pub struct Ledger {
     /// Allocations with something that ends by the leader's clock, or had it until lately: see [`waits`].
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     waiting: BTreeSet<AllocationId>,
+    /// How soon users may submit again.
+    #[serde(default, skip_serializing_if = "user_limits::SubmissionRates::is_empty")]
+    rates: user_limits::SubmissionRates,
+    #[serde(skip)]
+    user_usage: user_limits::UserUsage,
 }
 
 fn level_first() -> u32 {
@@ -291,6 +298,14 @@ struct Step {
     at: Timestamp,
     audit: Vec<AuditRecord>,
     changed: Changed,
+    /// What allocations counted for before this step changed them; `None`: they were not there.
+    before: BTreeMap<AllocationId, Option<user_limits::Counts>>,
+}
+
+impl Step {
+    fn new(revision: Revision, at: Timestamp) -> Self {
+        Self { revision, at, audit: Vec::new(), changed: Changed::default(), before: BTreeMap::new() }
+    }
 }
 
 /// What an audit record is about.
@@ -333,6 +348,8 @@ impl Default for Ledger {
             notified: BTreeMap::new(),
             closely: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            rates: user_limits::SubmissionRates::default(),
+            user_usage: user_limits::UserUsage::default(),
         }
     }
 }
@@ -344,9 +361,10 @@ impl Ledger {
     /// Its time never goes back, and leaps by [`ENTRY_LEAP_MS_MAX`] at most where no [`Action::AdvanceTime`] vouches for more.
     pub fn apply(&mut self, index: Revision, command: &Command) -> Applied {
         self.time = self.time_of(command);
-        let mut step = Step { revision: index, at: self.time, audit: Vec::new(), changed: Changed::default() };
+        let mut step = Step::new(index, self.time);
         self.revision = index;
         let result = self.admits(command.action.level()).and_then(|()| self.act(&mut step, &command.action));
+        self.count_changed(&mut step);
         Applied { result, audit: step.audit, changed: step.changed }
     }
 
@@ -411,7 +429,7 @@ impl Ledger {
             Action::SetVniPool { change, by } => self.set_vni_pool(step, change, by),
             Action::SetDomainGrace { domain, grace_ms, by } => self.set_domain_grace(step, domain, *grace_ms, by),
             Action::ReleaseDomains => self.release_domains(step),
-            Action::SetLimits { sensitive_pool_size, by } => self.set_limits(step, *sensitive_pool_size, by),
+            Action::SetLimits { sensitive_pool_size, users, by } => self.set_limits(step, *sensitive_pool_size, users, by),
             Action::EndDrained { node, deadline } => Ok(self.end_drained(step, node, *deadline)),
             Action::BootNode { node, by, reason } => self.boot_node(step, node, by, reason),
             Action::SetRunLease { ms } => self.set_run_lease(step, *ms),
@@ -472,6 +490,7 @@ impl Ledger {
 
     /// The allocation, to be changed in this step.
     fn allocation_mut(&mut self, step: &mut Step, id: AllocationId) -> Option<&mut Allocation> {
+        self.note_before(step, id);
         let allocation = Arc::make_mut(self.allocations.get_mut(&id)?);
         allocation.revision = step.revision;
         step.changed.allocations.insert(id);

@@ -292,7 +292,7 @@ fn go_on_from(which: &Which, present: Present, yes: bool) -> Result<()> {
 async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let (service, raft) = (config.service_listen, config.raft_listen);
+    let (service, raft) = config.listens();
     let listeners = Listeners::bind(&config).await?;
     let member = Member::start(config, bootstrap, listeners).await?;
     tell(&[NotifyState::Ready, NotifyState::Status("serving; there is no leader yet")]);
@@ -302,7 +302,7 @@ async fn member(config: QuorumConfig, bootstrap: bool) -> Result<()> {
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             () = member.ready(), if !ready => {
-                tracing::info!(%service, %raft, "ready");
+                tracing::info!(service, raft, "ready");
                 tell(&[NotifyState::Status("serving; there is a leader")]);
                 ready = true;
             }

@@ -87,12 +87,15 @@ pub enum MemberError {
     Objects(#[from] ObjectsError),
     #[error(transparent)]
     Notify(#[from] NotifyError),
-    #[error("{address}: cannot listen there")]
+    #[error("{address}: cannot listen there; set {field} to an address of this machine, or to 0.0.0.0:PORT for all of them")]
     Listen {
-        address: SocketAddr,
+        field: &'static str,
+        address: String,
         #[source]
         source: std::io::Error,
     },
+    #[error("{address} is {found} on this machine, where nobody else reaches it; set {field} to an address on the cluster's network")]
+    ListenLoopback { field: &'static str, address: String, found: SocketAddr },
     #[error("{} holds a member's state already: start without --bootstrap", path.display())]
     Bootstrapped { path: PathBuf },
     #[error(
@@ -126,8 +129,21 @@ pub struct Listeners {
 impl Listeners {
     /// Binds what the configuration says.
     pub async fn bind(config: &QuorumConfig) -> Result<Self, MemberError> {
-        let bind = async |address: SocketAddr| TcpListener::bind(address).await.map_err(|source| MemberError::Listen { address, source });
-        Ok(Self { service: bind(config.service_listen).await?, raft: bind(config.raft_listen).await? })
+        let bind = async |field, address: String| {
+            let listener = match TcpListener::bind(&address).await {
+                Ok(listener) => listener,
+                Err(source) => return Err(MemberError::Listen { field, address, source }),
+            };
+            // As Debian's /etc/hosts has it for a machine's own name.
+            let is_name = address.parse::<SocketAddr>().is_err() && !address.starts_with("localhost:");
+            match listener.local_addr() {
+                Ok(found) if is_name && found.ip().is_loopback() => Err(MemberError::ListenLoopback { field, address, found }),
+                Ok(_) => Ok(listener),
+                Err(source) => Err(MemberError::Listen { field, address, source }),
+            }
+        };
+        let (service, raft) = config.listens();
+        Ok(Self { service: bind("service_listen", service).await?, raft: bind("raft_listen", raft).await? })
     }
 }
 
@@ -258,14 +274,9 @@ impl Member {
         let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
         let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
         let turns = tokio::spawn(turns::take(Arc::clone(&core)));
+        let (service, raft) = core.config.listens();
         let (servers, failures) = service::serve(&core, listeners);
-        tracing::info!(
-            member = core.config.id,
-            cluster = core.config.cluster,
-            service = %core.config.service_listen,
-            raft = %core.config.raft_listen,
-            "serving"
-        );
+        tracing::info!(member = core.config.id, cluster = core.config.cluster, service, raft, "serving");
         let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, copies, turns];
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
         tasks.extend(metrics::begin(&core).await);

@@ -13,6 +13,7 @@ use lattice_telemetry::serve::{self, Ready};
 use lattice_telemetry::settings::QUORUM_PORT;
 use lattice_telemetry::telling::Telling;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -216,7 +217,10 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
         let (interval, me) = (Duration::from_secs(telemetry.prod_interval_seconds), crate::identity::member_name(*id));
         tasks.push(tokio::spawn(async move { pushed.run(telling, store, JOB, me, interval, stop).await }));
     }
-    let Some(listen) = telemetry.listen(QUORUM_PORT) else { return tasks };
+    // Resolved before, where agents are served.
+    let served = tokio::net::lookup_host(core.config.listens().0).await.ok().and_then(|mut found| found.next());
+    let ip = served.map_or(Ipv4Addr::LOCALHOST.into(), |at| at.ip());
+    let Some(listen) = telemetry.listen((ip, QUORUM_PORT).into()) else { return tasks };
     let token = telemetry.token().unwrap_or_else(|error| {
         tracing::warn!(error = %with_causes(&error), "metrics_token_file");
         None

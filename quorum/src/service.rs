@@ -13,7 +13,8 @@ mod watching;
 #[cfg(test)]
 pub(crate) use answer::{Forward, Forwarded};
 
-use crate::accepting;
+use crate::accepting::known::{self, KnownAddresses};
+use crate::accepting::{self, Port};
 use crate::certify;
 use crate::client::{LEADER_HEADER, MAY_MOVE_HEADER};
 use crate::identity::{Caller, Connected};
@@ -71,10 +72,13 @@ pub(crate) fn serve(core: &Arc<Core>, listeners: Listeners) -> Serving {
     let raft = RaftServer::new(raft_rpc::RaftService { core: Arc::clone(core) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let incoming = |listener| accepting::incoming(listener, core.credentials.clone(), core.stop.clone());
-    let service =
-        server().add_service(quorum).serve_with_incoming_shutdown(incoming(listeners.service), core.stop.clone().cancelled_owned());
-    let members = server().add_service(raft).serve_with_incoming_shutdown(incoming(listeners.raft), core.stop.clone().cancelled_owned());
+    let (agents, peers) = (Arc::<KnownAddresses>::default(), Arc::<KnownAddresses>::default());
+    let incoming = |listener, port, known: &Arc<KnownAddresses>| {
+        accepting::incoming(listener, port, Arc::clone(known), core.credentials.clone(), core.stop.clone())
+    };
+    let (from_agents, from_members) = (incoming(listeners.service, Port::Agents, &agents), incoming(listeners.raft, Port::Members, &peers));
+    let service = server().add_service(quorum).serve_with_incoming_shutdown(from_agents, core.stop.clone().cancelled_owned());
+    let members = server().add_service(raft).serve_with_incoming_shutdown(from_members, core.stop.clone().cancelled_owned());
     let (failed, failures) = watch::channel(None);
     let spawn = |what: &'static str, server: futures::future::BoxFuture<'static, Result<(), tonic::transport::Error>>| {
         let (failed, stop) = (failed.clone(), core.stop.clone());
@@ -86,7 +90,11 @@ pub(crate) fn serve(core: &Arc<Core>, listeners: Listeners) -> Serving {
             }
         })
     };
-    let servers = vec![spawn("agents", Box::pin(service)), spawn("members", Box::pin(members))];
+    let servers = vec![
+        spawn("agents", Box::pin(service)),
+        spawn("members", Box::pin(members)),
+        tokio::spawn(known::tend(Arc::clone(core), agents, peers)),
+    ];
     (servers, failures)
 }
 

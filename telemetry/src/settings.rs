@@ -16,8 +16,8 @@ pub const QUORUM_PORT: u16 = 9100;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetrySettings {
-    /// Where `/metrics` is served, an IP address and port. Not said: on all addresses at the documents' port (9103 an agent, 9100 a
-    /// member); empty: nowhere.
+    /// Where `/metrics` is served, an IP address and port. Not said: where an agent's mesh or a member's service listens, at the
+    /// documents' port (9103 an agent, 9100 a member); empty: nowhere.
     pub metrics_listen: Option<String>,
     /// The file with the token (mode 0600) that a scraper shows to see the series of allocations; empty: they are shown to nobody
     /// there, and only pushed.
@@ -78,10 +78,10 @@ impl TelemetrySettings {
         Ok(())
     }
 
-    /// Where `/metrics` is served; `None`: nowhere. `port`: where nothing is said.
-    pub fn listen(&self, port: u16) -> Option<SocketAddr> {
+    /// Where `/metrics` is served; `None`: nowhere. `unsaid`: where nothing is said.
+    pub fn listen(&self, unsaid: SocketAddr) -> Option<SocketAddr> {
         match self.metrics_listen.as_deref() {
-            None => Some(SocketAddr::from(([0, 0, 0, 0], port))),
+            None => Some(unsaid),
             Some(text) => text.parse().ok(),
         }
     }
@@ -119,9 +119,10 @@ mod tests {
     #[test]
     fn what_is_not_said_is_the_documents_port_and_empty_is_off() {
         let said = |listen: Option<&str>| TelemetrySettings { metrics_listen: listen.map(str::to_owned), ..TelemetrySettings::default() };
-        assert_eq!(said(None).listen(AGENT_PORT), Some("0.0.0.0:9103".parse().unwrap()));
-        assert_eq!(said(Some("")).listen(AGENT_PORT), None);
-        assert_eq!(said(Some("[::1]:7")).listen(AGENT_PORT), Some("[::1]:7".parse().unwrap()));
+        let unsaid = SocketAddr::from(([10, 0, 0, 1], AGENT_PORT));
+        assert_eq!(said(None).listen(unsaid), Some(unsaid));
+        assert_eq!(said(Some("")).listen(unsaid), None);
+        assert_eq!(said(Some("[::1]:7")).listen(unsaid), Some("[::1]:7".parse().unwrap()));
         for (text, good) in [("", true), ("127.0.0.1:9103", true), ("9103", false), ("localhost:9103", false)] {
             assert_eq!(said(Some(text)).validate().is_ok(), good, "{text}");
         }

@@ -15,7 +15,6 @@ use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};
 use lattice_telemetry::push;
 use lattice_telemetry::readers::{Meter, Places, Rapl, Text};
-use lattice_telemetry::settings::AGENT_PORT;
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -158,7 +157,7 @@ fn said_of_gpus(loads: &GpuLoads) -> Look {
 
 /// Whether `/metrics` is served, or could be; `None` where it is switched off.
 pub fn served(config: &AgentConfig) -> Option<Look> {
-    let listen = config.telemetry.listen(AGENT_PORT)?;
+    let listen = config.metrics_listen()?;
     let token = match config.telemetry.token() {
         Ok(Some(_)) => "; allocations for who shows the token".to_owned(),
         Ok(None) => "; without allocations: for them, set telemetry.metrics_token_file".to_owned(),

@@ -6,7 +6,7 @@ use super::{Api, allocations::ANSWER, allocations::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{QuotaChange, TenantChange};
+use lattice_quorum::ledger::{QuotaChange, TenantChange, UserLimitsChange};
 use lattice_quorum::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -127,8 +127,15 @@ impl AdminService for Api {
 
     async fn set_limits(&self, request: Request<v1::SetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {
         let by = self.operator(&request).await?.name;
-        let sensitive_pool_size = quota_change(request.into_inner().sensitive_pool_size);
-        self.done(&Ask::SetLimits { sensitive_pool_size, by }).await?;
+        let asked = request.into_inner();
+        let users = UserLimitsChange {
+            user_pending: quota_change(asked.user_pending),
+            user_submissions_per_second: quota_change(asked.user_submissions_per_second),
+            user_script_bytes: quota_change(asked.user_script_bytes),
+            user_history: quota_change(asked.user_history),
+            tenant_pending: quota_change(asked.tenant_pending),
+        };
+        self.done(&Ask::SetLimits { sensitive_pool_size: quota_change(asked.sensitive_pool_size), users, by }).await?;
         self.limits().await.map(Response::new)
     }
 
@@ -196,7 +203,16 @@ impl Api {
     async fn limits(&self) -> Result<v1::Limits, Status> {
         match self.quorum.call(&Ask::GetLimits, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Limits(now) => {
-                Ok(v1::Limits { sensitive_pool_size: now.limits.sensitive_pool_size, sensitive_nodes: now.sensitive_nodes })
+                let users = now.limits.users;
+                Ok(v1::Limits {
+                    sensitive_pool_size: now.limits.sensitive_pool_size,
+                    sensitive_nodes: now.sensitive_nodes,
+                    user_pending: users.user_pending,
+                    user_submissions_per_second: users.user_submissions_per_second,
+                    user_script_bytes: users.user_script_bytes,
+                    user_history: users.user_history,
+                    tenant_pending: users.tenant_pending,
+                })
             }
             other => Err(unexpected(&other)),
         }

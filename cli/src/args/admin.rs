@@ -3,7 +3,7 @@
 use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
-use super::tenant::Tenant;
+use super::tenant::{Quota, Tenant, quota};
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand};
 
@@ -43,4 +43,19 @@ pub struct SetLimits {
     /// Without that limit
     #[arg(long, conflicts_with = "sensitive_pool_size")]
     pub no_sensitive_pool_size: bool,
+    /// A user's allocations that wait or are suspended [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub user_pending: Option<Quota>,
+    /// What a user may submit in a second, for long; a hundred times as much at once [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub user_submissions_per_second: Option<Quota>,
+    /// Bytes of a user's scripts, each text once, for which ended work is forgotten [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub user_script_bytes: Option<Quota>,
+    /// A user's ended allocations that are still shown [none: a share of the 10,000 of all users]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub user_history: Option<Quota>,
+    /// A tenant's allocations that wait or are suspended [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub tenant_pending: Option<Quota>,
 }

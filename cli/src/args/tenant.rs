@@ -65,7 +65,7 @@ pub enum Quota {
     AtMost(u32),
 }
 
-fn quota(text: &str) -> Result<Quota, String> {
+pub fn quota(text: &str) -> Result<Quota, String> {
     match text {
         "none" => Ok(Quota::Unlimited),
         number => number.parse().map(Quota::AtMost).map_err(|_| "a number, or none".to_owned()),

@@ -1,6 +1,7 @@
 //! `lattice admin limits`.
 
 use crate::args::admin::SetLimits;
+use crate::args::tenant::Quota;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -10,21 +11,49 @@ use lattice_api::v1::quota_change::To;
 
 pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let to = if args.no_sensitive_pool_size { Some(To::Unlimited(true)) } else { args.sensitive_pool_size.map(To::AtMost) };
-    let limits = match to {
-        None => answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?,
-        Some(to) => {
-            let sensitive_pool_size = Some(v1::QuotaChange { to: Some(to) });
-            answer(client.admin().set_limits(v1::SetLimitsRequest { sensitive_pool_size })).await?
-        }
+    let sensitive_pool_size =
+        if args.no_sensitive_pool_size { Some(Quota::Unlimited) } else { args.sensitive_pool_size.map(Quota::AtMost) };
+    let asked = v1::SetLimitsRequest {
+        sensitive_pool_size: change(sensitive_pool_size),
+        user_pending: change(args.user_pending),
+        user_submissions_per_second: change(args.user_submissions_per_second),
+        user_script_bytes: change(args.user_script_bytes),
+        user_history: change(args.user_history),
+        tenant_pending: change(args.tenant_pending),
     };
-    let shown = limits.sensitive_pool_size.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+    let limits = if asked == v1::SetLimitsRequest::default() {
+        answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?
+    } else {
+        answer(client.admin().set_limits(asked)).await?
+    };
+    let shown = |limit: Option<u32>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
     match session.format() {
-        Format::Table => {
-            print(&block(&[("Sensitive pool size", shown), ("Nodes claimed for sensitive use", limits.sensitive_nodes.to_string())]))
-        }
-        Format::Data(notation) => notation
-            .print(&serde_json::json!({ "sensitive_pool_size": limits.sensitive_pool_size, "sensitive_nodes": limits.sensitive_nodes })),
-        Format::Name => print_names([shown.as_str()]),
+        Format::Table => print(&block(&[
+            ("Sensitive pool size", shown(limits.sensitive_pool_size)),
+            ("Nodes claimed for sensitive use", limits.sensitive_nodes.to_string()),
+            ("Pending, of a user", shown(limits.user_pending)),
+            ("Submissions a second, of a user", shown(limits.user_submissions_per_second)),
+            ("Bytes of scripts, of a user", shown(limits.user_script_bytes)),
+            ("Ended work shown, of a user", shown(limits.user_history)),
+            ("Pending, of a tenant", shown(limits.tenant_pending)),
+        ])),
+        Format::Data(notation) => notation.print(&serde_json::json!({
+            "sensitive_pool_size": limits.sensitive_pool_size,
+            "sensitive_nodes": limits.sensitive_nodes,
+            "user_pending": limits.user_pending,
+            "user_submissions_per_second": limits.user_submissions_per_second,
+            "user_script_bytes": limits.user_script_bytes,
+            "user_history": limits.user_history,
+            "tenant_pending": limits.tenant_pending,
+        })),
+        Format::Name => print_names([shown(limits.sensitive_pool_size).as_str()]),
     }
+}
+
+fn change(to: Option<Quota>) -> Option<v1::QuotaChange> {
+    let to = match to? {
+        Quota::Unlimited => To::Unlimited(true),
+        Quota::AtMost(limit) => To::AtMost(limit),
+    };
+    Some(v1::QuotaChange { to: Some(to) })
 }

@@ -31,6 +31,7 @@ mod devices;
 mod disks;
 mod fabric;
 mod fencing;
+mod flood;
 mod full_disk;
 mod gossip;
 mod gpus;
@@ -84,6 +85,7 @@ mod tree;
 mod tty;
 mod uenv;
 mod unprivileged;
+mod user_limits;
 mod vclusters;
 mod watches;
 mod whole;
@@ -145,6 +147,8 @@ fn main() -> ExitCode {
         member_disk::trials(),
         members::trials(),
         tenants::trials(),
+        user_limits::trials(),
+        flood::trials(),
         vclusters::trials(),
         sessions::trials(),
         backups::trials(),

@@ -2,11 +2,11 @@
 
 use super::preemptions::may_have_begun;
 use super::waits::Requeue;
-use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
+use super::{LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
-    SharePhase, Timestamp, WorkUsage,
+    SharePhase, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -30,8 +30,10 @@ impl Ledger {
             return Err(Refusal::TooMany { what: "allocations that have not ended".to_owned(), most: LIVE_MAX as u64 });
         }
         self.admits_to_tenant(spec)?;
+        self.admits_of_user(step, spec, owner)?;
         let mut allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
         self.scripts.share(&mut allocation.spec.entrypoint);
+        self.note_before(step, id);
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
         let detail = format!("{} on {} nodes", spec.name, spec.nodes);
@@ -110,23 +112,8 @@ impl Ledger {
         allocation.reason = Some(reason);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         self.leave(step, nodes);
-        self.ended.push_back(id);
-        self.forget_ended(at);
+        self.keep_ended(step, id);
         self.record(step, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
-    }
-
-    /// Forgets the oldest of those that have ended: too many, or for too long. The audit log keeps what became of them.
-    fn forget_ended(&mut self, now: Timestamp) {
-        while let Some(oldest) = self.ended.front() {
-            let ended_at = self.allocations.get(oldest).and_then(|a| a.ended_at);
-            let is_old = ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS);
-            if self.ended.len() <= ENDED_KEPT_MAX && !is_old {
-                return;
-            }
-            if let Some(oldest) = self.ended.pop_front() {
-                self.allocations.remove(&oldest);
-            }
-        }
     }
 
     /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it

@@ -5,6 +5,7 @@ use super::keyring::Secret;
 use super::networks::DomainKey;
 use super::signing::SignedHead;
 use super::tenants::{QuotaChange, TenantChange};
+use super::user_limits::UserLimitsChange;
 use super::vclusters::VClusterChange;
 use crate::wire::{HeldShare, Refusal, VniPoolChange};
 use lattice_model::conformance::Components;
@@ -125,7 +126,12 @@ pub enum Action {
     /// See [`crate::wire::Request::SetDomainGrace`].
     SetDomainGrace { domain: DomainKey, grace_ms: u64, by: String },
     /// See [`crate::wire::Request::SetLimits`].
-    SetLimits { sensitive_pool_size: QuotaChange, by: String },
+    SetLimits {
+        sensitive_pool_size: QuotaChange,
+        #[serde(default, skip_serializing_if = "UserLimitsChange::is_none")]
+        users: UserLimitsChange,
+        by: String,
+    },
     /// The leader's clock says that this deadline of the node's drain is past.
     EndDrained { node: NodeId, deadline: Timestamp },
     /// See [`crate::wire::Request::BootNode`].
@@ -263,6 +269,7 @@ impl Action {
             | Self::Resume { .. }
             | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
             Self::HoldAllocation { .. } => super::HELD_WORK_LEVEL,
+            Self::SetLimits { users, .. } if !users.is_none() => super::USER_LIMITS_LEVEL,
             Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
             Self::RecordAccess(access) => access.kind.level(),
             Self::Bootstrap { .. }

@@ -22,7 +22,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
 /// registration what they are made of. 11: what nodes saw of themselves while nobody heard them.
 /// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps.
-pub const LEVEL_KNOWN: u32 = 12;
+/// 13: limits of each user and tenant; the history of ended work is shared among users.
+pub const LEVEL_KNOWN: u32 = 13;
 
 /// The level at which every member understands that work is held before it has begun.
 pub const HELD_WORK_LEVEL: u32 = 12;
@@ -56,6 +57,9 @@ pub const UNHEARD_LEVEL: u32 = 11;
 
 /// The level at which every member ends waits.
 pub const WAITS_LEVEL: u32 = 12;
+
+/// The level at which every member limits what users have in the quorum.
+pub const USER_LIMITS_LEVEL: u32 = 13;
 
 /// The level at which every member bounds the time of commands.
 pub const TIME_LEVEL: u32 = 12;

@@ -1,6 +1,6 @@
 //! Limits of the whole cluster, whoever asks.
 
-use super::{Ledger, Outcome, QuotaChange, Step, Subject};
+use super::{Ledger, Outcome, QuotaChange, Step, Subject, UserLimits, UserLimitsChange};
 use crate::wire::{LimitsStanding, Refusal};
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AuditAction, Claim, NodeId, Quota};
@@ -13,6 +13,9 @@ use std::collections::BTreeSet;
 pub struct ClusterLimits {
     /// Nodes that may be claimed for sensitive use at once; one that several allocations share counts once. `None`: no limit.
     pub sensitive_pool_size: Option<u32>,
+    /// Of each user and tenant.
+    #[serde(skip_serializing_if = "UserLimits::is_default")]
+    pub users: UserLimits,
 }
 
 impl Ledger {
@@ -21,14 +24,21 @@ impl Ledger {
         LimitsStanding { limits: self.limits, sensitive_nodes: count(self.sensitive_nodes().len()) }
     }
 
-    pub(super) fn set_limits(&mut self, step: &mut Step, sensitive_pool_size: QuotaChange, by: &str) -> Result<Outcome, Refusal> {
-        let next = ClusterLimits { sensitive_pool_size: sensitive_pool_size.over(self.limits.sensitive_pool_size) };
+    pub(super) fn set_limits(
+        &mut self,
+        step: &mut Step,
+        sensitive_pool_size: QuotaChange,
+        users: &UserLimitsChange,
+        by: &str,
+    ) -> Result<Outcome, Refusal> {
+        let (users, told) = users.over(self.limits.users);
+        let next = ClusterLimits { sensitive_pool_size: sensitive_pool_size.over(self.limits.sensitive_pool_size), users };
         if next == self.limits {
             return Ok(Outcome::Done);
         }
         self.limits = next;
         let shown = next.sensitive_pool_size.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-        self.record(step, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}"));
+        self.record(step, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{told}"));
         Ok(Outcome::Done)
     }
 

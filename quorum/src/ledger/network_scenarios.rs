@@ -1,7 +1,7 @@
 //! Network domains, services and limits of the whole cluster, one story at a time. A command takes a second.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, LEVEL_FIRST, Ledger, Outcome, QuotaChange};
+use super::{Action, LEVEL_FIRST, Ledger, Outcome, QuotaChange, UserLimitsChange};
 use crate::wire::{DomainStanding, Refusal, VniPoolChange};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::{
@@ -236,7 +236,7 @@ fn a_service_is_found_while_its_allocation_runs_and_never_otherwise() {
 #[test]
 fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
     let mut s = Story::new(5);
-    let limit = |to| Action::SetLimits { sensitive_pool_size: to, by: "root".into() };
+    let limit = |to| Action::SetLimits { sensitive_pool_size: to, users: UserLimitsChange::default(), by: "root".into() };
     let sensitive = |nodes| AllocationSpec { sensitive: true, ..spec(nodes, RequeuePolicy::Never, 0) };
     s.done(limit(QuotaChange::AtMost(3)));
     for (number, tenant) in [(1, "hospital-a"), (2, "hospital-b")] {
@@ -280,7 +280,7 @@ fn nothing_of_it_is_taken_before_every_member_knows_it() {
         submit(1, sensitive),
         pool(1000, 1001, 0),
         Action::ReleaseDomains,
-        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(1), by: "root".into() },
+        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(1), users: UserLimitsChange::default(), by: "root".into() },
     ];
     for action in &early {
         assert_eq!(act(action.clone()), Err(Refusal::ClusterLevel { needed: 5, now: 4 }), "{action:?}");
@@ -294,7 +294,11 @@ fn nothing_of_it_is_taken_before_every_member_knows_it() {
 fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
     let mut s = Story::new(1);
     let mut records = s.acted(pool(1000, 1001, 0));
-    records.extend(s.acted(Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(4), by: "root".into() }));
+    records.extend(s.acted(Action::SetLimits {
+        sensitive_pool_size: QuotaChange::AtMost(4),
+        users: UserLimitsChange::default(),
+        by: "root".into(),
+    }));
     s.done(submit(1, within("physics", "ml")));
     let claim = Action::Claim(s.proposal(1, &[0]));
     records.extend(s.acted(claim));

@@ -67,7 +67,7 @@ impl Ledger {
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
         self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
-        let mut step = Step { revision, at, audit: Vec::new(), changed: super::Changed::default() };
+        let mut step = Step::new(revision, at);
         let detail = format!("generation {} from a backup of revision {was}", self.generation);
         self.record(&mut step, "quorum", AuditAction::QuorumRecovered, Subject::default(), detail);
         step.audit.remove(0)
@@ -351,6 +351,7 @@ impl Ledger {
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
+        self.note_before(step, id);
         self.allocations.insert(id, Arc::new(allocation));
         step.changed.allocations.insert(id);
         self.close_services(id);

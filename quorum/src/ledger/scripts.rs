@@ -18,22 +18,33 @@ use std::sync::{Arc, Weak};
 #[derive(Debug, Default)]
 pub struct Scripts {
     known: BTreeMap<[u8; 32], Weak<str>>,
-    /// So many may be known before those that nobody uses any more are dropped.
+    /// Bytes of them, with those that nobody uses any more: a text's memory is free when it is dropped here as well.
+    bytes: usize,
+    /// So many, or so many bytes, may be known before those that nobody uses any more are dropped.
     sweep_at: usize,
+    sweep_at_bytes: usize,
 }
+
+/// Bytes of texts that nobody uses any more and that are kept at most, beside as many as are in use.
+const UNUSED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 impl Scripts {
     /// The text of this entry point, shared with all that have the same one.
     pub fn share(&mut self, entrypoint: &mut Entrypoint) {
         let Entrypoint::Script { text, .. } = entrypoint else { return };
-        if self.known.len() > self.sweep_at {
+        if self.known.len() > self.sweep_at || self.bytes > self.sweep_at_bytes {
             self.known.retain(|_, text| text.strong_count() > 0);
             self.sweep_at = 1024 + 2 * self.known.len();
+            self.bytes = self.known.values().filter_map(Weak::upgrade).map(|text| text.len()).sum();
+            self.sweep_at_bytes = UNUSED_BYTES_MAX + 2 * self.bytes;
         }
         let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
         match self.known.get(&hash).and_then(Weak::upgrade) {
             Some(known) => *text = known,
-            None => drop(self.known.insert(hash, Arc::downgrade(text))),
+            None => {
+                self.bytes += text.len();
+                self.known.insert(hash, Arc::downgrade(text));
+            }
         }
     }
 }
@@ -197,5 +208,10 @@ mod tests {
             scripts.share(&mut script(&format!("#!{number}")));
         }
         assert!(scripts.known.len() < 2100, "what nobody uses is forgotten: {}", scripts.known.len());
+        for number in 0..200 {
+            scripts.share(&mut script(&format!("#!{number}{}", "x".repeat(900_000))));
+        }
+        let bytes: usize = scripts.known.len() * 900_000;
+        assert!(bytes < 2 * UNUSED_BYTES_MAX, "its memory too: {bytes}");
     }
 }

@@ -33,9 +33,10 @@ pub struct TenantChange {
 }
 
 /// What becomes of one of its quotas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaChange {
     /// It stays; a new tenant has none.
+    #[default]
     Keep,
     /// There is none.
     Unlimited,

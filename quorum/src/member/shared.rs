@@ -185,6 +185,17 @@ impl Core {
         {
             return Ok(vec![Err(refusal); actions.len()]);
         }
+        // The log grows by nothing that its owner may not submit yet.
+        if self.leads()
+            && let [Action::Submit { id, owner, .. }] = &actions[..]
+        {
+            // It looks at the ledger as well: never under the same lock.
+            let now = self.timekeeper.time();
+            let ledger = self.agreed.ledger();
+            if let Some(wait_ms) = ledger.submission_wait_ms(*id, owner, now) {
+                return Ok(vec![Err(ledger.too_soon(owner, wait_ms))]);
+            }
+        }
         let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
         let receivers: Vec<_> = actions.into_iter().map(propose).collect();
         let mut results = Vec::with_capacity(receivers.len());

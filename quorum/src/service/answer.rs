@@ -142,7 +142,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Request::DeleteSession { id, allocation, by } => (Action::DeleteSession { id, allocation, by }, 0),
         Request::SetVniPool { change, by } => (Action::SetVniPool { change, by }, 0),
         Request::SetDomainGrace { domain, grace_ms, by } => (Action::SetDomainGrace { domain, grace_ms, by }, 0),
-        Request::SetLimits { sensitive_pool_size, by } => (Action::SetLimits { sensitive_pool_size, by }, 0),
+        Request::SetLimits { sensitive_pool_size, users, by } => (Action::SetLimits { sensitive_pool_size, users, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;

@@ -1,5 +1,6 @@
 //! Why a request was not granted, and what to do about it.
 
+use crate::ledger::UserLimit;
 use crate::store::room::Shortage;
 use lattice_model::count::counted;
 use lattice_model::lifecycle::{Event, Illegal};
@@ -140,6 +141,32 @@ pub enum Refusal {
     NotSuspended { id: AllocationId, state: AllocationState },
     #[error("allocation {id} cannot be measured in this mode: {why}")]
     TelemetryMode { id: AllocationId, why: String },
+    /// `whose`: the user's or tenant's name.
+    #[error("{}", over_user_limit(*limit, whose, [*current, *requested, *most], *retry_ms))]
+    OverUserLimit {
+        limit: UserLimit,
+        whose: String,
+        current: u64,
+        requested: u64,
+        most: u64,
+        /// When the same is taken, where that depends on the time alone.
+        retry_ms: Option<u64>,
+    },
+}
+
+fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u64; 3], retry_ms: Option<u64>) -> String {
+    let again = retry_ms.map_or_else(String::new, |ms| format!(": try again in {} s", ms.div_ceil(1000)));
+    match limit {
+        UserLimit::Pending => format!("user {whose} has {} waiting, and may have {most}", counted(current, "allocation")),
+        UserLimit::TenantPending => format!("tenant {whose:?} has {} waiting, and may have {most}", counted(current, "allocation")),
+        UserLimit::SubmissionsPerSecond => {
+            format!("user {whose} submits faster than {} a second{again}", counted(most, "allocation"))
+        }
+        UserLimit::ScriptBytes => format!(
+            "the scripts of user {whose}'s work that has not ended have {current} bytes; with {requested} more they would exceed {most}"
+        ),
+        UserLimit::History => format!("user {whose} has {} that ended, and may have {most}", counted(current, "allocation")),
+    }
 }
 
 impl Refusal {
@@ -210,6 +237,22 @@ impl Refusal {
             Self::Role { needed, role } if needed == "api" && role == "node" => {
                 "ask on a machine whose agent has a certificate of role api: one of role node sees what has or had a share on its own node".to_owned()
             }
+            Self::OverUserLimit { limit, .. } => match limit {
+                UserLimit::Pending | UserLimit::TenantPending => {
+                    "submit again when some of them have begun, or cancel some (`lattice status --state pending`); an operator can raise the \
+                     limit: `lattice admin limits`"
+                        .to_owned()
+                }
+                UserLimit::SubmissionsPerSecond => {
+                    "nothing was submitted; an operator can raise the limit: `lattice admin limits`".to_owned()
+                }
+                UserLimit::ScriptBytes => {
+                    "submit again when some of it has ended; one script with other arguments (`lattice submit FILE ARGS`) counts once. An \
+                     operator can raise the limit: `lattice admin limits`"
+                        .to_owned()
+                }
+                UserLimit::History => return None,
+            },
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \

@@ -2,7 +2,7 @@
 
 use crate::audit::walk::AuditWalk;
 use crate::ledger::keyring::Secret;
-use crate::ledger::{Access, DomainKey, QuotaChange, TenantChange, VClusterChange};
+use crate::ledger::{Access, DomainKey, QuotaChange, TenantChange, UserLimitsChange, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, HoldKind, Incarnation, NodeId, Preemption, Principal,
     TelemetryMode, Timestamp, When,
@@ -153,7 +153,12 @@ pub enum Request {
     /// Limits of the whole cluster.
     GetLimits,
     /// Makes them other ones. The same again is the same success.
-    SetLimits { sensitive_pool_size: QuotaChange, by: String },
+    SetLimits {
+        sensitive_pool_size: QuotaChange,
+        #[serde(default)]
+        users: UserLimitsChange,
+        by: String,
+    },
     /// A question about allocations, nodes or tenants, answered by the member asked from what it has, agreed with nobody.
     Stale(Box<Request>),
     /// Brings in a gossip key that the asker has drawn, or names the one that is being brought in. The leader takes the steps behind it.

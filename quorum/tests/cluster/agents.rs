@@ -26,7 +26,7 @@ async fn one_that_takes_connections_and_reaches_no_leader_serves_nobody() {
     let other = 3 - leader;
     let both = node(&lab, &[1, 2]);
     assert!(eventually("the other one to serve", async || both.is_served(PATIENCE).await, |served| *served).await);
-    assert_eq!(both.present_member(), lab.config(other).service_listen.to_string());
+    assert_eq!(both.present_member(), lab.config(other).listens().0);
     assert!(!node(&lab, &[leader]).is_served(PATIENCE).await, "sessions are for the others");
     first.stop().await;
     second.stop().await;
@@ -220,7 +220,7 @@ async fn a_certificate_entitles_to_its_role_and_name_alone() {
     assert!(matches!(api.call(&lease, PATIENCE).await, Err(CallError::Refused(Refusal::Malformed { .. }))));
     // A member's certificate opens no session, and another authority's opens nothing.
     let stranger = Lab::new(1, |_| {});
-    let endpoints = vec![lab.config(1).service_listen.to_string()];
+    let endpoints = vec![lab.config(1).listens().0];
     let foreign = lattice_quorum::client::QuorumClient::new(endpoints, stranger.agent("n1", Role::Api)).unwrap();
     let refused = foreign.call(&Request::Status, Duration::from_millis(500)).await;
     assert!(matches!(refused, Err(CallError::Unavailable { .. })), "{refused:?}");

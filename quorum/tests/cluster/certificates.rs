@@ -29,7 +29,7 @@ fn credentials(files: &TlsFiles) -> Credentials {
 }
 
 fn client_with(lab: &Lab, credentials: &Credentials) -> QuorumClient {
-    let endpoints = lab.configs.iter().map(|c| c.service_listen.to_string()).collect();
+    let endpoints = lab.configs.iter().map(|c| c.listens().0).collect();
     QuorumClient::new(endpoints, credentials.clone()).unwrap()
 }
 

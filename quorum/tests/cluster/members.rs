@@ -207,8 +207,7 @@ async fn a_folder_is_bootstrapped_once_and_is_one_members() {
     let config = lab.config(1).clone();
     let elsewhere = || {
         let mut config = config.clone();
-        config.service_listen.set_port(0);
-        config.raft_listen.set_port(0);
+        (config.service_listen, config.raft_listen) = (Some(([127, 0, 0, 1], 0).into()), Some(([127, 0, 0, 1], 0).into()));
         config
     };
     let start = async |config: lattice_quorum::config::QuorumConfig, bootstrap| {

@@ -115,7 +115,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     for which in ["own", "leader"] {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let at = match which {
-            "own" => (1..=3).find(|id| lab.config(*id).service_listen.to_string() == watching.present_member()).unwrap(),
+            "own" => (1..=3).find(|id| lab.config(*id).listens().0 == watching.present_member()).unwrap(),
             _ => status(&client).await.leader.unwrap().0,
         };
         kill(&mut members, at);

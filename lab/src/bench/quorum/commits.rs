@@ -9,13 +9,15 @@ use lattice_quorum::client::QuorumClient;
 use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::wire::{Answer, Request};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use uuid::Uuid;
 
 /// How long a command may take before the bench fails.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// As many users submit in turn.
+const USERS: u32 = 1000;
 /// The lease lasts longer than any bench.
 const LEASE_MS: u64 = 3_600_000;
 
@@ -29,8 +31,11 @@ fn spec() -> AllocationSpec {
     AllocationSpec { share, ..AllocationSpec::new("bench", command, Path::new("/")) }
 }
 
+/// Users, each of whom submits far less than one user may.
 fn owner() -> Principal {
-    Principal { name: "bench".into(), uid: 1000, gid: 1000, groups: vec![] }
+    static SUBMITTED: AtomicU32 = AtomicU32::new(0);
+    let uid = 1000 + SUBMITTED.fetch_add(1, Ordering::Relaxed) % USERS;
+    Principal { name: format!("bench-{uid}"), uid, gid: uid, groups: vec![] }
 }
 
 /// Submits one small allocation after the other. What it submitted waits to be claimed.

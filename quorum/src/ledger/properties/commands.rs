@@ -8,7 +8,7 @@ use crate::ledger::signing::SignedHead;
 use crate::ledger::views::holds_nodes;
 use crate::ledger::{
     Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, OLD_SCHEDULER_LEASE, Registration, SCHEDULER_LEASE, TenantChange,
-    VClusterChange, scheduler_lease,
+    UserLimitsChange, VClusterChange, scheduler_lease,
 };
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
@@ -304,7 +304,9 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms }
         }
         Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
-        Move::Limits { sensitive } => Action::SetLimits { sensitive_pool_size: sensitive, by: "root".into() },
+        Move::Limits { sensitive } => {
+            Action::SetLimits { sensitive_pool_size: sensitive, users: UserLimitsChange::default(), by: "root".into() }
+        }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),
             by: user(0),

@@ -1,0 +1,107 @@
+//! Addresses from which members or agents connect: their handshakes have places that strangers cannot take.
+//!
+//! Known is what the ledger or the membership names, and whoever has shown a certificate from there within the last day.
+
+use crate::member::shared::Core;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How often the ledger and the membership are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a name may take to be resolved.
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
+/// How long an address is known that showed a certificate.
+const LEARNED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Addresses that are known by a certificate alone; the oldest is forgotten first.
+const LEARNED_MAX: usize = 16_384;
+
+/// Those of one port.
+#[derive(Debug, Default)]
+pub(crate) struct KnownAddresses {
+    named: RwLock<BTreeSet<IpAddr>>,
+    learned: Mutex<BTreeMap<IpAddr, Instant>>,
+}
+
+impl KnownAddresses {
+    /// Whether a member or an agent is there.
+    pub(super) fn is_known(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let is_named = self.named.read().unwrap_or_else(PoisonError::into_inner).contains(&address);
+        is_named || self.learned().get(&address).is_some_and(|since| since.elapsed() < LEARNED_FOR)
+    }
+
+    /// One of those whom the port is for has shown its certificate from there.
+    pub(super) fn learn(&self, address: IpAddr) {
+        let mut learned = self.learned();
+        learned.insert(address.to_canonical(), Instant::now());
+        if learned.len() > LEARNED_MAX
+            && let Some(oldest) = learned.iter().min_by_key(|(_, since)| **since).map(|(address, _)| *address)
+        {
+            learned.remove(&oldest);
+        }
+    }
+
+    fn learned(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Instant>> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn name(&self, addresses: BTreeSet<IpAddr>) {
+        *self.named.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+    }
+}
+
+/// Looks again and again who is named, until the member stops.
+pub(crate) async fn tend(core: Arc<Core>, agents: Arc<KnownAddresses>, members: Arc<KnownAddresses>) {
+    loop {
+        let of_members = members_at(&core).await;
+        let mut of_agents = of_members.clone();
+        let nodes: Vec<_> = core.agreed.ledger().nodes().cloned().collect();
+        let addresses = nodes.iter().flat_map(|node| [&node.addresses.mesh, &node.addresses.gossip]);
+        of_agents.extend(addresses.filter_map(|address| address.parse::<SocketAddr>().ok()).map(|address| address.ip().to_canonical()));
+        members.name(of_members);
+        agents.name(of_agents);
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+    }
+}
+
+async fn members_at(core: &Core) -> BTreeSet<IpAddr> {
+    let mut found = BTreeSet::new();
+    let named = core.config.members.iter().map(|member| member.raft.clone());
+    let in_force = core.roster().members.into_values().map(|peer| peer.raft);
+    let all: BTreeSet<String> = named.chain(in_force).collect();
+    for address in all {
+        match tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host(&address)).await {
+            Ok(Ok(resolved)) => found.extend(resolved.map(|address| address.ip().to_canonical())),
+            Ok(Err(error)) => tracing::debug!(address, %error, "a member's address cannot be resolved"),
+            Err(_) => tracing::debug!(address, "a member's address is not resolved in time"),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_known_by_its_name_or_by_a_certificate() {
+        let known = KnownAddresses::default();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(!known.is_known(ip("10.0.0.1")));
+        known.name([ip("10.0.0.1")].into());
+        known.learn(ip("::ffff:10.0.0.2"));
+        assert!(known.is_known(ip("::ffff:10.0.0.1")) && known.is_known(ip("10.0.0.2")) && !known.is_known(ip("10.0.0.3")));
+        for number in 0..u32::try_from(LEARNED_MAX).unwrap() {
+            known.learn(std::net::Ipv4Addr::from_bits(number).into());
+        }
+        assert!(
+            !known.is_known(ip("10.0.0.2")) && known.is_known(ip("10.0.0.1")),
+            "the oldest are forgotten, those that are named are not"
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! Handshakes that are not finished, and which of them gives way.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How many there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    /// Of addresses that are known, together.
+    pub known_max: usize,
+    /// Of all others, together.
+    pub strangers_max: usize,
+    /// Of one address.
+    pub of_address_max: usize,
+    /// An unfinished one that is younger than this gives way to none before it is so old: where many honest peers come at once, each of
+    /// them is served.
+    pub patience: Duration,
+}
+
+/// Whether it has sent its first record, then which came when: the first gives way first.
+type Age = (bool, u64);
+
+struct Waiting {
+    since: Instant,
+    needed: CancellationToken,
+}
+
+#[derive(Default)]
+struct Class {
+    addresses: BTreeMap<IpAddr, BTreeMap<Age, Waiting>>,
+    all: usize,
+}
+
+impl Class {
+    /// The one that gives way where there are too many: of `of` itself where it has too many, else of the address with most.
+    fn gives_way(&self, of: IpAddr, all_max: usize, of_address_max: usize) -> Option<(IpAddr, Age, Instant)> {
+        let own = self.addresses.get(&of).filter(|own| own.len() >= of_address_max).map(|own| (&of, own));
+        let most = || self.addresses.iter().max_by_key(|(_, waiting)| (waiting.len(), std::cmp::Reverse(waiting.keys().next().copied())));
+        let (address, waiting) = own.or_else(|| most().filter(|_| self.all >= all_max))?;
+        let (age, first) = waiting.first_key_value()?;
+        Some((*address, *age, first.since))
+    }
+
+    fn remove(&mut self, address: IpAddr, age: Age) -> Option<Waiting> {
+        let waiting = self.addresses.get_mut(&address)?;
+        let removed = waiting.remove(&age);
+        if waiting.is_empty() {
+            self.addresses.remove(&address);
+        }
+        self.all -= usize::from(removed.is_some());
+        removed
+    }
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    known: Class,
+    strangers: Class,
+}
+
+impl State {
+    fn class(&mut self, is_known: bool) -> &mut Class {
+        if is_known { &mut self.known } else { &mut self.strangers }
+    }
+}
+
+/// Those of one port.
+#[derive(Clone)]
+pub(super) struct Unfinished {
+    places: Places,
+    state: Arc<Mutex<State>>,
+    left: Arc<Notify>,
+}
+
+impl Unfinished {
+    /// None yet.
+    pub(super) fn new(places: Places) -> Self {
+        Self { places, state: Arc::default(), left: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection from this address. Where there is none, another one gives way; one that is very young may take until it
+    /// is less so.
+    pub(super) async fn enter(&self, address: IpAddr, is_known: bool) -> Place {
+        let Places { known_max, strangers_max, of_address_max, patience } = self.places;
+        let all_max = if is_known { known_max } else { strangers_max };
+        loop {
+            let left = self.left.notified();
+            let ripe = {
+                let mut state = self.state();
+                let class = state.class(is_known);
+                match class.gives_way(address, all_max, of_address_max) {
+                    Some((_, _, since)) if since.elapsed() < patience => since + patience,
+                    over => {
+                        if let Some(other) = over.and_then(|(of, age, _)| class.remove(of, age)) {
+                            other.needed.cancel();
+                        }
+                        return self.take(&mut state, address, is_known);
+                    }
+                }
+            };
+            let _either = tokio::time::timeout_at(ripe, left).await;
+        }
+    }
+
+    fn take(&self, state: &mut State, address: IpAddr, is_known: bool) -> Place {
+        state.last += 1;
+        let (number, needed) = (state.last, CancellationToken::new());
+        let waiting = Waiting { since: Instant::now(), needed: needed.clone() };
+        let class = state.class(is_known);
+        class.addresses.entry(address).or_default().insert((false, number), waiting);
+        class.all += 1;
+        Place { of: self.clone(), address, is_known, number, needed }
+    }
+}
+
+/// One of them; the place is free when this is dropped.
+pub(super) struct Place {
+    of: Unfinished,
+    address: IpAddr,
+    is_known: bool,
+    number: u64,
+    needed: CancellationToken,
+}
+
+impl Place {
+    /// Ends when it gives way.
+    pub(super) async fn needed_by_another(&self) {
+        self.needed.cancelled().await;
+    }
+
+    /// Its first record has come.
+    pub(super) fn said_hello(&self) {
+        let mut state = self.of.state();
+        let class = state.class(self.is_known);
+        if let Some(waiting) = class.addresses.get_mut(&self.address).and_then(|all| {
+            let waiting = all.remove(&(false, self.number))?;
+            Some((all, waiting))
+        }) {
+            waiting.0.insert((true, self.number), waiting.1);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.of.state();
+        let class = state.class(self.is_known);
+        for said_hello in [false, true] {
+            class.remove(self.address, (said_hello, self.number));
+        }
+        drop(state);
+        self.of.left.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const PLACES: Places = Places { known_max: 6, strangers_max: 4, of_address_max: 3, patience: Duration::ZERO };
+
+    fn at(last: u8) -> IpAddr {
+        Ipv4Addr::new(127, 0, 0, last).into()
+    }
+
+    fn gave_way(places: &[Place]) -> Vec<usize> {
+        (0..places.len()).filter(|number| places[*number].needed.is_cancelled()).collect()
+    }
+
+    #[tokio::test]
+    async fn of_one_address_the_oldest_without_a_first_record_goes_first() {
+        let unfinished = Unfinished::new(PLACES);
+        let mut all = Vec::new();
+        for number in 0..5 {
+            all.push(unfinished.enter(at(1), false).await);
+            if number == 0 {
+                all[0].said_hello();
+            }
+        }
+        assert_eq!(gave_way(&all), [1, 2]);
+        all[3].said_hello();
+        all[4].said_hello();
+        all.push(unfinished.enter(at(1), false).await);
+        assert_eq!(gave_way(&all), [0, 1, 2], "all have said hello: the oldest");
+        // Those that are finished leave their place.
+        drop(all);
+        assert_eq!((unfinished.state().strangers.all, unfinished.state().strangers.addresses.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn who_has_most_gives_way_to_others_and_strangers_to_nobody_known() {
+        let unfinished = Unfinished::new(PLACES);
+        let mut all = Vec::new();
+        for last in [1, 1, 1, 2, 3, 4] {
+            all.push(unfinished.enter(at(last), false).await);
+        }
+        assert_eq!(gave_way(&all), [0, 1]);
+        for last in [5, 6] {
+            all.push(unfinished.enter(at(last), true).await);
+        }
+        assert_eq!(gave_way(&all), [0, 1], "the known have places of their own");
+        for last in 10..200 {
+            all.push(unfinished.enter(at(last), false).await);
+        }
+        assert!(!gave_way(&all).contains(&6) && !gave_way(&all).contains(&7));
+        assert_eq!((unfinished.state().strangers.all, unfinished.state().known.all), (4, 2));
+    }
+
+    #[tokio::test]
+    async fn where_many_come_at_once_each_is_served_before_it_gives_way() {
+        let patience = Duration::from_secs(2);
+        let unfinished = Unfinished::new(Places { patience, ..PLACES });
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.push(unfinished.enter(at(1), false).await);
+        }
+        // One is finished meanwhile: nobody gives way.
+        let began = Instant::now();
+        let first = all.remove(0);
+        let (place, ()) = tokio::join!(unfinished.enter(at(1), false), async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(first);
+        });
+        all.push(place);
+        assert!(gave_way(&all).is_empty() && began.elapsed() < patience);
+        // None is: the oldest goes when it has had its time.
+        all.push(unfinished.enter(at(1), false).await);
+        assert_eq!(gave_way(&all), [0]);
+        assert!(began.elapsed() >= patience && began.elapsed() < patience * 2);
+    }
+}
