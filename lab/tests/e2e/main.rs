@@ -72,6 +72,7 @@ mod recovery;
 mod refusal;
 mod services;
 mod sessions;
+mod signals;
 mod stored;
 mod summaries;
 mod supervisor;
@@ -145,6 +146,7 @@ fn main() -> ExitCode {
         tenants::trials(),
         vclusters::trials(),
         sessions::trials(),
+        signals::trials(),
         backups::trials(),
         auditing::trials(),
         certificates::trials(),

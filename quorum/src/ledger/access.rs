@@ -38,6 +38,7 @@ pub enum AccessKind {
     LaunchAborted,
     AuditExported,
     MeasurementsRead,
+    WorkSignalled,
 }
 
 impl AccessKind {
@@ -48,6 +49,7 @@ impl AccessKind {
                 super::LEVEL_FIRST
             }
             Self::MeasurementsRead => super::TELEMETRY_LEVEL,
+            Self::WorkSignalled => super::REQUEUES_LEVEL,
         }
     }
 
@@ -60,6 +62,7 @@ impl AccessKind {
             Self::LaunchAborted => AuditAction::LaunchAborted,
             Self::AuditExported => AuditAction::AuditExported,
             Self::MeasurementsRead => AuditAction::MeasurementsRead,
+            Self::WorkSignalled => AuditAction::WorkSignalled,
         }
     }
 }

@@ -21,7 +21,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// first six or not to all of its processes, or without anybody's request;
 /// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
 /// registration what they are made of. 11: what nodes saw of themselves while nobody heard them.
-/// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps.
+/// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps; work is requeued for who asks, and
+/// signals to somebody else's work are recorded.
 pub const LEVEL_KNOWN: u32 = 12;
 
 /// The level at which every member understands that work is held before it has begun.
@@ -56,6 +57,9 @@ pub const UNHEARD_LEVEL: u32 = 11;
 
 /// The level at which every member ends waits.
 pub const WAITS_LEVEL: u32 = 12;
+
+/// The level at which every member understands that work is put back into the queue for who asks, and that signals are recorded.
+pub const REQUEUES_LEVEL: u32 = 12;
 
 /// The level at which every member bounds the time of commands.
 pub const TIME_LEVEL: u32 = 12;

@@ -74,6 +74,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Preempt { .. }
+        | Request::RequeueAllocation { .. }
         | Request::HoldAllocation { .. }
         | Request::Resume { .. }
         | Request::SetTelemetry { .. }
@@ -93,6 +94,7 @@ pub(super) fn may(caller: &Caller, request: &Request) -> Result<(), Refusal> {
         | Request::Wipe { .. }
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }
+        | Request::CheckSubmission { .. }
         | Request::ListTenants
         | Request::RotateKeys { .. }
         | Request::ListKeys
@@ -134,6 +136,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
         | Request::QueryAudit { .. }
         | Request::ExportAudit { .. }
         | Request::ListLeases
+        | Request::CheckSubmission { .. }
         | Request::ListTenants
         | Request::ListKeys
         | Request::ListVClusters
@@ -158,6 +161,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, request: Request) 
         }
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Preempt { allocation, epoch, by, order, kill } => (Action::Preempt { allocation, epoch, by, order, kill }, 0),
+        Request::RequeueAllocation { allocation, epoch, by, reason } => (Action::RequeueAllocation { allocation, epoch, by, reason }, 0),
         Request::HoldAllocation { allocation, by } => (Action::HoldAllocation { allocation, by }, 0),
         Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
         Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {
@@ -308,6 +312,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
+        | Request::CheckSubmission { .. }
         | Request::ListTenants
         | Request::ListVClusters
         | Request::ListSessions
@@ -323,6 +328,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Preempt { .. }
+        | Request::RequeueAllocation { .. }
         | Request::HoldAllocation { .. }
         | Request::Resume { .. }
         | Request::SetTelemetry { .. }
@@ -376,6 +382,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             drop(ledger);
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
+        Request::CheckSubmission { spec } => ledger.admits_to_queue(spec).map(|()| Answer::Done { revision: ledger.revision() }),
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_standings())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
