@@ -1,10 +1,12 @@
-//! Signals that users send to their work: from the agent that was asked to the agents of its nodes, and by their shims to its processes.
+//! Signals that users send to their work: from the agent that was asked to the agents of its nodes, and by their
+//! shims to its processes.
 //!
 //! ```text
 //!   lattice signal ──▶ agent ──mesh──▶ agents of its nodes ──ToShim::Signal──▶ shims ──kill──▶ ranks
 //! ```
 //!
-//! Each node's agent passes it on under the epoch that the caller saw, so that a later attempt never gets it. Nothing sends it twice.
+//! Each node's agent passes it on under the epoch that the caller saw, so that a later attempt never gets it. Nothing
+//! sends it twice.
 
 use crate::context::Shared;
 use crate::mesh::frame::{self, FrameError, Open, vouched};

@@ -1,5 +1,5 @@
-//! Command lines that cannot be read: what is said of them beside the parser's own words (Slurm's options, and what they are here), and
-//! without those of its tips that would lead the user astray.
+//! Command lines that cannot be read: what is said of them beside the parser's own words (Slurm's options, and what
+//! they are here), and without those of its tips that would lead the user astray.
 
 use crate::directives::sbatch::{self, Rule};
 use crate::failure::Failure;

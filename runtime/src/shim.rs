@@ -293,8 +293,8 @@ pub enum ToShim {
     /// started; at the time that was said last all of it is killed, and nothing is started or extended ever again.
     /// Of no meaning without [`ShimConfig::run_lease`].
     RunLease { until_ms: u64 },
-    /// Sends a signal to the ranks that live here (`to`), once. Answered by [`FromShim::Signalled`] with the same `request`. Not sent again
-    /// where the connection broke: it may have been delivered.
+    /// Sends a signal to the ranks that live here (`to`), once. Answered by [`FromShim::Signalled`] with the same
+    /// `request`. Not sent again where the connection broke: it may have been delivered.
     Signal { request: u64, signal: i32, to: SignalWhom },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },

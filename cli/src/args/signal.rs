@@ -5,14 +5,15 @@ use lattice_model::signal::WorkSignal;
 
 const SIGNAL_HELP: &str = "Examples:
   lattice signal 1f0c9a4e
-      SIGUSR1 to every rank, on all of its nodes: to the process that the launch started, and to none that this one started
+      SIGUSR1 to every rank, on all of its nodes: to the process that the launch started, and to no child of it
   lattice signal @last --signal TERM --to script
       SIGTERM to the script, which can end well by itself
   lattice signal 1f0c9a4e --signal STOP --to launches
       all processes of its launches stand still until they get CONT
 
-A program that does not catch a signal is ended by it, as by kill(1). Each process gets it once; where a node does not answer it is
-said that this is not known. For its owner, and for operators; theirs to somebody else's work is in the audit log.";
+A program that does not catch a signal is ended by it, as by kill(1). Each process gets it once; where a node
+does not answer it is said that this is not known. For its owner, and for operators; theirs to somebody else's
+work is in the audit log.";
 
 #[derive(Args)]
 #[command(after_help = SIGNAL_HELP)]
@@ -54,9 +55,10 @@ const REQUEUE_HELP: &str = "Examples:
   lattice requeue 1f0c9a4e --reason 'wrong library on n3'
       it is ended (SIGTERM, then SIGKILL) and waits for nodes again, with the place in the queue that it had
 
-It begins from its last checkpoint where it has one, else from its beginning, and counts as a requeue (--max-requeues) where it had begun.
-`lattice logs ID --previous` shows what it wrote before, `lattice status ID` who requeued it and why. Work that was submitted with
---requeue=never is refused. For its owner, and for operators.";
+It begins from its last checkpoint where it has one, else from its beginning, and counts as a requeue
+(--max-requeues) where it had begun. `lattice logs ID --previous` shows what it wrote before, `lattice status
+ID` who requeued it and why. Work that was submitted with --requeue=never is refused. For its owner, and for
+operators.";
 
 #[derive(Args)]
 #[command(after_help = REQUEUE_HELP)]

@@ -1,4 +1,5 @@
-//! What users do to work besides submitting and ending it: signals to its processes, back into the queue, a look at what would be taken.
+//! What users do to work besides submitting and ending it: signals to its processes, back into the queue, a look at
+//! what would be taken.
 
 use crate::harness::{Group, NOBODY, World};
 use lattice_lab::lattice::text;
@@ -158,7 +159,7 @@ fn dry_run(w: &World) {
     for (args, code, says) in [
         (&["-N", "100", "--", "/bin/true"][..], 4, "no nodes of this cluster could ever serve it"),
         (&["--vcluster=nowhere", "--", "/bin/true"], 3, "nowhere"),
-        (&["--sensitive", "--", "/bin/true"], 2, "--sensitive"),
+        (&["--sensitive", "--", "/bin/true"], 4, "--sensitive"),
     ] {
         let refused = w.run(&[&["submit", "--dry-run"], args].concat());
         assert!(refused.code() == code && refused.err().contains(says), "{says}: {} {}", refused.code(), refused.err());

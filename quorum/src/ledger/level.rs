@@ -58,7 +58,8 @@ pub const UNHEARD_LEVEL: u32 = 11;
 /// The level at which every member ends waits.
 pub const WAITS_LEVEL: u32 = 12;
 
-/// The level at which every member understands that work is put back into the queue for who asks, and that signals are recorded.
+/// The level at which every member understands that work is put back into the queue for who asks, and that signals
+/// are recorded.
 pub const REQUEUES_LEVEL: u32 = 12;
 
 /// The level at which every member bounds the time of commands.

@@ -1,6 +1,7 @@
 //! Work that somebody puts back into the queue: its claim ends, and it begins again when it has other nodes.
 //!
-//! The rules of its own requeues hold: `--requeue=never` forbids it, and it counts against `--max-requeues` where it had begun.
+//! The rules of its own requeues hold: `--requeue=never` forbids it, and it counts against `--max-requeues` where it
+//! had begun.
 
 use super::holds::reason_is_well_formed;
 use super::preemptions::may_have_begun;

@@ -41,8 +41,8 @@ pub enum Request {
         #[serde(default)]
         kill: bool,
     },
-    /// Ends this claim of an allocation and puts it back into the queue, to begin again, where its requeue rules let it. Where that claim
-    /// is over, nothing is done (success).
+    /// Ends this claim of an allocation and puts it back into the queue, to begin again, where its requeue rules let
+    /// it. Where that claim is over, nothing is done (success).
     RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String },
     /// Has an allocation that waits for nodes wait for none until it is resumed. One that is held already stays so (success).
     HoldAllocation { allocation: AllocationId, by: Principal },
