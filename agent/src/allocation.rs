@@ -18,11 +18,13 @@ mod local_launch;
 mod prepare;
 mod probing;
 mod run_lease;
+mod signals;
 mod task;
 mod terminals;
 mod undo;
 mod walltime;
 
+pub use signals::SendSignal;
 pub use terminals::{News, OpenTerminal};
 
 use crate::context::Shared;
@@ -32,11 +34,11 @@ use crate::service::now;
 use crate::spool::launches;
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_node::LaunchEnd;
-use lattice_runtime::shim::{FlushedLog, ShimDir};
+use lattice_runtime::shim::{FlushedLog, ShimDir, SignalWhom};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands waiting for one allocation's task.
 const COMMANDS: usize = 256;
@@ -45,6 +47,9 @@ const COMMANDS: usize = 256;
 const TO_HEAD: usize = 1024;
 /// How long what a user wants begun waits for its allocation to run, and to be known whole.
 const STANDING_WAIT: Duration = Duration::from_secs(10);
+
+/// How long its shim may take to say to how many processes it sent a signal.
+const SIGNAL_ANSWER: Duration = Duration::from_secs(5);
 
 /// What an allocation's task is told.
 #[derive(Debug)]
@@ -71,6 +76,8 @@ pub enum Command {
     },
     /// A terminal was made here: a program is to run on it.
     OpenTerminal(Box<OpenTerminal>),
+    /// A user signals its work.
+    Signal(SendSignal),
     /// Log files are in the log store that far.
     LogsFlushed {
         files: Vec<FlushedLog>,
@@ -145,6 +152,18 @@ impl AllocationHandle {
     /// Asks for a program on a terminal; what becomes of it comes out of the receiver that belongs to the request.
     pub async fn open_terminal(&self, terminal: OpenTerminal) {
         let _ = self.commands.send(Command::OpenTerminal(Box::new(terminal))).await;
+    }
+
+    /// Signals its work here, once, and gives how many processes got it; or why that is not known.
+    pub async fn signal(&self, signal: i32, to: SignalWhom) -> Result<u32, String> {
+        self.settled().await?;
+        let (answer, processes) = oneshot::channel();
+        let _ = self.commands.send(Command::Signal(SendSignal { signal, to, answer })).await;
+        match tokio::time::timeout(SIGNAL_ANSWER, processes).await {
+            Ok(Ok(processes)) => Ok(processes),
+            Ok(Err(_)) => Err("the line to its shim broke: whether the signal was sent is not known".to_owned()),
+            Err(_) => Err("its shim did not answer in time: whether the signal was sent is not known".to_owned()),
+        }
     }
 
     /// Types at the terminal of a launch's first rank. A slow shim makes the typist wait.

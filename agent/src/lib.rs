@@ -81,6 +81,7 @@ pub mod recovery;
 mod relay;
 mod service;
 mod session;
+mod signalling;
 mod spool;
 mod supervisor;
 mod sweep;

@@ -17,6 +17,7 @@ pub mod input;
 pub mod monitor;
 pub mod ranks;
 pub mod shape;
+pub mod signal;
 pub mod terminal;
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,7 @@ use crate::mesh::input::{WirePiece, WireTaken};
 use crate::mesh::shape::WireAsk;
 use crate::monitoring;
 use crate::relay;
+use crate::signalling;
 use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
 use crate::words;
@@ -102,6 +103,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
         Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Signal(open) => signalling::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Fingerprint => conformance::over_mesh::answer(context, &stream.peer, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,

@@ -27,6 +27,7 @@ mod preempting;
 mod refusal;
 mod requests;
 mod sessions;
+mod signalling;
 mod situation;
 mod telemetry;
 mod usage;

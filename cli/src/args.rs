@@ -15,6 +15,7 @@ pub mod preempt;
 pub mod quorum;
 pub mod service;
 pub mod session;
+pub mod signal;
 pub mod submit;
 pub mod telemetry;
 pub mod tenant;
@@ -40,6 +41,7 @@ use preempt::{Hold, Preempt, Resume};
 use quorum::Quorum;
 use service::Service;
 use session::InteractiveSession;
+use signal::{Requeue, Signal};
 use std::ffi::OsString;
 use std::time::Duration;
 use submit::Submit;
@@ -103,6 +105,10 @@ pub enum Command {
     /// Have allocations that are held go on
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
+    /// End allocations' present attempts and put them back into the queue, to begin again
+    Requeue(Later<Requeue>),
+    /// Send a signal to the ranks of running allocations, on all of their nodes
+    Signal(Later<Signal>),
     /// Show what an allocation's program wrote
     Logs(Later<Logs>),
     /// Show what a running allocation uses of its nodes now
@@ -209,6 +215,10 @@ mod tests {
             "submit --hold script.sh",
             "hold 12345 @last",
             "release 12345",
+            "requeue 12345 @last --reason=fan",
+            "signal 12345",
+            "signal 12345 -s term --to=script",
+            "submit --dry-run -N 2 script.sh",
             "submit -",
             "wait 12345 @last --timeout=30m",
             "cancel 1 2 3",
@@ -324,6 +334,9 @@ mod tests {
             ("submit --nodes=0 x", "at least 1"),
             ("submit --walltime=soon x", "24h"),
             ("submit --env=A x", "NAME=VALUE"),
+            ("signal 1 --signal=FOO", "USR1"),
+            ("signal 1 --to=all", "launches"),
+            ("submit --dry-run --wait x", "cannot be used"),
             ("cancel", "required"),
             ("cancel 1 --all-mine", "cannot be used"),
             ("launch", "required"),

@@ -6,6 +6,7 @@ mod cancel;
 mod checkpoint;
 mod compare;
 mod diag;
+mod dry_run;
 mod explain;
 mod gossip;
 mod gossip_keys;
@@ -22,6 +23,7 @@ mod preempt;
 mod quorum;
 mod service;
 mod session;
+mod signal;
 mod status;
 mod submit;
 mod telemetry;
@@ -56,6 +58,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Preempt(Later(args)) => preempt::preempt(session, args).await,
         Command::Hold(Later(args)) => preempt::hold(session, args).await,
         Command::Resume(Later(args)) => preempt::resume(session, args).await,
+        Command::Requeue(Later(args)) => signal::requeue(session, args).await,
+        Command::Signal(Later(args)) => signal::signal(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
         Command::Top(Later(args)) => top::run(session, args).await.map(well),
         Command::Watch(Later(args)) => watch::run(session, args).await.map(well),

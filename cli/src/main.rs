@@ -44,7 +44,6 @@ mod shown;
 mod table;
 mod terminal;
 mod time;
-mod tips;
 mod typist;
 mod unbuilt;
 mod waiting;
@@ -69,7 +68,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => match mistyped::explain(&error, &typed) {
             Some(failure) => return failure.tell(),
-            None => tips::without_wrong_tips(error).exit(),
+            None => mistyped::without_wrong_tips(error).exit(),
         },
     };
     // These are other programs' own: they need no agent and read their own configuration.

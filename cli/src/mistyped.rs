@@ -1,4 +1,5 @@
-//! Command lines that cannot be read, where more can be said of them than the parser knows: Slurm's options, and what they are here.
+//! Command lines that cannot be read: what is said of them beside the parser's own words (Slurm's options, and what
+//! they are here), and without those of its tips that would lead the user astray.
 
 use crate::directives::sbatch::{self, Rule};
 use crate::failure::Failure;
@@ -9,6 +10,30 @@ use std::ffi::OsString;
 /// Commands that take the options of a submission.
 const SUBMITTING: [&str; 3] = ["submit", "launch", "session"];
 
+/// Commands that the documents have and this version has not.
+const UNBUILT_COMMANDS: [(&str, &str); 5] = [
+    ("usage", "`lattice status ID` shows what one allocation used, `lattice admin tenant list` what is in use of quotas"),
+    ("cache", "`lattice node status NODE` shows a node's images"),
+    (
+        "history",
+        "`lattice status --all --state=completed,failed,cancelled` lists what has ended, `lattice node history NODE` what befell a node",
+    ),
+    ("dag", "submit each job when the one before has ended: `lattice submit --wait`, `lattice wait`"),
+    ("login", "who calls is known by their account on this machine: no login is needed"),
+];
+
+/// Options that the documents have and this version has not, of any command.
+const UNBUILT_OPTIONS: [(&str, &str); 8] = [
+    ("--site", "there is one site: name another one's agent with --endpoint"),
+    ("--gpu-hours-budget", "budgets are not kept: --max-nodes and --max-concurrent-allocations limit a tenant"),
+    ("--min-nodes", "work that scales is not built: --nodes says how many it has"),
+    ("--max-nodes", "work that scales is not built: --nodes says how many it has"),
+    ("--scale-metric", "work that scales is not built: --nodes says how many it has"),
+    ("--scale-target", "work that scales is not built: --nodes says how many it has"),
+    ("--begin", "submit it with --hold, and `lattice resume ID` when it may run"),
+    ("--wrap", "a command line goes after --: `lattice submit -- sh -c 'COMMAND LINE'`"),
+];
+
 /// What to say of a command line that was not read; `None`: what the parser says.
 pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
     let context = |kind| match error.get(kind) {
@@ -16,7 +41,19 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
         Some(ContextValue::Strings(texts)) => texts.first().cloned(),
         _ => None,
     };
+    let not_built = |what: &str, hint: &str| Failure::usage(format!("{what} is not built yet")).hint(hint);
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        // The commands of a command are its own.
+        let first = typed.iter().skip(1).find(|word| !word.to_string_lossy().starts_with('-'))?;
+        let unbuilt = UNBUILT_COMMANDS.into_iter().find(|(command, _)| *first == **command);
+        return unbuilt.map(|(command, hint)| not_built(&format!("`lattice {command}`"), hint));
+    }
     let option = context(ContextKind::InvalidArg)?;
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some((option, hint)) = UNBUILT_OPTIONS.into_iter().find(|(unbuilt, _)| *unbuilt == option)
+    {
+        return Some(not_built(option, hint));
+    }
     match error.kind() {
         ErrorKind::InvalidValue if option.starts_with("--output") => format_or_file(&context(ContextKind::InvalidValue)?),
         ErrorKind::UnknownArgument => {
@@ -56,6 +93,25 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> Failur
     }
 }
 
+/// Takes away the tip to use an option that is refused anyway, and the one to write `-- -u`, which would run a program named `-u`.
+pub fn without_wrong_tips(mut error: Error) -> Error {
+    let names_unbuilt = |value: &ContextValue| match value {
+        ContextValue::String(option) => UnbuiltFlags::NAMES.contains(&option.as_str()),
+        ContextValue::Strings(options) => options.iter().all(|option| UnbuiltFlags::NAMES.contains(&option.as_str())),
+        _ => false,
+    };
+    if error.get(ContextKind::SuggestedArg).is_some_and(names_unbuilt) {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
+        let tips: Vec<_> = tips.into_iter().filter(|tip| !tip.to_string().contains("use '-- ")).collect();
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +136,17 @@ mod tests {
             ("submit -u -- python3 a.py", "error: -u: `lattice submit` has no such option", "goes after --"),
             ("submit --noodes=2 job.sh", "error: --noodes:", "did you mean --nodes?"),
             ("session --signal=USR1", "error: --signal:", "--checkpoint-signal"),
+            ("usage", "error: `lattice usage` is not built yet", "lattice status ID"),
+            ("cache list", "error: `lattice cache` is not built yet", "node status"),
+            ("history --days 3", "error: `lattice history` is not built yet", "lattice status"),
+            ("dag submit x.yaml", "error: `lattice dag` is not built yet", "lattice wait"),
+            ("login", "error: `lattice login` is not built yet", "no login is needed"),
+            ("submit --site=b job.sh", "error: --site is not built yet", "--endpoint"),
+            ("admin tenant create x --gpu-hours-budget=3", "error: --gpu-hours-budget is not built yet", "--max-nodes"),
+            ("submit --min-nodes=2 job.sh", "error: --min-nodes is not built yet", "--nodes"),
+            ("submit --scale-metric=x job.sh", "error: --scale-metric is not built yet", "--nodes"),
+            ("submit --wrap=ls", "error: --wrap is not built yet", "sh -c"),
+            ("submit --begin=18:00 job.sh", "error: --begin is not built yet", "--hold"),
             ("submit --output=x.log job.sh", "error: --output x.log: -o is the format", "lattice logs ID"),
             ("submit -o slurm-%j.out job.sh", "error: --output slurm-%j.out: -o is the format", "exec >FILE"),
         ] {
@@ -94,5 +161,19 @@ mod tests {
         for line in ["status -o jsno", "statsu", "submit --nodes=0 x", "node list --stat=x"] {
             assert_eq!(told(line), None, "{line}");
         }
+    }
+    fn refused(words: &[&str]) -> String {
+        let line = std::iter::once("lattice").chain(words.iter().copied());
+        without_wrong_tips(Cli::try_parse_from(line).map(drop).unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn a_tip_names_nothing_that_does_not_help() {
+        let group = refused(&["submit", "--task-groups=3", "x.sh"]);
+        assert!(group.contains("unexpected argument '--task-groups'") && !group.contains("'--task-group'"), "{group}");
+        let letter = refused(&["submit", "-u", "x.sh"]);
+        assert!(letter.contains("unexpected argument '-u'") && !letter.contains("-- -u"), "{letter}");
+        let typo = refused(&["submit", "--waltime=1h", "x.sh"]);
+        assert!(typo.contains("'--walltime'"), "a typing error is still helped: {typo}");
     }
 }

@@ -156,6 +156,10 @@ pub fn specification(
     let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
     let ranks = if fits.ranks < everywhere { fits.ranks } else { 0 };
     let launch = v1::LaunchShape { ranks, ..flags.layout.message() };
+    if let Some(name) = flags.uenv.as_deref().filter(|uenv| is_registry_name(uenv, &around.dir)) {
+        return Err(Failure::usage(format!("--uenv {name}: names in a registry are not built yet"))
+            .hint("give the path of a SquashFS file: --uenv ./env.sqfs"));
+    }
     let uenv = flags.uenv.as_ref().map(|uenv| around.dir.join(uenv).to_string_lossy().into_owned());
     let or = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
     let mut spec = v1::AllocationSpec {
@@ -235,6 +239,13 @@ fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> 
     Ok(asked)
 }
 
+/// Whether an environment is named as in a registry (`prgenv-gnu/24.11:v1`), and is no file.
+fn is_registry_name(uenv: &str, dir: &Path) -> bool {
+    let path = uenv.split_once("@sha256:").map_or(uenv, |(path, _)| path);
+    let looks_so = !path.starts_with(['/', '.']) && (path.contains(':') || !path.contains(['/', '.']));
+    looks_so && !dir.join(path).exists()
+}
+
 /// A file's name as a name for people: bounded, without control characters, never empty.
 fn presentable(name: &str) -> String {
     let mut shown = String::new();
@@ -297,6 +308,18 @@ mod tests {
         assert_eq!(spec.env[PMI_PORT_VARIABLE], PMI_PORT_ASKED);
         assert_eq!((spec.name.as_str(), spec.tenant.as_str()), ("a?b.sh", "u"));
         assert!(spec.lifecycle.unwrap().preemption_class_set);
+    }
+
+    #[test]
+    fn names_in_a_registry_are_refused_by_name() {
+        for name in ["prgenv-gnu/24.11:v1", "prgenv-gnu:v1", "prgenv-gnu"] {
+            let flags = SubmitFlags { uenv: Some(name.into()), ..Default::default() };
+            let told = refused(&flags);
+            assert!(told.contains(name) && told.contains("not built yet") && told.contains("SquashFS"), "{told}");
+        }
+        for path in ["./a", "/a:b", "a/b.sqfs", "env.sqfs"] {
+            assert!(!is_registry_name(path, Path::new("/nowhere")), "{path}");
+        }
     }
 
     #[test]

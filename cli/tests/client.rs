@@ -131,7 +131,7 @@ impl AllocationService for Scene {
         }
         let id = request.id.clone();
         self.submitted.lock().unwrap().push(request);
-        Ok(Response::new(v1::SubmitResponse { id, warning: String::new() }))
+        Ok(Response::new(v1::SubmitResponse { id, warning: String::new(), checked: None }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -234,6 +234,14 @@ impl AllocationService for Scene {
     }
 
     async fn preempt(&self, _: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn requeue(&self, _: Request<v1::RequeueRequest>) -> Result<Response<v1::RequeueResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
+    async fn signal(&self, _: Request<v1::SignalRequest>) -> Result<Response<v1::SignalResponse>, Status> {
         Err(Status::internal("not asked here"))
     }
 

@@ -105,6 +105,8 @@ pub enum EndReason {
     Preempted { by: String, why: String, saved: Result<CheckpointId, String> },
     /// Its walltime was over, and the checkpoint that was under way was whole before its grace was.
     WalltimeSaved { checkpoint: CheckpointId },
+    /// This user put it back into the queue: it begins again.
+    Requeued { by: String, why: String },
 }
 
 impl EndReason {
@@ -114,6 +116,7 @@ impl EndReason {
             Self::Exited { code: 0 } => AllocationState::Completed,
             Self::Cancelled { .. } => AllocationState::Cancelled,
             Self::Preempted { saved: Ok(_), .. } | Self::WalltimeSaved { .. } => AllocationState::Suspended,
+            Self::Requeued { .. } => AllocationState::Pending,
             Self::Preempted { saved: Err(_), .. }
             | Self::Exited { .. }
             | Self::WalltimeExceeded
@@ -142,6 +145,7 @@ impl EndReason {
             | Self::DrainDeadline { .. }
             | Self::Preempted { .. }
             | Self::WalltimeSaved { .. }
+            | Self::Requeued { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -159,6 +163,7 @@ impl EndReason {
             | Self::DrainDeadline { .. }
             | Self::Preempted { .. }
             | Self::WalltimeSaved { .. }
+            | Self::Requeued { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -180,6 +185,7 @@ impl fmt::Display for EndReason {
             Self::RunLeaseLapsed { node } => write!(f, "run_lease_lapsed on {node}"),
             Self::Preempted { by, why, saved: Ok(id) } => write!(f, "preempted by {by}: {why}; saved as checkpoint {}", id.short()),
             Self::Preempted { by, why, saved: Err(unsaved) } => write!(f, "preempted by {by}: {why}; not saved: {unsaved}"),
+            Self::Requeued { by, why } => write!(f, "requeued by {by}: {why}"),
             Self::WalltimeSaved { checkpoint } => write!(f, "walltime_exceeded; saved as checkpoint {}", checkpoint.short()),
         }
     }

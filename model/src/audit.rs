@@ -150,6 +150,8 @@ actions! {
     MeasurementsRead,
     /// How a node found itself while no heartbeat of it was acknowledged: told afterwards, with the time of its own clock.
     NodeUnheard,
+    /// A signal is about to be sent to somebody else's work.
+    WorkSignalled,
 }
 
 impl AuditAction {

@@ -325,7 +325,7 @@ impl FromStr for AskSignal {
 }
 
 /// Of a name in upper case, or the number itself.
-fn number_of(text: &str) -> Option<u8> {
+pub(crate) fn number_of(text: &str) -> Option<u8> {
     let digits = |text: &str| if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse::<u8>().ok() } else { None };
     if let Some(number) = digits(text) {
         return Some(number);

@@ -39,6 +39,7 @@ pub mod report;
 pub mod resources;
 pub mod run_lease;
 pub mod session;
+pub mod signal;
 pub mod size;
 pub mod spec;
 pub mod telemetry;

@@ -44,6 +44,7 @@ mod nodes;
 mod preemptions;
 mod recovery;
 mod reports;
+mod requeues;
 mod scripts;
 mod services;
 mod sessions;
@@ -99,7 +100,7 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
+    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -443,6 +444,7 @@ impl Ledger {
             Action::Wiped { node, order, failed } => self.wiped(step, node, *order, failed.as_deref()),
             Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),
             Action::Preempt { allocation, epoch, by, order, kill } => self.preempt(step, (*allocation, *epoch), by, order, *kill),
+            Action::RequeueAllocation { allocation, epoch, by, reason } => self.requeue(step, (*allocation, *epoch), by, reason),
             Action::HoldAllocation { allocation, by } => self.hold_allocation(step, *allocation, by),
             Action::Resume { allocation, by } => self.resume(step, *allocation, by),
             Action::SetTelemetry { allocation, by, id, mode, duration_ms } => {

@@ -114,7 +114,9 @@ table! {
     requests {
         Submit: No Yes No User;
         Cancel: No Yes No User;
+        CheckSubmission: No Yes No Itself;
         Preempt: No Yes No User;
+        RequeueAllocation: No Yes No User;
         HoldAllocation: No Yes No User;
         Resume: No Yes No User;
         SetTelemetry: No Yes No User;
@@ -235,6 +237,7 @@ pub fn person(request: &Request) -> Option<&str> {
         Request::Submit { owner: by, .. }
         | Request::Cancel { by, .. }
         | Request::Preempt { by, .. }
+        | Request::RequeueAllocation { by, .. }
         | Request::HoldAllocation { by, .. }
         | Request::Resume { by, .. }
         | Request::SetTelemetry { by, .. }
@@ -262,6 +265,7 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::AcceptDrift { by, .. }
         | Request::Wipe { by, .. } => Some(by),
         Request::GetAllocation { .. }
+        | Request::CheckSubmission { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::Claim(_)

@@ -555,6 +555,13 @@ pub fn signal_descendants(root: i32, signal: i32, which: impl Fn(&identity::Proc
         .count()
 }
 
+/// Sends a signal to each of these processes; how many of them there still were.
+pub fn signal_each(pids: impl IntoIterator<Item = i32>, signal: i32) -> usize {
+    // Other numbers than positive ones would mean groups.
+    // SAFETY: two integers.
+    pids.into_iter().filter(|pid| *pid > 0 && unsafe { libc::kill(*pid, signal) } == 0).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -293,11 +293,25 @@ pub enum ToShim {
     /// started; at the time that was said last all of it is killed, and nothing is started or extended ever again.
     /// Of no meaning without [`ShimConfig::run_lease`].
     RunLease { until_ms: u64 },
+    /// Sends a signal to the ranks that live here (`to`), once. Answered by [`FromShim::Signalled`] with the same
+    /// `request`. Not sent again where the connection broke: it may have been delivered.
+    Signal { request: u64, signal: i32, to: SignalWhom },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },
     /// Nothing more will come: kill what is left (for 10 s at most), unmount, remove the socket, exit with 0. No
     /// [`FromShim::Stopped`] follows; the connection closes. Scope and directory are the agent's to remove.
     Quit,
+}
+
+/// Which processes of an allocation a signal of its owner's goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SignalWhom {
+    /// Each rank of each launch, and no process that a rank started.
+    Ranks,
+    /// All processes of the launches.
+    Launches,
+    /// The script, and no process that it started.
+    Script,
 }
 
 /// Why all work of an allocation was ended by the shim.
@@ -366,6 +380,8 @@ pub enum FromShim {
     RunLease { until_ms: Option<u64> },
     /// The run lease lapsed, and all work was killed for that; told before the ends that it means, and replayed.
     RunLeaseLapsed,
+    /// That signal was sent to so many processes.
+    Signalled { request: u64, processes: u32 },
     /// All work is being ended from now on; said before the first signal is sent, and replayed while it is so.
     Stopping { why: StopReason },
     /// All work was ended, and nothing of it is left.

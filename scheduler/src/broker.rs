@@ -12,6 +12,9 @@
 //! `t = sqrt(2 * write_time / rate)`: the interval of Young (CACM 17(9), 1974), which Daly (FGCS 22(3), 2006) bounds for write times that
 //! are not small against the mean time between failures; [`Terms::least_interval_s`] bounds it here.
 //!
+//! No scheduler preempts by itself yet: what `preemptability` counts on is `lattice preempt` and urgent drains, by
+//! people.
+//!
 //! [`should_checkpoint`] is the whole decision; what `lattice explain` shows of an allocation comes from it as well.
 
 use crate::View;

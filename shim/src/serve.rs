@@ -5,6 +5,7 @@ mod ending;
 mod memory;
 mod replay;
 mod run_lease;
+mod signalling;
 mod starting;
 
 use crate::agent_link::AgentLink;
@@ -386,6 +387,7 @@ impl Shim {
             ToShim::Attach { session, tty, argv, env, working_dir } => self.attach(session, &tty, &argv, &env, &working_dir),
             ToShim::LogsFlushed { files } => self.log_ring.flushed(&files, now_ms()),
             ToShim::RunLease { until_ms } => self.extend_run_lease(until_ms),
+            ToShim::Signal { request, signal, to } => self.signal(request, signal, to),
             ToShim::Stop { why, grace_ms } => self.stop(why, grace_ms),
             ToShim::Quit => self.quit(),
         }

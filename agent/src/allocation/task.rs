@@ -10,6 +10,7 @@ use super::link::Link;
 use super::local_launch::LocalLaunch;
 use super::prepare::{self, Preparing};
 use super::run_lease::{self, RunLease};
+use super::signals::Signals;
 use super::terminals::{OpenTerminal, Terminals};
 use super::{Activity, Command, Detail, Standing};
 use crate::context::Shared;
@@ -68,6 +69,7 @@ pub(super) fn begin(
         launches: BTreeMap::new(),
         typed_ahead: VecDeque::new(),
         terminals: Terminals::default(),
+        signals: Signals::default(),
         entry_over: false,
         walltime_over: false,
         walltime_told: false,
@@ -126,6 +128,7 @@ struct AllocationTask {
     /// What was typed at launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
     terminals: Terminals,
+    signals: Signals,
     entry_over: bool,
     walltime_over: bool,
     /// Whether it is said what that means, or will be: a checkpoint that is under way may be waited for.
@@ -228,6 +231,14 @@ impl AllocationTask {
             Command::Attach { launch, calls, to_head } => self.attach(*launch, calls, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
             Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
+            Command::Signal(signal) => {
+                let message = self.signals.begin(signal);
+                if self.synced {
+                    self.send(message).await;
+                } else {
+                    self.signals.lost();
+                }
+            }
             Command::LogsFlushed { files } => self.send(ToShim::LogsFlushed { files }).await,
             Command::Typed { launch, message } => self.typed(launch, message).await,
             Command::EntryOver { end } => self.entry_launch_over(end).await,
@@ -272,6 +283,7 @@ impl AllocationTask {
                 failpoint::pass(Point::TerminalEnded);
                 self.terminals.ended(session, outcome, why);
             }
+            FromShim::Signalled { request, processes } => self.signals.answered(request, processes),
             FromShim::Synced => self.is_synced().await,
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndHeard);

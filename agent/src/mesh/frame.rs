@@ -217,6 +217,9 @@ pub enum Open {
     /// As [`Open::Usage`]: what each rank does of the allocation's launches on this node. Then one [`super::ranks::RanksAnswer`]. An agent of
     /// the version before ends the stream, which is told as such.
     Ranks(Box<super::usage::UsageOpen>),
+    /// From an `api` agent, for a user: a signal to the allocation's work on this node. Then one
+    /// [`super::signal::SignalAnswer`].
+    Signal(Box<super::signal::SignalOpen>),
 }
 
 /// Whether a session is carried.

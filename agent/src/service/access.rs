@@ -3,7 +3,7 @@
 //! | access | written down |
 //! |---|---|
 //! | an attached terminal | by whomever; its end as well |
-//! | output; a launch, its keyboard and its end | where the caller is not the owner |
+//! | output; a launch, its keyboard and its end; a signal | where the caller is not the owner |
 //! | what is measured of it | where the caller is not the owner, once an hour for each way of looking |
 //! | an export of the audit log | always |
 

@@ -5,7 +5,7 @@ use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::situation::Situations;
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, telemetry, usage};
+use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, usage};
 use crate::cluster::Cluster;
 use crate::placing::Proposed;
 use lattice_api::v1;
@@ -93,6 +93,10 @@ impl AllocationService for Api {
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         self.understood(&spec).await?;
         let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
+        if request.dry_run {
+            self.done(&Ask::CheckSubmission { spec: Box::new(spec) }).await?;
+            return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
+        }
         let claim = self.placing.newcomer(id, &spec, &owner);
         let life = Incarnation(self.context.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_of(&spec.vcluster).to_owned());
@@ -112,7 +116,7 @@ impl AllocationService for Api {
             self.context.tell(Event::Listed(list)).await;
         }
         submitting.done(revision, self.cluster.borrow().revision);
-        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning }))
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -209,6 +213,14 @@ impl AllocationService for Api {
 
     async fn preempt(&self, request: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
         preempting::preempt(self, request).await.map(Response::new)
+    }
+
+    async fn requeue(&self, request: Request<v1::RequeueRequest>) -> Result<Response<v1::RequeueResponse>, Status> {
+        signalling::requeue(self, request).await.map(Response::new)
+    }
+
+    async fn signal(&self, request: Request<v1::SignalRequest>) -> Result<Response<v1::SignalResponse>, Status> {
+        signalling::signal(self, request).await.map(Response::new)
     }
 
     async fn set_telemetry(&self, request: Request<v1::SetTelemetryRequest>) -> Result<Response<v1::SetTelemetryResponse>, Status> {

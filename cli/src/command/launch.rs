@@ -86,7 +86,8 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
         Stdin::None => Gives::Nothing,
         Stdin::Rank(_) | Stdin::All => Gives::Input(Feeder::default()),
     })?;
-    let submission = v1::SubmitRequest { id: uuid::Uuid::new_v4().to_string(), spec: Some(spec), wait_for_nodes: flags.wait_for_nodes };
+    let (id, wait_for_nodes) = (uuid::Uuid::new_v4().to_string(), flags.wait_for_nodes);
+    let submission = v1::SubmitRequest { id, spec: Some(spec), wait_for_nodes, dry_run: false };
     let request = v1::LogsRequest { key: submission.id.clone(), follow: true, ..Default::default() };
     let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&dir, short(&submission.id))) } else { Screen::new(args.label) };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;

@@ -72,13 +72,13 @@ pub async fn resume(session: &Session, args: Resume) -> Result<u8, Failure> {
 }
 
 /// Says a failure, and gives the exit code of the first.
-fn told(failure: Failure, exit: u8) -> u8 {
+pub(super) fn told(failure: Failure, exit: u8) -> u8 {
     let code = failure.exit();
     failure.tell();
     if exit == 0 { code } else { exit }
 }
 
-fn say(session: &Session, done: &[(String, String)], line: impl Fn(&(String, String)) -> String) -> Result<(), Failure> {
+pub(super) fn say(session: &Session, done: &[(String, String)], line: impl Fn(&(String, String)) -> String) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&done.iter().map(line).collect::<String>()),
         Format::Name => print_names(done.iter().map(|(id, _)| id.as_str())),

@@ -1,6 +1,6 @@
 //! `lattice submit`.
 
-use super::wait;
+use super::{dry_run, wait};
 use crate::args::submit::Submit;
 use crate::directives;
 use crate::failure::Failure;
@@ -29,6 +29,19 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let around = Surroundings::look(flags.export)?;
     let spec = v1::AllocationSpec { hold: args.hold, ..request::specification(&flags, program, &session.settings, around)? };
     let client = session.connect().await?;
+    if args.dry_run {
+        let submission = v1::SubmitRequest {
+            id: uuid::Uuid::new_v4().to_string(),
+            spec: Some(spec),
+            wait_for_nodes: flags.wait_for_nodes,
+            dry_run: true,
+        };
+        let checked = Box::pin(answer(client.allocations().submit(submission))).await?;
+        if !checked.warning.is_empty() {
+            session.warn(&checked.warning);
+        }
+        return dry_run::show(session, &checked.checked.unwrap_or_default()).map(|()| 0);
+    }
     let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     match session.format() {
         Format::Table if args.hold => {
@@ -46,7 +59,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
 /// Submits under a fresh id and remembers it as `@last`.
 pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
-    let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes };
+    let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes, dry_run: false };
     let submitted = Box::pin(answer(client.allocations().submit(request))).await?;
     if !submitted.warning.is_empty() {
         session.warn(&submitted.warning);

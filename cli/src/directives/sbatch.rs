@@ -49,7 +49,8 @@ const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their na
 const GPUS_BY_NODE: &str = "say --gpus-per-node or --gpus-per-task";
 const NO_ARRAYS: &str = "job arrays are not built yet; submit once for each index, in a loop";
 const NO_DEPENDENCIES: &str = "dependencies are not built yet; have the job before submit this one as its last command";
-const NO_HOLD: &str = "work that waits for a time or a release is not built yet; submit it when it may run";
+const NO_TIME: &str =
+    "work that waits for a time is not built yet; submit it with `lattice submit --hold`, and `lattice resume ID` when it may run";
 const OF_SBATCH: &str = "it is of the submitting command, not of the job";
 
 /// Each option of `sbatch`, sorted by name. What is not here is refused as well.
@@ -60,7 +61,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("batch", Rule::Refused(NODES_BY_FEATURES)),
     option("bb", Rule::Refused("burst buffers are not known; --scratch-per-node asks for space on each node")),
     option("bbf", Rule::Refused("burst buffers are not known; --scratch-per-node asks for space on each node")),
-    lettered('b', "begin", Rule::Refused(NO_HOLD)),
+    lettered('b', "begin", Rule::Refused(NO_TIME)),
     lettered('D', "chdir", Rule::Value("--chdir")),
     option("cluster-constraint", Rule::Refused("there is one cluster; leave it out")),
     lettered('M', "clusters", Rule::Refused("there is one cluster; choose another one's agent with --endpoint")),
@@ -74,7 +75,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("cpu-freq", Rule::Refused("frequencies are not set; leave it out")),
     option("cpus-per-gpu", Rule::Refused("say -c and --gpus-per-task")),
     lettered('c', "cpus-per-task", Rule::Value("--cpus-per-task")),
-    option("deadline", Rule::Refused(NO_HOLD)),
+    option("deadline", Rule::Refused("queues know no deadlines; leave it out")),
     option("delay-boot", Rule::Refused(NODES_BY_FEATURES)),
     lettered('d', "dependency", Rule::Refused(NO_DEPENDENCIES)),
     lettered('m', "distribution", Rule::Value("--distribution")),
@@ -97,7 +98,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("gres-flags", Rule::Refused("say --gpu-bind=closest or --gpu-bind=none")),
     lettered('h', "help", Rule::Refused(OF_SBATCH)),
     option("hint", Rule::Refused("say -c, --cpu-bind and --ntasks-per-node")),
-    lettered('H', "hold", Rule::Refused(NO_HOLD)),
+    lettered('H', "hold", Rule::Refused("it is of the submitting command: `lattice submit --hold`")),
     option("ignore-pbs", Rule::Harmless(false)),
     lettered('i', "input", Rule::Refused("a script's standard input is empty; redirect it in the script: `program <FILE`")),
     lettered('J', "job-name", Rule::Value("--name")),
@@ -149,14 +150,15 @@ pub const OPTIONS: &[SlurmOption] = &[
     option(
         "signal",
         Rule::Refused(
-            "say --checkpoint=signal and --checkpoint-signal in a #LATTICE line: it is asked to save itself before its walltime ends",
+            "say --checkpoint=signal and --checkpoint-signal in a #LATTICE line: it is asked to save itself before its walltime ends; \
+             `lattice signal ID` sends one at any time",
         ),
     ),
     option("sockets-per-node", Rule::Refused(NODES_BY_FEATURES)),
     option("spread-job", Rule::Refused(BY_NODES)),
     option("stepmgr", Rule::Refused(LEAVE_OUT)),
     option("switches", Rule::Refused(NODES_BY_FEATURES)),
-    option("test-only", Rule::Refused(OF_SBATCH)),
+    option("test-only", Rule::Refused("it is of the submitting command: `lattice submit --dry-run`")),
     option("thread-spec", Rule::Refused("threads are not set aside for the system; say -c")),
     option("threads-per-core", Rule::Refused("say -c and --cpu-bind")),
     lettered('t', "time", Rule::Time),
@@ -171,7 +173,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     lettered('v', "verbose", Rule::Harmless(false)),
     lettered('V', "version", Rule::Refused(OF_SBATCH)),
     option("view", Rule::Value("--view")),
-    lettered('W', "wait", Rule::Refused("it is of the submitting command; `lattice logs -f ID` follows the job to its end")),
+    lettered('W', "wait", Rule::Refused("it is of the submitting command: `lattice submit --wait`")),
     option("wait-all-nodes", Rule::Refused("a job always begins when all its nodes are ready; leave it out")),
     option("wckey", Rule::Harmless(true)),
     option("wrap", Rule::Refused("`lattice submit -- sh -c COMMAND` runs a command without a script")),

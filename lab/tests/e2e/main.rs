@@ -74,6 +74,7 @@ mod recovery;
 mod refusal;
 mod services;
 mod sessions;
+mod signals;
 mod stored;
 mod summaries;
 mod supervisor;
@@ -151,6 +152,7 @@ fn main() -> ExitCode {
         flood::trials(),
         vclusters::trials(),
         sessions::trials(),
+        signals::trials(),
         backups::trials(),
         auditing::trials(),
         certificates::trials(),

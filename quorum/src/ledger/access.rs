@@ -46,6 +46,7 @@ pub enum AccessKind {
     LaunchAborted,
     AuditExported,
     MeasurementsRead,
+    WorkSignalled,
 }
 
 impl AccessKind {
@@ -56,6 +57,7 @@ impl AccessKind {
                 super::LEVEL_FIRST
             }
             Self::MeasurementsRead => super::TELEMETRY_LEVEL,
+            Self::WorkSignalled => super::REQUEUES_LEVEL,
         }
     }
 
@@ -68,6 +70,7 @@ impl AccessKind {
             Self::LaunchAborted => AuditAction::LaunchAborted,
             Self::AuditExported => AuditAction::AuditExported,
             Self::MeasurementsRead => AuditAction::MeasurementsRead,
+            Self::WorkSignalled => AuditAction::WorkSignalled,
         }
     }
 }

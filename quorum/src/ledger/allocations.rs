@@ -23,13 +23,7 @@ impl Ledger {
             let same = there.spec == *spec && there.owner == *owner;
             return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
         }
-        spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
-        self.admits_to_vcluster(spec)?;
-        let live = self.allocations.len() - self.ended.len();
-        if live >= LIVE_MAX {
-            return Err(Refusal::TooMany { what: "allocations that have not ended".to_owned(), most: LIVE_MAX as u64 });
-        }
-        self.admits_to_tenant(spec)?;
+        self.admits_to_queue(spec)?;
         self.admits_of_user(step, spec, owner)?;
         let mut allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
         self.scripts.share(&mut allocation.spec.entrypoint);
@@ -43,6 +37,20 @@ impl Ledger {
             let _refused = self.claim(step, claim);
         }
         Ok(Outcome::Done)
+    }
+
+    /// Refused, where it would not be taken into its queue now.
+    ///
+    /// # Errors
+    /// What stands against it.
+    pub fn admits_to_queue(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
+        spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        self.admits_to_vcluster(spec)?;
+        let live = self.allocations.len() - self.ended.len();
+        if live >= LIVE_MAX {
+            return Err(Refusal::TooMany { what: "allocations that have not ended".to_owned(), most: LIVE_MAX as u64 });
+        }
+        self.admits_to_tenant(spec)
     }
 
     pub(super) fn cancel(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
@@ -144,7 +152,7 @@ impl Ledger {
     /// Whom people ask why a claim ended: behind what was reported or timed, the user who asked for it.
     fn ended_by(&self, reason: &EndReason, actor: &str) -> String {
         match reason {
-            EndReason::Preempted { by, .. } | EndReason::Cancelled { by } => by.clone(),
+            EndReason::Preempted { by, .. } | EndReason::Cancelled { by } | EndReason::Requeued { by, .. } => by.clone(),
             EndReason::DrainDeadline { node } => {
                 let drain = self.node(node).and_then(|node| node.hold(HoldKind::Drain));
                 drain.map_or_else(|| actor.to_owned(), |drain| drain.by.clone())

@@ -170,6 +170,8 @@ pub enum Action {
         #[serde(default)]
         kill: bool,
     },
+    /// See [`crate::wire::Request::RequeueAllocation`].
+    RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String },
     /// See [`crate::wire::Request::HoldAllocation`].
     HoldAllocation { allocation: AllocationId, by: Principal },
     /// See [`crate::wire::Request::Resume`].
@@ -270,6 +272,7 @@ impl Action {
             | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
             Self::HoldAllocation { .. } => super::HELD_WORK_LEVEL,
             Self::SetLimits { users, .. } if !users.is_none() => super::USER_LIMITS_LEVEL,
+            Self::RequeueAllocation { .. } => super::REQUEUES_LEVEL,
             Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
             Self::RecordAccess(access) => access.kind.level(),
             Self::Bootstrap { .. }
@@ -343,6 +346,7 @@ impl Action {
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::HoldAllocation { .. }
+            | Self::RequeueAllocation { .. }
             | Self::Cancel { .. }
             | Self::Register(_)
             | Self::Report(_)
@@ -436,6 +440,7 @@ impl Action {
             | Self::ConfirmDead { reason, .. }
             | Self::AcceptDrift { reason, .. }
             | Self::DrainUrgently { reason, .. }
+            | Self::RequeueAllocation { reason, .. }
             | Self::AskDrain { reason, .. }
             | Self::Wipe { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,

@@ -21,7 +21,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// first six or not to all of its processes, or without anybody's request;
 /// work that is measured more closely, and who looks at what was measured. 10: nodes that ask for their own drain, and that say with their
 /// registration what they are made of. 11: what nodes saw of themselves while nobody heard them.
-/// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps.
+/// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps; work is requeued for who asks, and
+/// signals to somebody else's work are recorded.
 /// 13: limits of each user and tenant; the history of ended work is shared among users.
 pub const LEVEL_KNOWN: u32 = 13;
 
@@ -60,6 +61,10 @@ pub const WAITS_LEVEL: u32 = 12;
 
 /// The level at which every member limits what users have in the quorum.
 pub const USER_LIMITS_LEVEL: u32 = 13;
+
+/// The level at which every member understands that work is put back into the queue for who asks, and that signals
+/// are recorded.
+pub const REQUEUES_LEVEL: u32 = 12;
 
 /// The level at which every member bounds the time of commands.
 pub const TIME_LEVEL: u32 = 12;

@@ -37,6 +37,34 @@ fn work_is_held_before_it_has_begun_by_its_owner_alone_and_waits_again_when_it_i
     assert!(matches!(older.act(submitted), Err(Refusal::ClusterLevel { .. })), "a member that does not know it would let it run");
 }
 
+#[test]
+fn work_is_requeued_for_who_may_ask_by_its_rules_and_once_for_each_claim() {
+    let mut s = Preempting::new();
+    let requeue = |epoch, by| Action::RequeueAllocation { allocation: id(1), epoch, by: user(by), reason: "x".into() };
+    s.submit(spec(2, RequeuePolicy::OnNodeFailure, 1));
+    assert!(matches!(s.story.act(requeue(Epoch(0), 7)), Err(Refusal::NotRunning { .. })), "it has no nodes");
+    let first = s.run(&[0, 1]);
+    assert!(matches!(s.story.act(requeue(first, 8)), Err(Refusal::NotYours { .. })));
+    let records = s.story.acted(requeue(first, 0));
+    assert_eq!(records.iter().map(|r| r.action).collect::<Vec<_>>(), [AuditAction::AllocationRequeued]);
+    let now = s.now();
+    let attempt = now.attempts.last().unwrap();
+    assert_eq!((now.state, now.requeue_count, now.waits_until), (AllocationState::Pending, 1, None));
+    assert_eq!((attempt.epoch, attempt.by.as_str(), attempt.reason.to_string()), (first, "u0", "requeued by u0: x".to_owned()));
+    assert!(s.story.acted(requeue(first, 0)).is_empty(), "the answer was lost");
+    for from in [0, 1] {
+        s.says(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
+    }
+    let second = s.run(&[2, 1]);
+    assert!(s.story.acted(requeue(first, 0)).is_empty(), "the claim that was meant is over");
+    assert_eq!(s.now().state, AllocationState::Running);
+    assert!(matches!(s.story.act(requeue(second, 7)), Err(Refusal::NotRequeueable { .. })), "once was the most");
+    let mut never = Preempting::new();
+    never.submit(spec(1, RequeuePolicy::Never, 3));
+    let epoch = never.run(&[0]);
+    assert!(matches!(never.story.act(requeue(epoch, 7)), Err(Refusal::NotRequeueable { .. })));
+}
+
 struct Preempting {
     story: Story,
     seqs: [u64; 3],

@@ -144,7 +144,7 @@ impl Ledger {
             EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } | EndReason::RunLeaseLapsed { .. } => {
             }
             // The quorum's own.
-            EndReason::DrainDeadline { .. } => return,
+            EndReason::DrainDeadline { .. } | EndReason::Requeued { .. } => return,
             // Only where the entry point ran is it known how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }
@@ -219,6 +219,7 @@ pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
             EndReason::Preempted { by: bounded(by), why: bounded(why), saved }
         }
         EndReason::WalltimeSaved { checkpoint } => EndReason::WalltimeSaved { checkpoint: *checkpoint },
+        EndReason::Requeued { by, why } => EndReason::Requeued { by: bounded(by), why: bounded(why) },
     }
 }
 

@@ -183,7 +183,7 @@ impl Ledger {
     }
 
     /// Refuses a submission of a tenant that does not exist, where there are any, and one that its tenant's quotas could never let run.
-    pub(super) fn admits_to_tenant(&mut self, spec: &AllocationSpec) -> Result<(), Refusal> {
+    pub(super) fn admits_to_tenant(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         let name = &spec.tenant;
         let Some(tenant) = self.tenants.get(name).map(Arc::clone) else {
             // Where none is set up, a tenant is a label.

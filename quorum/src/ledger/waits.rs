@@ -47,6 +47,8 @@ impl Requeue {
             EndReason::NodeLost { .. } | EndReason::DrainDeadline { .. } | EndReason::RunLeaseLapsed { .. } => {
                 (allocation.spec.requeue != RequeuePolicy::Never, true)
             }
+            // Somebody asks for it: work that may be requeued at all is.
+            EndReason::Requeued { .. } => (allocation.spec.requeue != RequeuePolicy::Never, true),
             EndReason::Exited { code: 0 }
             | EndReason::WalltimeExceeded
             | EndReason::WalltimeSaved { .. }
@@ -67,8 +69,8 @@ impl Requeue {
             return Some(Self { is_counted, quick: 0, waits_until: None });
         }
         let quick = allocation.quick_requeues.saturating_add(1);
-        // Somebody wanted its nodes: that is nothing which it would meet again at once.
-        let waits = !matches!(reason, EndReason::Preempted { .. });
+        // Somebody wanted it, or its nodes: that is nothing which it would meet again at once.
+        let waits = !matches!(reason, EndReason::Preempted { .. } | EndReason::Requeued { .. });
         Some(Self { is_counted, quick, waits_until: waits.then(|| Timestamp(now.0.saturating_add(wait_ms(quick)))) })
     }
 }

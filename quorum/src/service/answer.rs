@@ -62,7 +62,8 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, grant: Grant, requ
             own::access(core, caller, &request).await?;
             answer_in_full(core, caller, request).await
         }
-        (Grant::No | Grant::Own | Grant::Yes, _) => answer_in_full(core, caller, request).await,
+        (Grant::Own | Grant::Yes, _) => answer_in_full(core, caller, request).await,
+        (Grant::No, _) => Err(permission::refused(call, caller)),
     }
 }
 
@@ -81,6 +82,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::QueryAudit { .. }
         | Request::ExportAudit { .. }
         | Request::ListLeases
+        | Request::CheckSubmission { .. }
         | Request::ListTenants
         | Request::ListKeys
         | Request::ListVClusters
@@ -112,6 +114,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         }
         Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
         Request::Preempt { allocation, epoch, by, order, kill } => (Action::Preempt { allocation, epoch, by, order, kill }, 0),
+        Request::RequeueAllocation { allocation, epoch, by, reason } => (Action::RequeueAllocation { allocation, epoch, by, reason }, 0),
         Request::HoldAllocation { allocation, by } => (Action::HoldAllocation { allocation, by }, 0),
         Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
         Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {
@@ -262,6 +265,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
+        | Request::CheckSubmission { .. }
         | Request::ListTenants
         | Request::ListVClusters
         | Request::ListSessions
@@ -277,6 +281,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Preempt { .. }
+        | Request::RequeueAllocation { .. }
         | Request::HoldAllocation { .. }
         | Request::Resume { .. }
         | Request::SetTelemetry { .. }
@@ -330,6 +335,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             drop(ledger);
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
+        Request::CheckSubmission { spec } => ledger.admits_to_queue(spec).map(|()| Answer::Done { revision: ledger.revision() }),
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_standings())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),

@@ -132,6 +132,8 @@ pub enum Refusal {
     WipeFailed { node: NodeId, why: String },
     #[error("allocation {id} cannot be preempted: {why}")]
     NotPreemptible { id: AllocationId, why: String },
+    #[error("allocation {} cannot be requeued: {why}", id.short())]
+    NotRequeueable { id: AllocationId, why: String },
     #[error("allocation {id} was requeued soon after it was claimed, and waits until {until} before it is claimed again")]
     Waits { id: AllocationId, until: Timestamp },
     /// Work that cannot save itself, and what ending it would lose.
@@ -227,6 +229,7 @@ impl Refusal {
             Self::NoWipeHook { .. } => "set wipe_hook in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("mend what it says, then `lattice node wipe {node} --force --reason ...`"),
             Self::CannotSave { .. } => "`lattice preempt --kill` ends it all the same; `lattice cancel` ends it for good".to_owned(),
+            Self::NotRequeueable { id, .. } => format!("`lattice cancel {}` ends it, and it can be submitted again", id.short()),
             Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` says whether one is".to_owned(),
             Self::TelemetryMode { .. } => {
                 "raw measurements and audits go to the log store: it takes agents of this version with `log_store` in their configuration, and for \

@@ -26,6 +26,8 @@ pub enum Request {
         #[serde(default)]
         life: Option<Incarnation>,
     },
+    /// Whether such a submission would be taken now (success). Nothing is submitted.
+    CheckSubmission { spec: Box<AllocationSpec> },
     /// Ends an allocation. Ended ones stay as they are (success).
     Cancel { id: AllocationId, by: Principal },
     /// Has an allocation save itself and give its nodes back: it is Suspended then, and otherwise ended. Of this claim: where it
@@ -39,6 +41,9 @@ pub enum Request {
         #[serde(default)]
         kill: bool,
     },
+    /// Ends this claim of an allocation and puts it back into the queue, to begin again, where its requeue rules let
+    /// it. Where that claim is over, nothing is done (success).
+    RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String },
     /// Has an allocation that waits for nodes wait for none until it is resumed. One that is held already stays so (success).
     HoldAllocation { allocation: AllocationId, by: Principal },
     /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.

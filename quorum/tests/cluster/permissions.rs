@@ -71,6 +71,8 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
         Call::Cancel => Request::Cancel { id: none, by: owner() },
         Call::Preempt => Request::Preempt { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), order, kill: false },
+        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)) },
+        Call::RequeueAllocation => Request::RequeueAllocation { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), reason },
         Call::HoldAllocation => Request::HoldAllocation { allocation: none, by: owner() },
         Call::Resume => Request::Resume { allocation: none, by: owner() },
         Call::SetTelemetry => Request::SetTelemetry { allocation: none, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
@@ -108,7 +110,7 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::ListServices => Request::ListServices { tenants: None },
         Call::LookupService => Request::LookupService { name: "web".into(), tenants: None },
         Call::GetLimits => Request::GetLimits,
-        Call::SetLimits => Request::SetLimits { sensitive_pool_size: QuotaChange::Keep, by },
+        Call::SetLimits => Request::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: Default::default(), by },
         Call::RotateKeys => Request::RotateKeys { secret: Secret([7; 32]), by },
         Call::ListKeys => Request::ListKeys,
         Call::Backup => Request::Backup,
@@ -176,13 +178,13 @@ async fn other_is_refused(lab: &Lab, call: Call, role: Role) -> bool {
         Call::WatchVClusters => WatchRequest { vclusters: true, ..nothing },
         Call::WatchDomains => WatchRequest { domains: true, ..nothing },
         Call::Forward => {
-            let mut grpc = Grpc::new(dial(lab, role, lab.config(1).service_listen.to_string()).await);
+            let mut grpc = Grpc::new(dial(lab, role, lab.config(1).listens().0).await);
             let mut request = tonic::Request::new(pack(&Request::ListNodes).unwrap());
             request.metadata_mut().insert("lattice-forwarded", tonic::metadata::MetadataValue::from_static("1"));
             return grpc.call(request).await.is_err_and(|status| is_refused(status.message()));
         }
         _ => {
-            let mut raft = RaftClient::new(dial(lab, role, lab.config(1).raft_listen.to_string()).await);
+            let mut raft = RaftClient::new(dial(lab, role, lab.config(1).listens().1).await);
             let nothing = Packed::default();
             let answer = match call {
                 Call::Append => raft.append(nothing).await,

@@ -77,6 +77,7 @@ impl AllocationTask {
     pub(super) async fn link_ended(&mut self) {
         self.link = None;
         self.synced = false;
+        self.signals.lost();
         self.stand();
         match self.phase {
             Phase::AwaitingStopped => self.kill_scope().await,

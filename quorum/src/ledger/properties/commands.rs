@@ -270,6 +270,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let (by, reason, seed) = ("root".into(), "x".into(), uuid::Uuid::from_u128(number));
             Action::DrainUrgently { node: node(number as u8 % NODES), by, reason, deadline: None, seed }
         }
+        Move::Preempt { id: number, how: 2, hold: true } => {
+            let has_nodes = ledger.allocations().find(|a| holds_nodes(a.state) && number > 2);
+            let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let epoch = ledger.allocation(allocation).map_or(Epoch(0), |a| a.epoch);
+            Action::RequeueAllocation { allocation, epoch, by, reason: "x".into() }
+        }
         Move::Preempt { id: number, how: 3, hold: true } => {
             let waits = ledger.allocations().find(|a| a.waits());
             let (allocation, by) = waits.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));

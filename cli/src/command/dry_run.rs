@@ -1,0 +1,112 @@
+//! `lattice submit --dry-run`: what would be submitted, as the agent and the quorum have checked it.
+
+use crate::failure::Failure;
+use crate::output::{Format, print};
+use crate::session::Session;
+use crate::shown::{command_line, filled};
+use crate::table::block;
+use lattice_api::v1;
+use lattice_api::v1::entrypoint::What;
+use lattice_model::duration::clock_text;
+use lattice_model::resources::bytes_text;
+use serde_json::json;
+use std::time::Duration;
+
+pub fn show(session: &Session, spec: &v1::AllocationSpec) -> Result<(), Failure> {
+    match session.format() {
+        Format::Table => print(&format!("Nothing was submitted; this would be taken:\n{}", text(spec))),
+        Format::Name => print(&format!("{}\n", spec.name)),
+        Format::Data(notation) => notation.print(&data(spec)),
+    }
+}
+
+fn parts(spec: &v1::AllocationSpec) -> (v1::ResourceRequest, v1::Lifecycle, u64) {
+    let resources = spec.resources.clone().unwrap_or_default();
+    let everywhere = u64::from(resources.nodes) * u64::from(spec.tasks_per_node.max(1));
+    let ranks = spec.launch.as_ref().map(|launch| u64::from(launch.ranks)).filter(|ranks| *ranks > 0).unwrap_or(everywhere);
+    (resources, spec.lifecycle.clone().unwrap_or_default(), ranks)
+}
+
+fn memory_bytes(resources: &v1::ResourceRequest) -> u64 {
+    if resources.memory_bytes > 0 { resources.memory_bytes } else { resources.memory_gb << 30 }
+}
+
+/// Of each node: amounts that were asked for; empty: all of it.
+fn share(resources: &v1::ResourceRequest) -> Vec<String> {
+    let amounts = [
+        (resources.cpus > 0).then(|| format!("{} cores", resources.cpus)),
+        (memory_bytes(resources) > 0).then(|| bytes_text(memory_bytes(resources))),
+        (resources.gpus > 0).then(|| format!("{} GPUs", resources.gpus)),
+    ];
+    amounts.into_iter().flatten().collect()
+}
+
+fn constraints(resources: &v1::ResourceRequest) -> Vec<String> {
+    let mut all: Vec<String> = resources.constraints.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    all.sort_unstable();
+    all
+}
+
+fn text(spec: &v1::AllocationSpec) -> String {
+    let (resources, lifecycle, ranks) = parts(spec);
+    let named = if resources.nodelist.is_empty() { String::new() } else { format!(" ({})", resources.nodelist.join(",")) };
+    let share = share(&resources);
+    let walltime = match lifecycle.walltime_seconds {
+        0 => "none: a service".to_owned(),
+        seconds => clock_text(Duration::from_secs(seconds)),
+    };
+    let (script, command) = match spec.entrypoint.as_ref().and_then(|entry| entry.what.as_ref()) {
+        Some(What::Script(script)) => {
+            let args = if script.args.is_empty() { String::new() } else { format!(" {}", command_line(&script.args)) };
+            (format!("{}{args} ({} lines)", spec.name, script.text.lines().count()), String::new())
+        }
+        Some(What::Command(command)) => (String::new(), command_line(&command.argv)),
+        None => (String::new(), String::new()),
+    };
+    let environment = spec.environment.clone().unwrap_or_default();
+    let uenv = filled(&environment.uenv).map(|uenv| format!("{uenv} (sha256 {})", environment.sha256)).unwrap_or_default();
+    block(&[
+        ("Name", spec.name.clone()),
+        ("Script", script),
+        ("Command", command),
+        ("Directory", spec.working_dir.clone()),
+        ("Nodes", format!("{}{named}", resources.nodes)),
+        ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
+        ("Tasks", format!("{} on each node, {ranks} in all", spec.tasks_per_node.max(1))),
+        ("Constraints", constraints(&resources).join(", ")),
+        ("Walltime", walltime),
+        ("Tenant", spec.tenant.clone()),
+        ("vCluster", spec.vcluster.clone()),
+        ("Uenv", uenv),
+        ("Held", if spec.hold { "until `lattice resume`".to_owned() } else { String::new() }),
+    ])
+}
+
+fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
+    let (resources, lifecycle, ranks) = parts(spec);
+    let (script, command) = match spec.entrypoint.as_ref().and_then(|entry| entry.what.as_ref()) {
+        Some(What::Script(script)) => (Some(&script.text), Some(&script.args)),
+        Some(What::Command(command)) => (None, Some(&command.argv)),
+        None => (None, None),
+    };
+    json!({
+        "name": spec.name,
+        "script": script,
+        "command": command,
+        "working_dir": spec.working_dir,
+        "nodes": resources.nodes,
+        "nodelist": resources.nodelist,
+        "tasks_per_node": spec.tasks_per_node.max(1),
+        "tasks": ranks,
+        "cores": (resources.cpus > 0).then_some(resources.cpus),
+        "memory_bytes": Some(memory_bytes(&resources)).filter(|bytes| *bytes > 0),
+        "gpus": (resources.gpus > 0).then_some(resources.gpus),
+        "constraints": resources.constraints.iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "walltime_seconds": Some(lifecycle.walltime_seconds).filter(|seconds| *seconds > 0),
+        "tenant": filled(&spec.tenant),
+        "vcluster": filled(&spec.vcluster),
+        "uenv": spec.environment.as_ref().and_then(|environment| filled(&environment.uenv)),
+        "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
+        "held": spec.hold,
+    })
+}

@@ -1,0 +1,54 @@
+//! Work that somebody puts back into the queue: its claim ends, and it begins again when it has other nodes.
+//!
+//! The rules of its own requeues hold: `--requeue=never` forbids it, and it counts against `--max-requeues` where it
+//! had begun.
+
+use super::holds::reason_is_well_formed;
+use super::preemptions::may_have_begun;
+use super::waits::Requeue;
+use super::{Ledger, Outcome, Step};
+use crate::wire::Refusal;
+use lattice_model::{AllocationId, AllocationState, EndReason, Epoch, Principal, RequeuePolicy};
+
+impl Ledger {
+    pub(super) fn requeue(
+        &mut self,
+        step: &mut Step,
+        (id, epoch): (AllocationId, Epoch),
+        by: &Principal,
+        reason: &str,
+    ) -> Result<Outcome, Refusal> {
+        reason_is_well_formed(reason)?;
+        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        if !by.may_act_for(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        let state = allocation.state;
+        let has_nodes = match state {
+            AllocationState::Staging | AllocationState::Running => true,
+            AllocationState::Pending
+            | AllocationState::Suspended
+            | AllocationState::Completed
+            | AllocationState::Failed
+            | AllocationState::Cancelled => false,
+        };
+        if !has_nodes || allocation.epoch != epoch {
+            // The claim that was meant is over: the answer was lost on its way.
+            let is_over = allocation.attempts.iter().any(|attempt| attempt.epoch == epoch);
+            return if is_over { Ok(Outcome::Done) } else { Err(Refusal::NotRunning { id, state }) };
+        }
+        let ended = EndReason::Requeued { by: by.name.clone(), why: reason.to_owned() };
+        if Requeue::of(allocation, &ended, may_have_begun(allocation), step.at).is_none() {
+            let why = match allocation.spec.requeue {
+                RequeuePolicy::Never => "it was submitted with --requeue=never".to_owned(),
+                RequeuePolicy::OnNodeFailure | RequeuePolicy::Always => {
+                    let most = allocation.spec.requeues_max;
+                    format!("it was requeued {} times, and {most} are the most that --max-requeues lets it", allocation.requeue_count)
+                }
+            };
+            return Err(Refusal::NotRequeueable { id, why });
+        }
+        self.end(step, id, ended, &by.name);
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,24 @@
+//! Signals that the work's owner sends to it.
+
+use super::{Process, Shim};
+use lattice_runtime::process;
+use lattice_runtime::shim::{FromShim, SignalWhom};
+
+impl Shim {
+    /// Sends it to those that live, and says how many they are. A process that we have not reaped keeps its pid:
+    /// nobody else is hit.
+    pub(super) fn signal(&mut self, request: u64, signal: i32, to: SignalWhom) {
+        let begun: Vec<i32> = match to {
+            SignalWhom::Ranks => self.launches.values().flat_map(|launch| launch.pids()).collect(),
+            SignalWhom::Launches => {
+                self.launches.iter().flat_map(|(number, launch)| self.work.processes_of_launch(*number, &launch.pids())).collect()
+            }
+            SignalWhom::Script => {
+                let is_script = |process: &Process| matches!(process, Process::Script);
+                self.processes.iter().filter(|(_, process)| is_script(process)).map(|(pid, _)| *pid).collect()
+            }
+        };
+        let sent = process::signal_each(begun, signal);
+        self.agent.tell(&FromShim::Signalled { request, processes: u32::try_from(sent).unwrap_or(u32::MAX) });
+    }
+}
