@@ -221,12 +221,11 @@ mod tests {
     async fn where_many_come_at_once_each_is_served_before_it_gives_way() {
         let patience = Duration::from_secs(2);
         let unfinished = Unfinished::new(Places { patience, ..PLACES });
-        let mut all = Vec::new();
+        let (mut all, began) = (Vec::new(), Instant::now());
         for _ in 0..3 {
             all.push(unfinished.enter(at(1), false).await);
         }
         // One is finished meanwhile: nobody gives way.
-        let began = Instant::now();
         let first = all.remove(0);
         let (place, ()) = tokio::join!(unfinished.enter(at(1), false), async {
             tokio::time::sleep(Duration::from_millis(20)).await;
