@@ -272,10 +272,11 @@ fn slow_scrapes(w: &World) {
                 for at in 0.. {
                     for stream in &mut slow {
                         // One that was closed is made anew, and begins again.
-                        if stream.write_all(&[*request.get(at).unwrap_or(&b'x')]).is_err() {
-                            if let Ok(new) = TcpStream::connect(address) {
-                                *stream = new;
-                            }
+                        let written = stream.write_all(&[*request.get(at).unwrap_or(&b'x')]);
+                        if written.is_err()
+                            && let Ok(new) = TcpStream::connect(address)
+                        {
+                            *stream = new;
                         }
                     }
                     let next = Instant::now() + Duration::from_secs(1);
