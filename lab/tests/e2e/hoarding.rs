@@ -26,8 +26,9 @@ static HOARDING: Group = Group {
 };
 const NODE: &str = "n1";
 const MIB: usize = 1 << 20;
-/// What the agent may have under attack, in KiB; a debug build begins with about 40 MiB.
-const RESIDENT_KIB_MAX: u64 = 100 << 10;
+/// What the agent may gain under attack, in KiB: one of a release begins with 35 MiB, and has at most 100 then. (One with debug
+/// assertions begins with 85.)
+const GAIN_KIB_MAX: u64 = 64 << 10;
 /// How long half of the others' calls may take under attack, on a busy machine.
 const CALL_MAX: Duration = Duration::from_millis(250);
 
@@ -181,7 +182,7 @@ impl Attacker {
     }
 }
 
-/// The most that the agent had since the last `clear_refs`, in KiB.
+/// The most memory that the agent had since the last `clear_refs`, in KiB.
 fn peak_kib(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -191,6 +192,7 @@ fn peak_kib(pid: i32) -> u64 {
 fn unfinished(w: &World) {
     let (pid, socket) = (agent(w), w.lattice.socket().to_owned());
     fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+    let at_rest = peak_kib(pid);
     // Too long for any call, and as long as one may be.
     let mut attackers: Vec<_> = (0..4).map(|_| Attacker::new(&socket, 8, 24 * MIB)).collect();
     attackers.extend((0..56).map(|_| Attacker::new(&socket, 4, MIB)));
@@ -226,13 +228,11 @@ fn unfinished(w: &World) {
     let submitted = w.run_as(DAEMON, &["submit", "-o", "name", &script]);
     assert_eq!(submitted.code(), 0, "{}", submitted.err());
     assert!(!attack.is_finished(), "the attack goes on");
-    let (median, peak) = (took[took.len() / 2], peak_kib(pid));
-    eprintln!("under attack: the agent has {peak} KiB at most, half of others' calls take at most {median:?}");
-    assert!(peak <= RESIDENT_KIB_MAX, "the agent has {peak} KiB");
+    let median = took[took.len() / 2];
     assert!(median <= CALL_MAX, "half of others' calls take more than {median:?}");
     assert_eq!(attack.join().unwrap(), 0, "slow senders are cut off");
     let peak = peak_kib(pid);
-    assert!(peak <= RESIDENT_KIB_MAX, "the agent has {peak} KiB");
+    assert!(peak <= at_rest + GAIN_KIB_MAX, "the agent had {at_rest} KiB, and {peak} KiB under attack");
     w.completed(submitted.out().trim());
     // The user who attacked is served again, too.
     assert_eq!(w.run_as(NOBODY, &["status"]).code(), 0);
@@ -272,7 +272,8 @@ fn slow_scrapes(w: &World) {
                 for at in 0.. {
                     for stream in &mut slow {
                         // One that was closed is made anew, and begins again.
-                        if stream.write_all(&[*request.get(at).unwrap_or(&b'x')]).is_err()
+                        let written = stream.write_all(&[*request.get(at).unwrap_or(&b'x')]);
+                        if written.is_err()
                             && let Ok(new) = TcpStream::connect(address)
                         {
                             *stream = new;
@@ -305,13 +306,13 @@ fn slow_scrapes(w: &World) {
 }
 
 fn open_keys(w: &World) {
-    let cluster = w.cluster();
     let tls = |name: &str| -> PathBuf {
         let found = process::run(Command::new("find").arg(&w.dir).args(["-name", name]), JOB).unwrap().out();
         PathBuf::from(found.lines().next().unwrap_or_else(|| panic!("there is no {name} in {}", w.dir.display())))
     };
-    let (node, member) = (&cluster.nodes[0].daemon, &cluster.members[0].daemon);
-    for (daemon, key, mode) in [(node, tls("n1.key"), 0o640), (member, tls("member-1.key"), 0o604), (member, tls("ca.key"), 0o640)] {
+    for (name, key, mode) in [(NODE, tls("n1.key"), 0o640), ("member-1", tls("member-1.key"), 0o604), ("member-1", tls("ca.key"), 0o640)] {
+        let cluster = w.cluster();
+        let daemon = cluster.daemons().find(|daemon| daemon.name == name).unwrap();
         fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
         daemon.process.as_ref().unwrap().kill().unwrap();
         let done = process::run(Command::new(&daemon.program).args(&daemon.args), JOB).unwrap();
