@@ -80,6 +80,8 @@ fn refused(w: &World) {
     assert!(script.code() == 4 && script.err().contains("no script of allocation"), "{}", script.err());
     // An operator's signal is on record before it is sent, its owner's is not.
     assert_eq!(w.run_as(NOBODY, &["signal", &id]).code(), 0);
+    // Two that wait for the same process at once are one.
+    w.wait_log(&id, "got 0\n");
     w.ok(&["signal", &id]);
     w.wait("both signals", || count(&w.log(&id), "got 0") == 2);
     let records = w.lattice.json(&["audit", "query", "--alloc", &id]).unwrap();
