@@ -143,7 +143,11 @@ mod tests {
         };
         let unused = [image(7, 8, 10), image(8, 8, 20), image(8, 8, 30), image(8, 8, 40)];
         assert_eq!(remove(&unused, 8, 16, 50), Ok(vec![1]), "the oldest one of the user who has more");
-        assert_eq!(remove(&unused, 9, 40, 50), Ok(vec![1, 2, 3, 0]), "all, where it must be");
+        assert_eq!(
+            remove(&unused, 9, 40, 50),
+            Ok(vec![1, 2, 0, 3]),
+            "all, where it must be: of users who have as much, what was used longest ago"
+        );
         assert_eq!(remove(&unused, 8, 16, 20 + UNUSED_MS_MAX), Ok(vec![0]), "nobody used it for a day");
     }
 

@@ -7,6 +7,7 @@ use crate::mesh::signal::{SignalOpen, WireWhom};
 use crate::signalling;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
+use lattice_model::signal::WorkSignal;
 use lattice_quorum::ledger::{AccessKind, REQUEUES_LEVEL};
 use lattice_quorum::wire::Request as Ask;
 use tonic::{Request, Status};
@@ -16,6 +17,17 @@ use uuid::Uuid;
 const NODES_AT_ONCE: usize = 64;
 /// The signals that there are.
 const SIGNAL_MAX: u32 = 64;
+
+/// What the audit log says of a signal.
+fn recorded(signal: u32, to: WireWhom) -> String {
+    let name = signal.to_string().parse::<WorkSignal>().map_or_else(|_| format!("signal {signal}"), |known| known.to_string());
+    let whom = match to {
+        WireWhom::Ranks => "its ranks",
+        WireWhom::Launches => "all of its launches",
+        WireWhom::Script => "its script",
+    };
+    format!("{name} to {whom}")
+}
 
 pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Result<v1::SignalResponse, Status> {
     let caller = api.caller(&request).await?;
@@ -37,7 +49,7 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
         // A member that does not know the record could not read it.
         api.at_level(REQUEUES_LEVEL).await?;
         let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
-        api.not_unseen(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &format!("signal {signal}")).await?;
+        api.not_unseen(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
     }
     // The script runs on the head alone.
     let nodes: Vec<_> = match whom {

@@ -85,9 +85,16 @@ fn refused(w: &World) {
     w.ok(&["signal", &id]);
     w.wait("both signals", || count(&w.log(&id), "got 0") == 2);
     let records = w.lattice.json(&["audit", "query", "--alloc", &id]).unwrap();
-    let signalled: Vec<String> =
-        records.as_array().unwrap().iter().filter(|r| text(r, "action") == "WorkSignalled").map(|r| text(r, "actor")).collect();
-    assert_eq!(signalled, ["root"], "{records}");
+    // The one that was refused is on record as well.
+    let signalled: Vec<(String, String)> = records
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|r| text(r, "action") == "WorkSignalled")
+        .map(|r| (text(r, "actor"), text(r, "detail").split_once(": ").unwrap().1.to_owned()))
+        .collect();
+    let want = ["SIGUSR1 to its script", "SIGUSR1 to its ranks"].map(|detail| ("root".to_owned(), detail.to_owned()));
+    assert_eq!(signalled, want, "{records}");
     w.ok(&["signal", "-s", "USR2", &id]);
     w.completed(&id);
     let ended = w.run(&["signal", &id]);

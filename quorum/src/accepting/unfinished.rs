@@ -195,7 +195,8 @@ mod tests {
         assert_eq!(gave_way(&all), [0, 1, 2], "all have said hello: the oldest");
         // Those that are finished leave their place.
         drop(all);
-        assert_eq!((unfinished.state().strangers.all, unfinished.state().strangers.addresses.len()), (0, 0));
+        let state = unfinished.state();
+        assert_eq!((state.strangers.all, state.strangers.addresses.len()), (0, 0));
     }
 
     #[tokio::test]
@@ -214,7 +215,8 @@ mod tests {
             all.push(unfinished.enter(at(last), false).await);
         }
         assert!(!gave_way(&all).contains(&6) && !gave_way(&all).contains(&7));
-        assert_eq!((unfinished.state().strangers.all, unfinished.state().known.all), (4, 2));
+        let state = unfinished.state();
+        assert_eq!((state.strangers.all, state.known.all), (4, 2));
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Stories of preemption: who may ask, what is suspended, what fails, what waits for nodes again.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, LEVEL_KNOWN, Outcome, Registration, SUSPENDS_LEVEL};
+use super::{Action, HELD_WORK_LEVEL, LEVEL_KNOWN, Outcome, Registration, SUSPENDS_LEVEL};
 use crate::wire::Refusal;
 use lattice_model::constraint::{CHECKPOINTS, PREEMPTS};
 use lattice_model::{
@@ -27,7 +27,7 @@ fn work_is_held_before_it_has_begun_by_its_owner_alone_and_waits_again_when_it_i
     s.story.done(Action::Resume { allocation: id(1), by: user(7) });
     s.run(&[0]);
     assert!(matches!(s.story.act(hold(7)), Err(Refusal::NotPending { .. })), "what has nodes is preempted, not held");
-    let mut older = Story::at_level(1, LEVEL_KNOWN - 1);
+    let mut older = Story::at_level(1, HELD_WORK_LEVEL - 1);
     let submitted = Action::Submit {
         id: id(1),
         spec: Box::new(AllocationSpec { hold: true, ..spec(1, RequeuePolicy::Never, 0) }),
