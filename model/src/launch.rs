@@ -67,7 +67,7 @@ pub enum Pmi {
     Auto,
     /// The same for a program that was seen to have use for PMI alone: no PMIx server is started.
     AutoPmi,
-    /// The same for a program that was seen to need PMIx: a launch that cannot have it is refused.
+    /// PMIx alone, for a program that was seen to need it: a launch that cannot have it is refused.
     AutoPmix,
     /// Not at all.
     None,
@@ -88,7 +88,7 @@ impl Pmi {
 
     /// Whether ranks get a socket for PMI.
     pub fn has_pmi(self) -> bool {
-        matches!(self, Self::Pmi | Self::Auto | Self::AutoPmi | Self::AutoPmix)
+        matches!(self, Self::Pmi | Self::Auto | Self::AutoPmi)
     }
 
     /// Whether a PMIx server is started for a launch of so many ranks. One rank whose program is not known to need it has nobody to find.

@@ -24,10 +24,10 @@ fn rank(w: &World, made: Option<&Path>, what: &str) -> Vec<String> {
 }
 
 /// On four nodes, each with a network of its own: every exchange, then an end by one rank.
-fn world(w: &World, made: Option<&Path>, options: &[&str], library: &str, abort: &str) {
+fn world(w: &World, made: Option<&Path>, library: &str, abort: &str) {
     let launch = |what: &str| {
         let rank = rank(w, made, what);
-        let words = ["launch", "-N", "4", "--tasks-per-node", "2"].into_iter().chain(options.iter().copied()).chain(["--"]);
+        let words = ["launch", "-N", "4", "--tasks-per-node", "2", "--"].into_iter();
         w.run_for(&words.chain(rank.iter().map(String::as_str)).collect::<Vec<_>>(), 3 * JOB)
     };
     let done = launch("2");
@@ -42,11 +42,11 @@ fn world(w: &World, made: Option<&Path>, options: &[&str], library: &str, abort:
 }
 
 fn mpich(w: &World) {
-    world(w, machine().mpi4py_mpich.as_deref(), &[], "MPICH Version: ", "abort");
+    world(w, machine().mpi4py_mpich.as_deref(), "MPICH Version: ", "abort");
 }
 
 fn open_mpi(w: &World) {
-    world(w, machine().mpi4py_open.as_deref(), &["--pmi=pmix"], "Open MPI v5.", "abort-beside-a-barrier");
+    world(w, machine().mpi4py_open.as_deref(), "Open MPI v5.", "abort-beside-a-barrier");
 }
 
 fn mpirun(w: &World) {

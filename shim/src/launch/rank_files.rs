@@ -62,6 +62,10 @@ impl AsFd for PmiEnd {
     }
 }
 
+/// By which of these variables a user chooses what MPICH speaks: `1`, `2` or `x`. From version 5 on it aborts where it finds both PMI
+/// and PMIx and is not told.
+const MPICH_PMI_VERSION: [&str; 3] = ["MPIR_CVAR_PMI_VERSION", "MPICH_PMI_VERSION", "MPIR_PARAM_PMI_VERSION"];
+
 /// What a rank is given, before there is a process.
 pub(super) struct RankFiles {
     out: File,
@@ -102,6 +106,9 @@ impl RankFiles {
         let chosen = |name: &String| name.starts_with("OMPI_") && spec.env.contains_key(name);
         let served = pmix.and_then(|pmix| pmix.env.get(local as usize)).into_iter().flatten();
         env.extend(served.filter(|(name, _)| !chosen(name)).cloned());
+        if pmi.is_some() && pmix.is_some() && !MPICH_PMI_VERSION.iter().any(|name| spec.env.contains_key(*name)) {
+            env.push((MPICH_PMI_VERSION[0].to_owned(), "1".to_owned()));
+        }
         env.extend([
             ("LATTICE_RANK".to_owned(), rank.to_string()),
             ("LATTICE_LOCAL_RANK".to_owned(), local.to_string()),
