@@ -11,7 +11,7 @@ use crate::ledger::{Changed, Ledger};
 use crate::wire::WatchPlace;
 use lattice_model::NodeId;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{Notify, watch};
 
 /// Where changes are told.
@@ -20,7 +20,7 @@ pub struct Changes {
     history: Mutex<History>,
     /// Wakes those who watch.
     newer: watch::Sender<()>,
-    sessions: Mutex<HashMap<NodeId, Arc<Notify>>>,
+    sessions: Mutex<HashMap<NodeId, Vec<Weak<Notify>>>>,
 }
 
 impl Changes {
@@ -49,19 +49,30 @@ impl Changes {
         self.newer.subscribe()
     }
 
-    /// Wakes at each change of what `node` is to do, and of the gossip keys. A newer session of the node takes an older one's place.
+    /// Wakes at each change of what `node` is to do, and of the gossip keys, until it is dropped. A node may have two sessions for a
+    /// moment, one of them carried by a peer: each is woken, for either may be the one that stays.
     pub fn session(&self, node: NodeId) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(node, Arc::clone(&notify));
+        let mut sessions = self.sessions();
+        let of_node = sessions.entry(node).or_default();
+        of_node.retain(|session| session.strong_count() > 0);
+        of_node.push(Arc::downgrade(&notify));
         notify
     }
 
-    /// The session is over, unless a newer one took its place.
-    pub fn session_over(&self, node: &NodeId, notify: &Arc<Notify>) {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if sessions.get(node).is_some_and(|n| Arc::ptr_eq(n, notify)) {
-            sessions.remove(node);
+    /// A session of the node was dropped.
+    pub fn session_over(&self, node: &NodeId) {
+        let mut sessions = self.sessions();
+        if let Some(of_node) = sessions.get_mut(node) {
+            of_node.retain(|session| session.strong_count() > 0);
+            if of_node.is_empty() {
+                sessions.remove(node);
+            }
         }
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<NodeId, Vec<Weak<Notify>>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells what an entry changed. Called while the ledger cannot be read, so that nobody sees one without the other.
@@ -69,10 +80,8 @@ impl Changes {
         if changed.keyring {
             self.wake_sessions();
         } else if !changed.desired.is_empty() {
-            let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            for notify in changed.desired.iter().filter_map(|node| sessions.get(node)) {
-                notify.notify_one();
-            }
+            let sessions = self.sessions();
+            wake(changed.desired.iter().filter_map(|node| sessions.get(node)));
         }
         let set = ChangeSet::of(ledger, changed);
         if !set.is_empty() {
@@ -89,8 +98,31 @@ impl Changes {
     }
 
     fn wake_sessions(&self) {
-        for notify in self.sessions.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            notify.notify_one();
-        }
+        wake(self.sessions().values());
+    }
+}
+
+fn wake<'a>(nodes: impl Iterator<Item = &'a Vec<Weak<Notify>>>) {
+    for session in nodes.flatten().filter_map(Weak::upgrade) {
+        session.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_two_sessions_of_a_node_the_one_that_stays_is_woken() {
+        let changes = Changes::since(&Ledger::default());
+        let node: NodeId = "n1".parse().unwrap();
+        let (direct, carried) = (changes.session(node.clone()), changes.session(node.clone()));
+        drop(carried);
+        changes.session_over(&node);
+        changes.wake_sessions();
+        assert!(futures::poll!(std::pin::pin!(direct.notified())).is_ready());
+        drop(direct);
+        changes.session_over(&node);
+        assert!(changes.sessions().is_empty());
     }
 }

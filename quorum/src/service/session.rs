@@ -111,7 +111,9 @@ async fn serve(core: &Arc<Core>, caller: &Caller, mut up: Streaming<Packed>, dow
         let registration = first.map_err(|_| Ended::Close("no registration came".to_owned()))??;
         let mut session = Session::register(core, caller, registration, down).await?;
         let result = session.run(&mut up).await;
-        core.agreed.changes.session_over(&session.node, &session.changed);
+        let node = session.node.clone();
+        drop(session);
+        core.agreed.changes.session_over(&node);
         result
     };
     match ended.await {
