@@ -30,7 +30,7 @@ pub struct Submit {
     /// Hold it: it waits for no nodes until `lattice resume ID`
     #[arg(long, conflicts_with = "wait")]
     pub hold: bool,
-    /// Check all of it and say what would be submitted; submit nothing
+    /// Check it and say what would be submitted; submit nothing
     #[arg(long, conflicts_with = "wait")]
     pub dry_run: bool,
     /// Wait until it has ended, and give its exit code (Ctrl-C leaves it to go on)
