@@ -158,6 +158,12 @@ fn certificates(dir: &Path) -> anyhow::Result<PathBuf> {
             ca::issue(&tls, &name, role, &hosts, &tls, ca::LIFETIME)?;
         }
     }
+    let operator = dir.join("operator.pem");
+    if !operator.exists() {
+        let account = nix::unistd::User::from_uid(nix::unistd::geteuid())?.map(|user| user.name);
+        let name = account.filter(|name| name.parse::<lattice_model::NodeId>().is_ok()).unwrap_or_else(|| "operator".to_owned());
+        ca::issue_operator(&tls, &name, &operator, ca::LIFETIME)?;
+    }
     let key = dir.join("gossip.key");
     if !key.exists() {
         let hex: String = rand::random::<[u8; 32]>().iter().map(|b| format!("{b:02x}")).collect();

@@ -175,7 +175,7 @@ impl Mesh {
             count(&self.credentials, socket, &e);
             unreachable(e.to_string())
         })?;
-        let peer = caller(&connection).filter(|peer| peer.name == node.as_str() && peer.role != Role::Quorum);
+        let peer = caller(&connection).filter(|peer| peer.name == node.as_str() && is_agent(peer));
         if peer.is_none() {
             connection.close(VarInt::from_u32(1), b"a certificate of the node that is wanted is needed");
             let error = unreachable("what answers there has another's certificate".to_owned());
@@ -233,6 +233,11 @@ fn caller(connection: &Connection) -> Option<Caller> {
     Caller::from_certificates(&certificates).ok()
 }
 
+/// Whether it is another agent: neither a member nor a person.
+fn is_agent(peer: &Caller) -> bool {
+    matches!(peer.role, Role::Api | Role::Node)
+}
+
 /// Counts a handshake that this agent ended, not its peer.
 fn count(credentials: &Credentials, remote: SocketAddr, error: &ConnectionError) {
     if let ConnectionError::TransportError(error) = error {
@@ -271,7 +276,7 @@ async fn serve(
             return;
         }
     };
-    let Some(peer) = caller(&connection).filter(|peer| peer.role != Role::Quorum) else {
+    let Some(peer) = caller(&connection).filter(is_agent) else {
         credentials.refused().count(Cause::Role, &format_args!("{remote}: a certificate with a node's name and role is needed"));
         connection.close(VarInt::from_u32(1), b"a certificate with a node's name and role is needed");
         return;

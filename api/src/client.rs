@@ -1,6 +1,7 @@
 //! A connection to an agent's API: its Unix socket.
 
 use crate::MESSAGE_BYTES_MAX;
+use crate::operator::{Credential, Signed};
 use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::allocation_service_client::AllocationServiceClient;
 use crate::v1::application_service_client::ApplicationServiceClient;
@@ -59,7 +60,7 @@ pub enum ConnectError {
 /// A connection, shared by its clones and by the clients that it hands out.
 #[derive(Clone, Debug)]
 pub struct Client {
-    channel: Channel,
+    channel: Signed<Channel>,
 }
 
 impl Client {
@@ -106,60 +107,66 @@ impl Client {
             .connect_with_connector(connector)
             .await
             .map_err(|source| ConnectError::Transport { endpoint: endpoint.to_owned(), source })?;
-        Ok(Self { channel })
+        Ok(Self { channel: Signed::new(channel) })
+    }
+
+    /// The same connection, on which an operator asks.
+    #[must_use]
+    pub fn with_operator(&self, credential: Credential) -> Self {
+        Self { channel: self.channel.with(credential) }
     }
 
     /// Submissions, their life, logs and launches.
-    pub fn allocations(&self) -> AllocationServiceClient<Channel> {
+    pub fn allocations(&self) -> AllocationServiceClient<Signed<Channel>> {
         AllocationServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Of work that is asked to save itself.
-    pub fn application(&self) -> ApplicationServiceClient<Channel> {
+    pub fn application(&self) -> ApplicationServiceClient<Signed<Channel>> {
         ApplicationServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Nodes, the agent's own status, gossip.
-    pub fn nodes(&self) -> NodeServiceClient<Channel> {
+    pub fn nodes(&self) -> NodeServiceClient<Signed<Channel>> {
         NodeServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Leases for programs outside.
-    pub fn leases(&self) -> LeaseServiceClient<Channel> {
+    pub fn leases(&self) -> LeaseServiceClient<Signed<Channel>> {
         LeaseServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Interactive sessions.
-    pub fn sessions(&self) -> SessionServiceClient<Channel> {
+    pub fn sessions(&self) -> SessionServiceClient<Signed<Channel>> {
         SessionServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Queues and whose they are.
-    pub fn vclusters(&self) -> VClusterServiceClient<Channel> {
+    pub fn vclusters(&self) -> VClusterServiceClient<Signed<Channel>> {
         VClusterServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// Nodes, allocations and leases as they change.
-    pub fn watches(&self) -> WatchServiceClient<Channel> {
+    pub fn watches(&self) -> WatchServiceClient<Signed<Channel>> {
         WatchServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// The quorum and its audit log.
-    pub fn admin(&self) -> AdminServiceClient<Channel> {
+    pub fn admin(&self) -> AdminServiceClient<Signed<Channel>> {
         AdminServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)

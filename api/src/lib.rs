@@ -13,6 +13,7 @@ pub mod allocation;
 pub mod audit;
 pub mod client;
 pub mod node;
+pub mod operator;
 pub mod spec;
 
 /// Bytes one message may have in either direction, for clients and servers alike: a listing of tens of thousands of

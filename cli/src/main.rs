@@ -32,6 +32,7 @@ mod listing;
 mod memory;
 mod mistyped;
 mod network;
+mod operator;
 mod output;
 mod patience;
 mod rank_files;

@@ -267,7 +267,7 @@ mod tests {
 
     fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
         let settings =
-            Settings { endpoints: Vec::new(), tenant: "t".into(), vcluster: "v".into(), format: Format::Table, width: Width::Terse };
+            Settings { endpoints: Vec::new(), tenant: "t".into(), vcluster: "v".into(), operator: None, format: Format::Table, width: Width::Terse };
         let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/project".into() };
         specification(flags, program, &settings, around)
     }

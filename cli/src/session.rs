@@ -3,6 +3,7 @@
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
 use crate::last;
+use crate::operator;
 use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
 use crate::terminal;
@@ -60,7 +61,10 @@ impl Session {
             let failure = match connected {
                 Ok(Ok(client)) => {
                     self.answered.store(place, Ordering::Relaxed);
-                    return Ok(client);
+                    return Ok(match operator::credential(self.settings.operator.as_deref(), endpoint)? {
+                        Some(credential) => client.with_operator(credential),
+                        None => client,
+                    });
                 }
                 Ok(Err(error @ ConnectError::Endpoint { .. })) => return Err(error.into()),
                 Ok(Err(error)) => error.into(),

@@ -21,6 +21,8 @@ struct File {
     tenant: Option<String>,
     /// The queue, where a submission does not say. Environment: `LATTICE_VCLUSTER`.
     vcluster: Option<String>,
+    /// An operator's credential. Environment: `LATTICE_OPERATOR`.
+    operator: Option<PathBuf>,
     /// `table`, `wide`, `json`, `yaml` or `name`, where `-o` does not say.
     output: Option<Output>,
 }
@@ -34,6 +36,8 @@ pub struct Settings {
     pub tenant: String,
     /// The queue of submissions that name none.
     pub vcluster: String,
+    /// The operator's credential that was named.
+    pub operator: Option<PathBuf>,
     /// How to show things.
     pub format: Format,
     /// How much of a table to show.
@@ -58,6 +62,7 @@ impl Settings {
             endpoints: endpoints(&endpoint.unwrap_or_default()),
             tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
             vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
+            operator: variable("LATTICE_OPERATOR").map(PathBuf::from).or(file.operator),
             format: output.and_then(Output::format).unwrap_or_default(),
             width: output.map(Output::width).unwrap_or_default(),
         }

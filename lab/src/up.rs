@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Whom the audit log names for what is done with the lab's credential.
+const OPERATOR: &str = "root";
 /// How long certificates live, where nothing else is wanted.
 const CERTIFICATE_SECONDS: u64 = 90 * 86_400;
 
@@ -422,7 +424,19 @@ fn certificates(cluster: &Cluster, binaries: &Binaries, options: &Options) -> Re
     authority(binaries, &["init", "--dir", &cluster.dir.join("ca").to_string_lossy()])?;
     let members = cluster.members.iter().map(|m| (&m.daemon.name, "quorum"));
     let nodes = cluster.nodes.iter().map(|n| (&n.id, "api"));
-    members.chain(nodes).try_for_each(|(name, role)| issue(cluster, binaries, name, role, options.certificate_seconds))
+    members.chain(nodes).try_for_each(|(name, role)| issue(cluster, binaries, name, role, options.certificate_seconds))?;
+    operator(cluster, binaries)
+}
+
+/// The credential of who made the cluster, beside each agent's socket.
+fn operator(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
+    let (ca, file) = (cluster.dir.join("ca"), cluster.dir.join("operator.pem"));
+    authority(binaries, &["operator", "--dir", &ca.to_string_lossy(), "--name", OPERATOR, "--out", &file.to_string_lossy()])?;
+    for node in &cluster.nodes {
+        let beside = node.socket.with_file_name("operator.pem");
+        fs::copy(&file, &beside).with_context(|| beside.display().to_string())?;
+    }
+    Ok(())
 }
 
 fn issue(cluster: &Cluster, binaries: &Binaries, name: &str, role: &str, seconds: u64) -> Result<()> {

@@ -63,8 +63,8 @@ impl Port {
     /// Whether who has shown this certificate is one whom the port is for.
     fn is_for(self, peer: &Connected) -> bool {
         match (self, peer.role()) {
-            (Self::Agents, Some(_)) | (Self::Members, Some(Role::Quorum)) => true,
-            (Self::Members, Some(Role::Api | Role::Node)) | (_, None) => false,
+            (Self::Agents, Some(Role::Quorum | Role::Api | Role::Node)) | (Self::Members, Some(Role::Quorum)) => true,
+            (Self::Members, Some(Role::Api | Role::Node)) | (_, Some(Role::Operator) | None) => false,
         }
     }
 }

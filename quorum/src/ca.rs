@@ -27,6 +27,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// How long an issued certificate is valid, unless it is said otherwise.
 pub const LIFETIME: Duration = Duration::from_secs(2 * 365 * 86_400);
+/// How long an operator's is.
+pub const OPERATOR_LIFETIME: Duration = Duration::from_secs(90 * 86_400);
 /// The shortest and the longest life of a certificate.
 pub const LIFETIME_MIN: Duration = Duration::from_secs(10);
 pub const LIFETIME_MAX: Duration = CA_LIFETIME;
@@ -47,6 +49,8 @@ pub enum CaError {
     },
     #[error("{name:?} cannot be the name of a certificate of role {role}: {why}")]
     Name { name: String, role: Role, why: &'static str },
+    #[error("`ca operator` makes an operator's credential: one file that no agent or member can use")]
+    Operator,
     #[error("{host:?} is neither a host name nor an IP address")]
     Host { host: String },
     #[error("{host:?} is a name of the quorum's members: a certificate of role {role} cannot have it")]
@@ -91,6 +95,9 @@ pub fn init(dir: &Path) -> Result<Issued, CaError> {
 /// Issues `NAME.crt` and `NAME.key` (0600) in `out`, signed by the authority in `dir`. The certificate is known by
 /// `hosts` (names or addresses), by its own name, and as `lattice`; a member's as `quorum.lattice` as well.
 pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, lifetime: Duration) -> Result<Issued, CaError> {
+    if role == Role::Operator {
+        return Err(CaError::Operator);
+    }
     check_name(name, role)?;
     make_dir(out)?;
     let files = Issued { cert: out.join(format!("{name}.crt")), key: out.join(format!("{name}.key")) };
@@ -115,6 +122,19 @@ pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, l
     write(&files.key, &key.serialize_pem(), 0o600)?;
     write(&files.cert, &certificate, 0o644)?;
     Ok(files)
+}
+
+/// Issues an operator's credential: certificate and key in one file (PEM, 0600), signed by the authority in `dir`. It has no name
+/// that a TLS server is known by.
+pub fn issue_operator(dir: &Path, name: &str, out: &Path, lifetime: Duration) -> Result<(), CaError> {
+    check_name(name, Role::Operator)?;
+    if out.exists() {
+        return Err(CaError::Exists { path: out.to_owned() });
+    }
+    let key = KeyPair::generate()?;
+    let subject = Subject { who: Caller { name: name.to_owned(), role: Role::Operator }, names: Vec::new() };
+    let certificate = Authority::of(dir)?.sign(subject, &key, lifetime)?;
+    write(out, &format!("{certificate}{}", key.serialize_pem()), 0o600)
 }
 
 /// Puts a new certificate and key in the place of `files`, signed by the authority in `dir`: same name, role and hosts.

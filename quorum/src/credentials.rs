@@ -156,9 +156,14 @@ impl Material {
 
     /// Whether those who trust the same authority would take it now.
     pub fn verified(&self) -> Result<(), TlsError> {
-        let leaf = ParsedCertificate::try_from(self.leaf())?;
+        self.verify(self.leaf(), &self.chain[1..])
+    }
+
+    /// Whether the trusted authority has issued this certificate, and it is valid now.
+    pub(crate) fn verify(&self, certificate: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
+        let leaf = ParsedCertificate::try_from(certificate)?;
         let algorithms = provider().signature_verification_algorithms.all;
-        Ok(verify_server_cert_signed_by_trust_anchor(&leaf, &self.roots, &self.chain[1..], UnixTime::now(), algorithms)?)
+        Ok(verify_server_cert_signed_by_trust_anchor(&leaf, &self.roots, chain, UnixTime::now(), algorithms)?)
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Role {
     Node,
     /// An agent that may also schedule and vouch for users.
     Api,
+    /// A person who runs the cluster. Their certificate signs requests ([`crate::operator`]); it opens no connection.
+    Operator,
 }
 
 impl fmt::Display for Role {
@@ -31,13 +33,14 @@ impl fmt::Display for Role {
             Self::Quorum => "quorum",
             Self::Node => "node",
             Self::Api => "api",
+            Self::Operator => "operator",
         })
     }
 }
 
 /// The text names no role.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not a role: quorum, node or api")]
+#[error("{0:?} is not a role: quorum, node, api or operator")]
 pub struct RoleError(pub String);
 
 impl FromStr for Role {
@@ -48,6 +51,7 @@ impl FromStr for Role {
             "quorum" => Ok(Self::Quorum),
             "node" => Ok(Self::Node),
             "api" => Ok(Self::Api),
+            "operator" => Ok(Self::Operator),
             other => Err(RoleError(other.chars().take(40).collect())),
         }
     }

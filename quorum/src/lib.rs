@@ -46,6 +46,7 @@ pub mod levels;
 pub mod logging;
 pub mod member;
 pub mod objects;
+pub mod operator;
 mod older;
 pub mod pack;
 pub mod permission;

@@ -132,6 +132,21 @@ enum Ca {
         #[arg(long, value_name = "DURATION", default_value = "730d", value_parser = lifetime)]
         lifetime: Duration,
     },
+    /// Issue an operator's credential: one file for a person's `~/.config/lattice/operator.pem`. Whoever has it runs the cluster.
+    Operator {
+        /// Where the authority lies.
+        #[arg(long)]
+        dir: PathBuf,
+        /// The person, as the audit log names them.
+        #[arg(long)]
+        name: String,
+        /// The file to write.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// How long it is valid.
+        #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = lifetime)]
+        lifetime: Duration,
+    },
     /// Put a new certificate and key in the place of present ones: same name, role and hosts. Who uses them takes them while
     /// it runs.
     Renew {
@@ -199,6 +214,11 @@ fn main() -> ExitCode {
 fn authority(command: Ca) -> Result<()> {
     let issued = match command {
         Ca::Init { dir } => ca::init(&dir)?,
+        Ca::Operator { dir, name, out, lifetime } => {
+            ca::issue_operator(&dir, &name, &out, lifetime)?;
+            println!("{}", out.display());
+            return Ok(());
+        }
         Ca::Issue { dir, name, role, out, host, lifetime } => ca::issue(&dir, &name, role, &host, &out, lifetime)?,
         Ca::Renew { dir, cert, key, lifetime } => {
             let files = ca::Issued { cert, key };

@@ -8,13 +8,15 @@
 //! | `Yes` | granted |
 //!
 //! `person` says whose wish a request carries: nobody's (`Itself`: the agent or member speaks for itself), a user's or an
-//! operator's. The quorum takes that person from the agent that authenticated them, so only role `api` has a cell other than
-//! `No` there, and `RecordAccess`, which a node may do for people on that node.
+//! operator's. The quorum takes a user from the agent that authenticated them, so only role `api` has a cell other than `No`
+//! there, and `RecordAccess`, which a node may do for people on that node. It takes an operator from nobody: their own token
+//! proves them ([`crate::operator`]), and the table names the methods of the API that such a token is signed for.
 
 use crate::identity::{Caller, Role};
 use crate::ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
+use crate::operator::Operator;
 use crate::wire::{MembersOrder, Refusal, Request};
-use lattice_model::{Allocation, Principal};
+use lattice_model::{Allocation, AllocationId, Principal};
 
 /// Bytes of the name of a person.
 const NAME_BYTES_MAX: usize = 256;
@@ -37,8 +39,8 @@ pub enum Person {
     Itself,
     /// A user's whom the calling agent authenticated.
     User,
-    /// An operator's whom the calling agent authenticated.
-    Operator,
+    /// An operator's, proven by a token that they signed for one of these methods.
+    Operator(&'static [&'static str]),
 }
 
 /// One row of the table.
@@ -58,6 +60,8 @@ impl Row {
             Role::Quorum => self.quorum,
             Role::Api => self.api,
             Role::Node => self.node,
+            // A person's certificate opens no connection.
+            Role::Operator => Grant::No,
         }
     }
 
@@ -73,8 +77,8 @@ impl Row {
 
 macro_rules! table {
     (
-        requests { $($(#[$request_doc:meta])* $request:ident: $rq:ident $ra:ident $rn:ident $rp:ident;)* }
-        others { $($(#[$other_doc:meta])* $other:ident: $oq:ident $oa:ident $on:ident $op:ident;)* }
+        requests { $($(#[$request_doc:meta])* $request:ident: $rq:ident $ra:ident $rn:ident $rp:expr;)* }
+        others { $($(#[$other_doc:meta])* $other:ident: $oq:ident $oa:ident $on:ident $op:expr;)* }
     ) => {
         /// Everything that a member can be asked for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,9 +93,10 @@ macro_rules! table {
 
             /// Its row in the table.
             pub fn row(self) -> Row {
+                use Person::{Itself, Operator, User};
                 match self {
-                    $(Self::$request => Row { quorum: Grant::$rq, api: Grant::$ra, node: Grant::$rn, person: Person::$rp },)*
-                    $(Self::$other => Row { quorum: Grant::$oq, api: Grant::$oa, node: Grant::$on, person: Person::$op },)*
+                    $(Self::$request => Row { quorum: Grant::$rq, api: Grant::$ra, node: Grant::$rn, person: $rp },)*
+                    $(Self::$other => Row { quorum: Grant::$oq, api: Grant::$oa, node: Grant::$on, person: $op },)*
                 }
             }
 
@@ -100,7 +105,7 @@ macro_rules! table {
                 let mut asked = request;
                 loop {
                     asked = match asked {
-                        Request::Stale(inner) => inner,
+                        Request::Stale(inner) | Request::AsOperator { request: inner, .. } => inner,
                         $(Request::$request { .. } => return Self::$request,)*
                     };
                 }
@@ -120,7 +125,7 @@ table! {
         HoldAllocation: No Yes No User;
         Resume: No Yes No User;
         SetTelemetry: No Yes No User;
-        DrainUrgently: No Yes No Operator;
+        DrainUrgently: No Yes No Operator(&["NodeService/SetHold"]);
         /// A node: one that has, or had, a share on it.
         GetAllocation: No Yes Own Itself;
         ListAllocations: No Yes No Itself;
@@ -137,42 +142,42 @@ table! {
         Status: Yes Yes Yes Itself;
         StateHash: No Yes No Itself;
         Members: Yes Yes Yes Itself;
-        ChangeMembers: No Yes No Operator;
+        ChangeMembers: No Yes No Operator(&["AdminService/ChangeMembers"]);
         /// Held by the caller itself, or by a user at it.
         RenewLease: No Own No User;
         ListLeases: No Yes No Itself;
-        RevokeLease: No Yes No Operator;
-        SetHold: No Yes No Operator;
-        LiftHold: No Yes No Operator;
+        RevokeLease: No Yes No Operator(&["LeaseService/Revoke"]);
+        SetHold: No Yes No Operator(&["NodeService/SetHold"]);
+        LiftHold: No Yes No Operator(&["NodeService/LiftHold"]);
         RefusedClaim: No Yes No Itself;
         /// The next one of the caller, under its name and role.
         RenewCertificate: Own Own Own Itself;
-        SetTenant: No Yes No Operator;
-        DeleteTenant: No Yes No Operator;
+        SetTenant: No Yes No Operator(&["AdminService/CreateTenant", "AdminService/UpdateTenant"]);
+        DeleteTenant: No Yes No Operator(&["AdminService/DeleteTenant"]);
         ListTenants: No Yes No Itself;
         GetVniPool: No Yes No Itself;
-        SetVniPool: No Yes No Operator;
-        SetDomainGrace: No Yes No Operator;
+        SetVniPool: No Yes No Operator(&["AdminService/SetVniPool"]);
+        SetDomainGrace: No Yes No Operator(&["AdminService/SetNetworkGrace"]);
         ListDomains: No Yes No Itself;
         /// A node: those of the tenants whose work is on it.
         ListServices: No Yes Own Itself;
         /// A node: those of the tenants whose work is on it.
         LookupService: No Yes Own Itself;
         GetLimits: No Yes No Itself;
-        SetLimits: No Yes No Operator;
-        RotateKeys: No Yes No Operator;
+        SetLimits: No Yes No Operator(&["AdminService/SetLimits"]);
+        RotateKeys: No Yes No Operator(&["AdminService/RotateGossipKeys"]);
         ListKeys: No Yes No Itself;
         Backup: Yes No No Itself;
-        SetVCluster: No Yes No Operator;
-        DeleteVCluster: No Yes No Operator;
+        SetVCluster: No Yes No Operator(&["VClusterService/Create", "VClusterService/SetConfig"]);
+        DeleteVCluster: No Yes No Operator(&["VClusterService/Delete"]);
         ListVClusters: No Yes No Itself;
         CreateSession: No Yes No User;
         DeleteSession: No Yes No User;
         ListSessions: No Yes No Itself;
-        BootNode: No Yes No Operator;
-        ConfirmDead: No Yes No Operator;
-        AcceptDrift: No Yes No Operator;
-        Wipe: No Yes No Operator;
+        BootNode: No Yes No Operator(&["NodeService/Boot"]);
+        ConfirmDead: No Yes No Operator(&["NodeService/ConfirmDead"]);
+        AcceptDrift: No Yes No Operator(&["NodeService/AcceptDrift"]);
+        Wipe: No Yes No Operator(&["NodeService/Wipe"]);
     }
     others {
         /// Of the node whose name the certificate has.
@@ -215,8 +220,10 @@ pub(crate) fn refused(call: Call, caller: &Caller) -> Refusal {
 
 /// Whether the caller may ask this, as far as the request itself shows; and that the names of persons in it are well-formed.
 /// What is an allocation's is checked where the allocation is known.
-pub(crate) fn check(caller: &Caller, request: &Request) -> Result<Grant, Refusal> {
-    let grant = granted(Call::of(request), caller)?;
+pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &Request) -> Result<Grant, Refusal> {
+    let call = Call::of(request);
+    let grant = granted(call, caller)?;
+    check_operator(call, operator)?;
     match request {
         Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. } if holder.as_str() != caller.name => {
             return Err(Refusal::Malformed { why: format!("{} cannot hold a lease for {holder}", caller.name) });
@@ -230,10 +237,98 @@ pub(crate) fn check(caller: &Caller, request: &Request) -> Result<Grant, Refusal
     Ok(grant)
 }
 
+/// That an operator's call comes with an operator, who signed for it, and another one without.
+fn check_operator(call: Call, operator: Option<&Operator>) -> Result<(), Refusal> {
+    match (call.row().person, operator) {
+        (Person::Operator(methods), Some(operator)) if methods.contains(&operator.method.as_str()) => Ok(()),
+        (Person::Operator(methods), Some(operator)) => {
+            let why = format!("{} signed for {}; {} is needed", operator.name, operator.method, methods.join(" or "));
+            Err(Refusal::NotOperator { why })
+        }
+        (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{call:?} came without one") }),
+        (Person::Itself | Person::User, None) => Ok(()),
+        (Person::Itself | Person::User, Some(_)) => Err(Refusal::Malformed { why: format!("{call:?} is no operator's call") }),
+    }
+}
+
+/// Names who asks, for the audit log: an operator whom the quorum knows by their token, at the machine whose agent passed the request
+/// on; and a machine's root, where the work is another user's. What the agent wrote there is replaced.
+pub(crate) fn name_person(
+    request: &mut Request,
+    caller: &Caller,
+    operator: Option<&Operator>,
+    is_of_root: impl Fn(AllocationId) -> bool,
+) {
+    let at = |name: &str| format!("{name}@{}", caller.name);
+    match request {
+        Request::DrainUrgently { by, .. }
+        | Request::RevokeLease { by, .. }
+        | Request::SetHold { by, .. }
+        | Request::LiftHold { by, .. }
+        | Request::SetTenant { by, .. }
+        | Request::DeleteTenant { by, .. }
+        | Request::SetVniPool { by, .. }
+        | Request::SetDomainGrace { by, .. }
+        | Request::SetLimits { by, .. }
+        | Request::RotateKeys { by, .. }
+        | Request::SetVCluster { by, .. }
+        | Request::DeleteVCluster { by, .. }
+        | Request::BootNode { by, .. }
+        | Request::ConfirmDead { by, .. }
+        | Request::AcceptDrift { by, .. }
+        | Request::Wipe { by, .. }
+        | Request::ChangeMembers(MembersOrder { by: Principal { name: by, .. }, .. }) => {
+            if let Some(operator) = operator {
+                *by = at(&operator.name);
+            }
+        }
+        Request::Cancel { by, id: allocation }
+        | Request::Preempt { by, allocation, .. }
+        | Request::RequeueAllocation { by, allocation, .. }
+        | Request::HoldAllocation { by, allocation }
+        | Request::Resume { by, allocation }
+        | Request::SetTelemetry { by, allocation, .. }
+        | Request::DeleteSession { by, allocation, .. } => {
+            if by.is_root() && !is_of_root(*allocation) {
+                by.name = at(&by.name);
+            }
+        }
+        // Who owns something keeps their name, and an access names its machine already.
+        Request::Submit { .. } | Request::CreateSession { .. } | Request::RecordAccess(_) => {}
+        Request::AcquireLease { .. } | Request::ReleaseLease { .. } | Request::RenewLease { .. } => {}
+        // A request within a request is refused where it is answered.
+        Request::Stale(_) | Request::AsOperator { .. } => {}
+        Request::GetAllocation { .. }
+        | Request::CheckSubmission { .. }
+        | Request::ListAllocations { .. }
+        | Request::ListNodes
+        | Request::Claim(_)
+        | Request::QueryAudit { .. }
+        | Request::VerifyAudit { .. }
+        | Request::ExportAudit { .. }
+        | Request::Status
+        | Request::StateHash
+        | Request::Members
+        | Request::ListLeases
+        | Request::RefusedClaim { .. }
+        | Request::RenewCertificate { .. }
+        | Request::ListTenants
+        | Request::GetVniPool
+        | Request::ListDomains { .. }
+        | Request::ListServices { .. }
+        | Request::LookupService { .. }
+        | Request::GetLimits
+        | Request::ListKeys
+        | Request::Backup
+        | Request::ListVClusters
+        | Request::ListSessions => {}
+    }
+}
+
 /// The name of the person whose wish a request carries. Leases are a user's or the agent's own.
 pub fn person(request: &Request) -> Option<&str> {
     match request {
-        Request::Stale(inner) => person(inner),
+        Request::Stale(inner) | Request::AsOperator { request: inner, .. } => person(inner),
         Request::Submit { owner: by, .. }
         | Request::Cancel { by, .. }
         | Request::Preempt { by, .. }
@@ -243,7 +338,6 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::SetTelemetry { by, .. }
         | Request::CreateSession { by, .. }
         | Request::DeleteSession { by, .. }
-        | Request::ChangeMembers(MembersOrder { by, .. })
         | Request::RecordAccess(Access { by, .. }) => Some(&by.name),
         Request::AcquireLease { user, .. } | Request::ReleaseLease { user, .. } | Request::RenewLease { user, .. } => {
             user.as_ref().map(|user| user.name.as_str())
@@ -263,7 +357,8 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::BootNode { by, .. }
         | Request::ConfirmDead { by, .. }
         | Request::AcceptDrift { by, .. }
-        | Request::Wipe { by, .. } => Some(by),
+        | Request::Wipe { by, .. }
+        | Request::ChangeMembers(MembersOrder { by: Principal { name: by, .. }, .. }) => Some(by),
         Request::GetAllocation { .. }
         | Request::CheckSubmission { .. }
         | Request::ListAllocations { .. }

@@ -21,16 +21,17 @@ use crate::identity::{Caller, Connected};
 use crate::member::Listeners;
 use crate::member::shared::Core;
 use crate::older;
+use crate::operator::{self, Operator};
 use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call, Grant};
-use crate::proposer::Unserved;
+use crate::proposer::{self, Unserved};
 use crate::refused::Cause;
 use crate::relief::MayMove;
 use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request, WatchRequest};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
 use lattice_api::v1::raft_server::RaftServer;
-use lattice_model::MemberId;
+use lattice_model::{MemberId, OperatorToken};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,6 +114,12 @@ impl Service {
         Status::permission_denied(why)
     }
 
+    fn operator(&self, token: &OperatorToken) -> Result<Operator, Refusal> {
+        let trusted = Arc::clone(&self.core.credentials.material().borrow());
+        let now = proposer::now();
+        operator::verify(token, &trusted, now).map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
+    }
+
     /// What the table grants, of a call that is no [`Request`].
     fn granted(&self, call: Call, caller: &Caller) -> Result<Grant, Status> {
         permission::granted(call, caller).map_err(|refusal| self.wrong_role(format!("{}: {refusal}", caller.name)))
@@ -140,8 +147,18 @@ impl Quorum for Service {
         }
         let knows = older::Knows::of(request.metadata());
         let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
-        let question: Request = unpack(request.get_ref())?;
-        let answer = match (permission::check(&caller, &question), question) {
+        let (token, mut question) = match unpack(request.get_ref())? {
+            Request::AsOperator { token, request } => (Some(token), *request),
+            other => (None, other),
+        };
+        let operator = token.map(|token| self.operator(&token)).transpose();
+        let granted = operator.and_then(|operator| {
+            let granted = permission::check(&caller, operator.as_ref(), &question)?;
+            let is_of_root = |id| self.core.agreed.ledger().allocation(id).is_some_and(|a| a.owner.is_root());
+            permission::name_person(&mut question, &caller, operator.as_ref(), is_of_root);
+            Ok(granted)
+        });
+        let answer = match (granted, question) {
             (Ok(_), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request),
             (Ok(grant), question) => {
                 let answer = answer::answer(&self.core, &caller, grant, question).await;

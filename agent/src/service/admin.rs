@@ -47,10 +47,11 @@ impl AdminService for Api {
     }
 
     async fn change_members(&self, request: Request<v1::ChangeMembersRequest>) -> Result<Response<v1::ChangeMembersResponse>, Status> {
-        let by = self.person(&request).await?;
+        let operator = self.operator(&request).await?;
         let change = change(request.into_inner())?;
         self.has_member(&change).await?;
-        match self.quorum.call(&Ask::ChangeMembers(MembersOrder { by, change }), CHANGE).await.map_err(|e| status(&e))? {
+        let by = Principal { name: operator.name.clone(), ..operator.account.clone() };
+        match self.quorum.call(&operator.asks(Ask::ChangeMembers(MembersOrder { by, change })), CHANGE).await.map_err(|e| status(&e))? {
             Answer::Changed { done, text } => Ok(Response::new(v1::ChangeMembersResponse { done, text })),
             other => Err(unexpected(&other)),
         }
@@ -65,8 +66,9 @@ impl AdminService for Api {
     }
 
     async fn delete_tenant(&self, request: Request<v1::DeleteTenantRequest>) -> Result<Response<v1::TenantResponse>, Status> {
-        let by = self.operator(&request).await?.name;
-        self.done(&Ask::DeleteTenant { name: request.into_inner().name, by }).await?;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
+        self.done(&operator.asks(Ask::DeleteTenant { name: request.into_inner().name, by })).await?;
         Ok(Response::new(v1::TenantResponse {}))
     }
 
@@ -99,9 +101,10 @@ impl AdminService for Api {
         &self,
         request: Request<v1::SetNetworkGraceRequest>,
     ) -> Result<Response<v1::SetNetworkGraceResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::SetNetworkGraceRequest { tenant, name, grace_ms } = request.into_inner();
-        self.done(&Ask::SetDomainGrace { domain: (tenant, name), grace_ms, by }).await?;
+        self.done(&operator.asks(Ask::SetDomainGrace { domain: (tenant, name), grace_ms, by })).await?;
         Ok(Response::new(v1::SetNetworkGraceResponse {}))
     }
 
@@ -126,7 +129,8 @@ impl AdminService for Api {
     }
 
     async fn set_limits(&self, request: Request<v1::SetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let asked = request.into_inner();
         let users = UserLimitsChange {
             user_pending: quota_change(asked.user_pending),
@@ -135,7 +139,7 @@ impl AdminService for Api {
             user_history: quota_change(asked.user_history),
             tenant_pending: quota_change(asked.tenant_pending),
         };
-        self.done(&Ask::SetLimits { sensitive_pool_size: quota_change(asked.sensitive_pool_size), users, by }).await?;
+        self.done(&operator.asks(Ask::SetLimits { sensitive_pool_size: quota_change(asked.sensitive_pool_size), users, by })).await?;
         self.limits().await.map(Response::new)
     }
 
@@ -151,11 +155,12 @@ impl AdminService for Api {
         &self,
         request: Request<v1::RotateGossipKeysRequest>,
     ) -> Result<Response<v1::RotateGossipKeysResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let mut secret = [0; 32];
         let drawn = OsRng.try_fill_bytes(&mut secret);
         drawn.map_err(|e| Status::internal(format!("this machine gives no randomness for a key: {e}")))?;
-        match self.quorum.call(&Ask::RotateKeys { secret: Secret(secret), by }, ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&operator.asks(Ask::RotateKeys { secret: Secret(secret), by }), ANSWER).await.map_err(|e| status(&e))? {
             Answer::KeyAdded { id } => Ok(Response::new(v1::RotateGossipKeysResponse { id })),
             other => Err(unexpected(&other)),
         }
@@ -219,7 +224,8 @@ impl Api {
     }
 
     async fn set_tenant(&self, request: Request<v1::TenantRequest>, create: bool) -> Result<Response<v1::TenantResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::TenantRequest { name, max_nodes, max_concurrent_allocations } = request.into_inner();
         let change = TenantChange {
             name,
@@ -227,7 +233,7 @@ impl Api {
             max_nodes: quota_change(max_nodes),
             max_concurrent_allocations: quota_change(max_concurrent_allocations),
         };
-        self.done(&Ask::SetTenant { change, by }).await?;
+        self.done(&operator.asks(Ask::SetTenant { change, by })).await?;
         Ok(Response::new(v1::TenantResponse {}))
     }
 }

@@ -6,7 +6,7 @@ use super::refusal::{status, unexpected};
 use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
-use lattice_model::{AuditAction, AuditFilter};
+use lattice_model::{AuditAction, AuditFilter, Principal};
 use lattice_quorum::audit::walk::AuditWalk;
 use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::UNHEARD_LEVEL;
@@ -98,7 +98,8 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
 
 /// `AdminService.ExportAudit`. That it was exported is in the log before it is, and so in the export.
 pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) -> Result<Parts<v1::SignedAuditPage>, Status> {
-    let by = api.operator(&request).await?;
+    let operator = api.operator(&request).await?;
+    let by = Principal { name: operator.name, ..operator.account };
     let filter = known(api, filter_to_model(request.into_inner().filter.as_ref())?).await?;
     let what = serde_json::to_string(&filter).map_err(|e| Status::internal(e.to_string()))?;
     api.written_down(api.export_access(by, &what)).await?;

@@ -3,9 +3,18 @@
 use super::Api;
 use super::accounts::ACCOUNTS;
 use super::connections::Peer;
+use super::now;
+use super::refusal::status;
+use super::requests::Method;
 use crate::config::WorkMay;
-use lattice_model::{AllocationId, Principal};
+use lattice_api::operator::token_of;
+use lattice_model::{AllocationId, OperatorToken, Principal};
+use lattice_quorum::client::CallError;
+use lattice_quorum::operator;
+use lattice_quorum::pack::with_causes;
+use lattice_quorum::wire::{Refusal, Request as Ask};
 use std::io;
+use std::sync::Arc;
 use tonic::{Request, Status};
 
 /// A caller on the local socket.
@@ -56,16 +65,40 @@ impl Api {
     }
 }
 
-impl Api {
-    /// A caller that may do what is the operators': root on an agent that vouches, or the user as whom that agent itself
-    /// runs (`lattice dev`). Never an allocation's work, whoever owns it.
-    pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
-        let user = self.person(request).await?;
-        if is_operator(&user) {
-            return Ok(user);
-        }
-        Err(Status::permission_denied(format!("{} is no operator: ask root on a machine whose agent has the role api", user.name)))
+/// An operator, proven by their token.
+pub(super) struct Operator {
+    /// The name in their certificate.
+    pub name: String,
+    /// The account that their process runs as on this machine.
+    pub account: Principal,
+    token: OperatorToken,
+}
+
+impl Operator {
+    /// Their request, with the proof that it is theirs.
+    pub fn asks(&self, request: Ask) -> Ask {
+        Ask::AsOperator { token: self.token.clone(), request: Box::new(request) }
     }
+}
+
+impl Api {
+    /// The operator whose token for this very method comes with the request. Never an allocation's work, whoever owns it.
+    pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Operator, Status> {
+        let account = self.person(request).await?;
+        let token = token_of(request.metadata()).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let token = token.ok_or_else(|| not_operator(format!("{} shows none", account.name)))?;
+        let trusted = Arc::clone(&self.credentials.material().borrow());
+        let proven = operator::verify(&token, &trusted, now()).map_err(|error| not_operator(with_causes(&error)))?;
+        let method = request.extensions().get::<Method>().map_or("", |method| &method.0);
+        if proven.method != method {
+            return Err(not_operator(format!("{} signed for {}, not for {method}", proven.name, proven.method)));
+        }
+        Ok(Operator { name: proven.name, account, token })
+    }
+}
+
+fn not_operator(why: String) -> Status {
+    status(&CallError::Refused(Refusal::NotOperator { why }))
 }
 
 impl Api {
@@ -79,7 +112,7 @@ impl Api {
     }
 }
 
-/// Whether a user that the agent vouches for is an operator: root, or the one as whom the agent itself runs.
+/// Whether a user may look at, and do on this node, what is an operator's: root, or the one as whom the agent itself runs.
 pub(super) fn is_operator(user: &Principal) -> bool {
     user.is_root() || user.uid == nix::unistd::geteuid().as_raw()
 }

@@ -38,7 +38,8 @@ impl LeaseService for Api {
     async fn revoke(&self, request: Request<v1::RevokeLeaseRequest>) -> Result<Response<v1::RevokeLeaseResponse>, Status> {
         let operator = self.operator(&request).await?;
         let v1::RevokeLeaseRequest { name, token } = request.into_inner();
-        self.done(&Ask::RevokeLease { name, token, by: operator.name }).await?;
+        let by = operator.name.clone();
+        self.done(&operator.asks(Ask::RevokeLease { name, token, by })).await?;
         Ok(Response::new(v1::RevokeLeaseResponse {}))
     }
 

@@ -56,9 +56,10 @@ impl Api {
     }
 
     pub(super) async fn set_vni_pool(&self, request: Request<v1::SetVniPoolRequest>) -> Result<v1::VniPool, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
         let v1::SetVniPoolRequest { start, end, grace_ms } = request.into_inner();
-        self.done(&Ask::SetVniPool { change: VniPoolChange { start, end, grace_ms }, by }).await?;
+        let ask = Ask::SetVniPool { change: VniPoolChange { start, end, grace_ms }, by: operator.name.clone() };
+        self.done(&operator.asks(ask)).await?;
         self.vni_pool().await
     }
 

@@ -117,7 +117,8 @@ impl NodeService for Api {
     }
 
     async fn set_hold(&self, request: Request<v1::SetHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::SetHoldRequest { node, kind, reason, until, deadline, urgent_id } = request.into_inner();
         let (node, kind, until, deadline) = (node_id(&node)?, hold_kind(&kind)?, when(until)?, when(deadline)?);
         if !urgent_id.is_empty() {
@@ -126,37 +127,40 @@ impl NodeService for Api {
                 return Err(Status::invalid_argument("urgent_id: of a drain alone"));
             }
             self.at_level(SUSPENDS_LEVEL).await?;
-            self.done(&Ask::DrainUrgently { node, by, reason, deadline, seed }).await?;
+            self.done(&operator.asks(Ask::DrainUrgently { node, by, reason, deadline, seed })).await?;
             return Ok(Response::new(v1::HoldResponse::default()));
         }
         self.knows_hold(kind, until.is_some() || deadline.is_some()).await?;
-        self.done(&Ask::SetHold { node, kind, by, reason, until, deadline }).await?;
+        self.done(&operator.asks(Ask::SetHold { node, kind, by, reason, until, deadline })).await?;
         Ok(Response::new(v1::HoldResponse::default()))
     }
 
     async fn lift_hold(&self, request: Request<v1::LiftHoldRequest>) -> Result<Response<v1::HoldResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::LiftHoldRequest { node, kind } = request.into_inner();
         let (node, kind) = (node_id(&node)?, hold_kind(&kind)?);
         self.knows_hold(kind, false).await?;
         let preempting = if kind == HoldKind::Drain { self.asked_by_drain(&node) } else { Vec::new() };
-        self.done(&Ask::LiftHold { node, kind, by }).await?;
+        self.done(&operator.asks(Ask::LiftHold { node, kind, by })).await?;
         Ok(Response::new(v1::HoldResponse { preempting }))
     }
 
     async fn boot(&self, request: Request<v1::BootNodeRequest>) -> Result<Response<v1::HoldResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::BootNodeRequest { node, reason } = request.into_inner();
-        let ask = Ask::BootNode { node: node_id(&node)?, by, reason };
+        let ask = operator.asks(Ask::BootNode { node: node_id(&node)?, by, reason });
         self.at_level(BOOT_LEVEL).await?;
         self.done(&ask).await?;
         Ok(Response::new(v1::HoldResponse::default()))
     }
 
     async fn confirm_dead(&self, request: Request<v1::ConfirmDeadRequest>) -> Result<Response<v1::ConfirmDeadResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::ConfirmDeadRequest { node, reason } = request.into_inner();
-        self.done(&Ask::ConfirmDead { node: node_id(&node)?, by, reason }).await?;
+        self.done(&operator.asks(Ask::ConfirmDead { node: node_id(&node)?, by, reason })).await?;
         Ok(Response::new(v1::ConfirmDeadResponse {}))
     }
 
@@ -174,18 +178,20 @@ impl NodeService for Api {
     }
 
     async fn accept_drift(&self, request: Request<v1::AcceptDriftRequest>) -> Result<Response<v1::AcceptDriftResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::AcceptDriftRequest { node, reason } = request.into_inner();
-        let ask = Ask::AcceptDrift { node: node_id(&node)?, by, reason };
+        let ask = operator.asks(Ask::AcceptDrift { node: node_id(&node)?, by, reason });
         self.at_level(CONFORMANCE_LEVEL).await?;
         self.done(&ask).await?;
         Ok(Response::new(v1::AcceptDriftResponse {}))
     }
 
     async fn wipe(&self, request: Request<v1::WipeRequest>) -> Result<Response<v1::WipeResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::WipeRequest { node, reason, force } = request.into_inner();
-        let ask = Ask::Wipe { node: node_id(&node)?, by, reason, force };
+        let ask = operator.asks(Ask::Wipe { node: node_id(&node)?, by, reason, force });
         self.at_level(CONFORMANCE_LEVEL).await?;
         self.done(&ask).await?;
         Ok(Response::new(v1::WipeResponse {}))

@@ -45,13 +45,13 @@ pub struct Requests(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    methods: Mutex<BTreeMap<String, Method>>,
+    methods: Mutex<BTreeMap<String, Calls>>,
     open: [AtomicU64; KINDS.len()],
 }
 
 /// Of one method.
 #[derive(Default)]
-struct Method {
+struct Calls {
     by_status: BTreeMap<&'static str, u64>,
     /// Of one that is not answered by a stream.
     seconds: Option<Histogram>,
@@ -112,6 +112,10 @@ impl Drop for Open {
     }
 }
 
+/// The method that was called, `NodeService/SetHold`: in the extensions of each request.
+#[derive(Clone, Debug)]
+pub(super) struct Method(pub String);
+
 /// A service whose calls are counted.
 #[derive(Clone)]
 pub(super) struct Counted<S> {
@@ -136,8 +140,9 @@ where
         self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let method = request.uri().path().trim_start_matches("/lattice.v1.").to_owned();
+        request.extensions_mut().insert(Method(method.clone()));
         let (began, requests) = (Instant::now(), self.requests.clone());
         let answer = self.service.call(request);
         Box::pin(async move {

@@ -58,7 +58,8 @@ impl VClusterService for Api {
     }
 
     async fn create(&self, request: Request<v1::CreateVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::CreateVClusterRequest { name, scheduler, tenant, nodes } = request.into_inner();
         let scheduler: SchedulerKind = scheduler.parse().map_err(|e: SchedulerError| match &e {
             SchedulerError::NotBuilt(_) => Status::unimplemented(e.to_string()),
@@ -66,21 +67,23 @@ impl VClusterService for Api {
         })?;
         let nodes = nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()?;
         let change = VClusterChange { name, create: Some(scheduler), tenant: Some(tenant), nodes: Some(nodes) };
-        self.done(&Ask::SetVCluster { change, by }).await?;
+        self.done(&operator.asks(Ask::SetVCluster { change, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }
 
     async fn set_config(&self, request: Request<v1::SetVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
-        let by = self.operator(&request).await?.name;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
         let v1::SetVClusterRequest { name, tenant, nodes } = request.into_inner();
         let nodes = nodes.map(|set| set.nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()).transpose()?;
-        self.done(&Ask::SetVCluster { change: VClusterChange { name, create: None, tenant, nodes }, by }).await?;
+        self.done(&operator.asks(Ask::SetVCluster { change: VClusterChange { name, create: None, tenant, nodes }, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }
 
     async fn delete(&self, request: Request<v1::DeleteVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
-        let by = self.operator(&request).await?.name;
-        self.done(&Ask::DeleteVCluster { name: request.into_inner().name, by }).await?;
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
+        self.done(&operator.asks(Ask::DeleteVCluster { name: request.into_inner().name, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }
 }

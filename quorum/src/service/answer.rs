@@ -96,6 +96,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::RenewLease { .. }
         | Request::Members
         | Request::ChangeMembers(_) => return by_leader(core, request).await,
+        Request::AsOperator { .. } => return Err(Refusal::Malformed { why: "an operator's request is within no other one".to_owned() }),
         Request::RenewCertificate { .. } => {
             return Err(Refusal::Malformed { why: "a certificate is renewed for its holder alone".to_owned() });
         }
@@ -278,6 +279,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::GetLimits
         | Request::SetLimits { .. }
         | Request::Stale(_)
+        | Request::AsOperator { .. }
         | Request::Submit { .. }
         | Request::Cancel { .. }
         | Request::Preempt { .. }

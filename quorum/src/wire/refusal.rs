@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use uuid::Uuid;
 
+/// How a person becomes an operator.
+pub const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice quorum ca operator --dir DIR --name NAME --out FILE`; \
+     put it at ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
+
 /// Why a request was not granted. A refusal changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Refusal {
@@ -58,8 +62,8 @@ pub enum Refusal {
     TooLarge { what: String, bytes: u64, most: u64 },
     #[error("the request is malformed: {why}")]
     Malformed { why: String },
-    #[error("this is for operators; {name} is none")]
-    NotOperator { name: String },
+    #[error("this needs an operator's credential: {why}")]
+    NotOperator { why: String },
     #[error("{why}")]
     Members { why: String },
     #[error("the walk along the audit chain began on member {began}, this is member {this}: begin again")]
@@ -183,6 +187,7 @@ impl Refusal {
                 "the level rises by itself when every member runs a version that knows it: `lattice quorum status` shows who lacks it"
                     .to_owned()
             }
+            Self::NotOperator { .. } => OPERATOR_REMEDY.to_owned(),
             Self::NoSuchLease { .. } => "`lattice lease list` shows those that there are".to_owned(),
             Self::StaleLease { .. } => {
                 "it ended, or was revoked: stop what you do under it, and take it again with `lattice lease grant`".to_owned()
@@ -280,7 +285,6 @@ impl Refusal {
             | Self::Malformed { .. }
             | Self::OtherMember { .. }
             | Self::AuditBroken { .. }
-            | Self::NotOperator { .. }
             | Self::Members { .. }
             | Self::NotLeader { .. }
             | Self::NoBackup { .. }

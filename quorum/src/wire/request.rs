@@ -4,7 +4,7 @@ use crate::audit::walk::AuditWalk;
 use crate::ledger::keyring::Secret;
 use crate::ledger::{Access, DomainKey, QuotaChange, TenantChange, UserLimitsChange, VClusterChange};
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, HoldKind, Incarnation, NodeId, Preemption, Principal,
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, HoldKind, Incarnation, NodeId, OperatorToken, Preemption, Principal,
     TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
@@ -192,6 +192,8 @@ pub enum Request {
     ConfirmDead { node: NodeId, by: String, reason: String },
     /// What a node's software and firmware are now is what is expected of it. The same again is the same success.
     AcceptDrift { node: NodeId, by: String, reason: String },
+    /// A request that carries an operator's wish, with the proof that they made it. Who is recorded is that operator and the machine.
+    AsOperator { token: OperatorToken, request: Box<Request> },
     /// A node is claimed by nobody until its own hook has wiped it. `force`: one that failed is tried again.
     Wipe { node: NodeId, by: String, reason: String, force: bool },
 }
@@ -199,7 +201,7 @@ pub enum Request {
 /// An operator's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MembersOrder {
-    /// Who gives it.
+    /// Who gives it. The name is the operator's whom the quorum knows by their token, at a machine.
     pub by: Principal,
     /// What is to be.
     pub change: MembersChange,

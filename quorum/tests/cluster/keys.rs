@@ -99,7 +99,10 @@ async fn an_agent_of_the_version_before_is_sent_no_keys_and_holds_a_rotation_up_
     let mut old = Agent::register(&first, "n1").await;
     let added = eventually(
         "the level",
-        async || any.call(&Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() }, PATIENCE).await,
+        async || {
+            let rotate = Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() };
+            any.call(&lab.as_operator("root", rotate), PATIENCE).await
+        },
         Result::is_ok,
     )
     .await;

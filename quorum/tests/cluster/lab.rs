@@ -1,5 +1,6 @@
 //! Members on loopback, with certificates of their own authority.
 
+use lattice_api::operator::Credential;
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem,
     Resources,
@@ -11,6 +12,8 @@ use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::{LEVEL_KNOWN, SCHEDULER_LEASE};
 use lattice_quorum::member::{Listeners, Member};
+use lattice_quorum::permission::{Call, Person};
+use lattice_quorum::proposer;
 use lattice_quorum::tls::TlsFiles;
 use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
 use lattice_telemetry::settings::TelemetrySettings;
@@ -124,10 +127,28 @@ impl Lab {
             cert: cert.join(format!("{name}.crt")),
             key: cert.join(format!("{name}.key")),
         };
+        if role == Role::Operator {
+            let file = self.scratch.0.join(format!("{name}.pem"));
+            if !file.exists() {
+                ca::issue_operator(&dir, name, &file, ca::LIFETIME).unwrap();
+            }
+            return Credentials::new(TlsFiles { ca: dir.join("ca.crt"), cert: file.clone(), key: file }.read().unwrap()).unwrap();
+        }
         if !out.exists() {
             ca::issue(&dir, name, role, &[], &out, ca::LIFETIME).unwrap();
         }
         Credentials::new(files(&out).read().unwrap()).unwrap()
+    }
+
+    /// The request of an operator of this name, signed for one of the methods that may carry it.
+    pub fn as_operator(&self, name: &str, request: Request) -> Request {
+        let file = self.scratch.0.join(format!("{name}.pem"));
+        if !file.exists() {
+            ca::issue_operator(&self.scratch.0.join("ca"), name, &file, ca::LIFETIME).unwrap();
+        }
+        let Person::Operator(methods) = Call::of(&request).row().person else { panic!("{request:?} is no operator's") };
+        let token = Credential::read(&file).unwrap().sign(methods[0], proposer::now()).unwrap();
+        Request::AsOperator { token, request: Box::new(request) }
     }
 
     pub fn client(&self, members: &[u64], name: &str, role: Role) -> QuorumClient {

@@ -27,7 +27,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint, Uri};
 use uuid::Uuid;
 
-const ROLES: [Role; 3] = [Role::Quorum, Role::Api, Role::Node];
+const ROLES: [Role; 4] = [Role::Quorum, Role::Api, Role::Node, Role::Operator];
 /// Enough for an answer; what is granted and cannot be had is not waited for.
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -36,6 +36,7 @@ fn name(role: Role) -> &'static str {
         Role::Quorum => "member-2",
         Role::Api => "n1",
         Role::Node => "n2",
+        Role::Operator => "anna",
     }
 }
 
@@ -221,7 +222,15 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
                 Some(request) => {
                     assert_eq!(Call::of(&request), *call);
                     assert_eq!(person(&request).is_some(), call.row().person != Person::Itself, "{call:?}");
+                    let of_operator = matches!(call.row().person, Person::Operator(_));
+                    if grant == Grant::Yes && of_operator {
+                        // The agent's word for an operator is nothing.
+                        let answer = client.call(&request, SHORT).await;
+                        assert!(matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{call:?} as {role}: {answer:?}");
+                    }
+                    let request = if of_operator { lab.as_operator("anna", request) } else { request };
                     let answer = client.call(&request, SHORT).await;
+                    assert!(!matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{call:?} as {role}: {answer:?}");
                     let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
                     // Asked for what is another one's, the same is refused.
                     if grant == Grant::Own && matches!(call, Call::GetAllocation | Call::RecordAccess) {
@@ -240,10 +249,10 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
 }
 
 /// An allocation on this node alone, whose environment is a secret, offering a service.
-async fn work(api: &QuorumClient, token: u64, node: &str, tenant: &str) -> AllocationId {
+async fn work(lab: &Lab, api: &QuorumClient, token: u64, node: &str, tenant: &str) -> AllocationId {
     let change =
         TenantChange { name: tenant.into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
-    api.call(&Request::SetTenant { change, by: "root".into() }, PATIENCE).await.unwrap();
+    api.call(&lab.as_operator("root", Request::SetTenant { change, by: "root".into() }), PATIENCE).await.unwrap();
     let id = AllocationId(Uuid::new_v4());
     let mut spec = AllocationSpec { tenant: tenant.into(), ..spec(1) };
     spec.env.insert("SECRET".into(), format!("of {node}"));
@@ -270,7 +279,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     let (_one, mut two) = (Agent::register(&api, "n1").await, Agent::register(&node, "n2").await);
     let _three = Agent::register(&lab.client(&[1], "n3", Role::Node), "n3").await;
     let token = lease(&api, "n1").await;
-    let foreign = work(&api, token, "n1", "physics").await;
+    let foreign = work(&lab, &api, token, "n1", "physics").await;
 
     // What it is told: nothing of what runs on other nodes, before or after; what is claimed for itself.
     let everything = WatchRequest { nodes: true, allocations: WatchAllocations::Live, ..WatchRequest::nothing() };
@@ -286,7 +295,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
             }
         }
     }
-    let (_other, own) = (work(&api, token, "n3", "biology").await, work(&api, token, "n2", "chemistry").await);
+    let (_other, own) = (work(&lab, &api, token, "n3", "biology").await, work(&lab, &api, token, "n2", "chemistry").await);
     let mut seen = Vec::new();
     while !seen.contains(&own) {
         if let Change::Changes { changes, .. } = watch.next().await.unwrap() {

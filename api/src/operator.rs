@@ -1,0 +1,222 @@
+//! An operator's credential: one file with a certificate of role `operator` and its key, and what is signed with it.
+//!
+//! ```text
+//!   operator.pem ──Credential::read──▶ sign(method) ──metadata──▶ agent ──▶ member of the quorum: verifies both
+//! ```
+
+use crate::v1;
+use lattice_model::OperatorToken;
+use lattice_model::operator_token::signed_bytes;
+use lattice_model::time::Timestamp;
+use prost::Message;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+use tonic::codegen::{Service, http};
+use tonic::metadata::{MetadataMap, MetadataValue};
+
+/// The metadata of a call that carries an [`OperatorToken`].
+pub const METADATA: &str = "lattice-operator-bin";
+/// The methods that are an operator's. A client that has a credential signs its calls of these.
+pub const METHODS: [&str; 22] = [
+    "AdminService/ChangeMembers",
+    "AdminService/CreateTenant",
+    "AdminService/DeleteTenant",
+    "AdminService/ExportAudit",
+    "AdminService/QueryAudit",
+    "AdminService/RotateGossipKeys",
+    "AdminService/SetLimits",
+    "AdminService/SetNetworkGrace",
+    "AdminService/SetVniPool",
+    "AdminService/UpdateTenant",
+    "AdminService/VerifyAudit",
+    "LeaseService/Revoke",
+    "NodeService/AcceptDrift",
+    "NodeService/Boot",
+    "NodeService/ConfirmDead",
+    "NodeService/Fingerprint",
+    "NodeService/LiftHold",
+    "NodeService/SetHold",
+    "NodeService/Wipe",
+    "VClusterService/Create",
+    "VClusterService/Delete",
+    "VClusterService/SetConfig",
+];
+/// What the path of a call has before the method.
+const PACKAGE: &str = "/lattice.v1.";
+/// Bytes of a token, encoded.
+const TOKEN_BYTES_MAX: usize = 8 * 1024;
+
+/// Why there is no credential, or no token.
+#[derive(Debug, Error)]
+pub enum CredentialError {
+    /// The file cannot be read.
+    #[error("the operator's credential {} cannot be read", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// Other users may read the key.
+    #[error("the operator's credential {} may be read by others (mode {mode:o}): chmod 600", path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is not what `lattice quorum ca operator` writes.
+    #[error("{} is no operator's credential: {what}", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What is missing or damaged.
+        what: &'static str,
+    },
+    /// The key did not sign.
+    #[error("signing with the operator's key failed")]
+    Sign,
+    /// The metadata of a call is no token.
+    #[error("the operator's token cannot be read")]
+    Token,
+}
+
+/// A certificate and its key.
+#[derive(Debug)]
+pub struct Credential {
+    certificate: Vec<u8>,
+    key: EcdsaKeyPair,
+}
+
+impl Credential {
+    /// Reads a file that `lattice quorum ca operator` wrote.
+    ///
+    /// # Errors
+    /// See [`CredentialError`].
+    pub fn read(path: &Path) -> Result<Self, CredentialError> {
+        let cannot = |source| CredentialError::File { path: path.to_owned(), source };
+        let bytes = std::fs::read(path).map_err(cannot)?;
+        let mode = std::fs::metadata(path).map_err(cannot)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(CredentialError::Open { path: path.to_owned(), mode });
+        }
+        let bad = |what| CredentialError::Content { path: path.to_owned(), what };
+        let certificate = CertificateDer::from_pem_slice(&bytes).map_err(|_| bad("it has no certificate in PEM"))?;
+        let key = PrivatePkcs8KeyDer::from_pem_slice(&bytes).map_err(|_| bad("it has no key in PEM (PKCS#8)"))?;
+        let key =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.secret_pkcs8_der(), &SystemRandom::new());
+        Ok(Self { certificate: certificate.to_vec(), key: key.map_err(|_| bad("its key is no ECDSA key over P-256"))? })
+    }
+
+    /// A token for one method, `NodeService/SetHold`.
+    ///
+    /// # Errors
+    /// [`CredentialError::Sign`]: this machine gives no randomness.
+    pub fn sign(&self, method: &str, now: Timestamp) -> Result<OperatorToken, CredentialError> {
+        let signature = self.key.sign(&SystemRandom::new(), &signed_bytes(method, now));
+        let signature = signature.map_err(|_| CredentialError::Sign)?.as_ref().to_vec();
+        Ok(OperatorToken { certificate: self.certificate.clone(), method: method.to_owned(), signed_at: now, signature })
+    }
+}
+
+/// A channel whose calls of an operator's methods are signed, where there is a credential.
+#[derive(Clone, Debug)]
+pub struct Signed<S> {
+    channel: S,
+    credential: Option<Arc<Credential>>,
+}
+
+impl<S: Clone> Signed<S> {
+    pub(crate) fn new(channel: S) -> Self {
+        Self { channel, credential: None }
+    }
+
+    pub(crate) fn with(&self, credential: Credential) -> Self {
+        Self { channel: self.channel.clone(), credential: Some(Arc::new(credential)) }
+    }
+}
+
+impl<S, B> Service<http::Request<B>> for Signed<S>
+where
+    S: Service<http::Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.channel.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: http::Request<B>) -> S::Future {
+        let method = request.uri().path().strip_prefix(PACKAGE).filter(|method| METHODS.contains(method));
+        // Without randomness there is no token, and the agent says what it lacks.
+        let token = self.credential.as_ref().zip(method).and_then(|(credential, method)| credential.sign(method, now()).ok());
+        if let Some(token) = token {
+            let mut metadata = MetadataMap::new();
+            attach(&mut metadata, &token);
+            request.headers_mut().extend(metadata.into_headers());
+        }
+        self.channel.call(request)
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Puts a token into the metadata of a call.
+pub fn attach(metadata: &mut MetadataMap, token: &OperatorToken) {
+    let token = v1::OperatorToken {
+        certificate: token.certificate.clone(),
+        method: token.method.clone(),
+        signed_at_ms: token.signed_at.0,
+        signature: token.signature.clone(),
+    };
+    metadata.insert_bin(METADATA, MetadataValue::from_bytes(&token.encode_to_vec()));
+}
+
+/// The token in the metadata of a call, where there is one. Nothing is verified.
+///
+/// # Errors
+/// [`CredentialError::Token`]: it is longer than a token, or damaged.
+pub fn token_of(metadata: &MetadataMap) -> Result<Option<OperatorToken>, CredentialError> {
+    let Some(value) = metadata.get_bin(METADATA) else { return Ok(None) };
+    let bytes = value.to_bytes().map_err(|_| CredentialError::Token)?;
+    if bytes.len() > TOKEN_BYTES_MAX {
+        return Err(CredentialError::Token);
+    }
+    let token = v1::OperatorToken::decode(bytes).map_err(|_| CredentialError::Token)?;
+    let v1::OperatorToken { certificate, method, signed_at_ms, signature } = token;
+    Ok(Some(OperatorToken { certificate, method, signed_at: Timestamp(signed_at_ms), signature }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_out_of_the_metadata_as_it_went_in_and_garbage_is_refused() {
+        let token =
+            OperatorToken { certificate: vec![1; 700], method: "A/B".into(), signed_at: Timestamp(7), signature: vec![2; 70] };
+        let mut metadata = MetadataMap::new();
+        assert!(token_of(&metadata).unwrap().is_none());
+        attach(&mut metadata, &token);
+        assert_eq!(token_of(&metadata).unwrap(), Some(token.clone()));
+        for garbage in [vec![0xff; 40], vec![0; TOKEN_BYTES_MAX + 1]] {
+            metadata.insert_bin(METADATA, MetadataValue::from_bytes(&garbage));
+            assert!(token_of(&metadata).is_err());
+        }
+    }
+}

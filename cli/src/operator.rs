@@ -1,0 +1,47 @@
+//! Where an operator's credential lies.
+
+use crate::failure::Failure;
+use crate::settings::user_dir;
+use lattice_api::operator::{Credential, CredentialError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Its name, beside an agent's socket and in a user's configuration.
+const FILE: &str = "operator.pem";
+
+/// The credential that was named; else the one beside the agent's socket, where this user may read it; else the user's own.
+///
+/// # Errors
+/// One that was named and cannot be used, or one that others may read or that is damaged.
+pub fn credential(named: Option<&Path>, endpoint: &str) -> Result<Option<Credential>, Failure> {
+    if let Some(path) = named {
+        return Credential::read(path).map(Some).map_err(failed);
+    }
+    let socket = endpoint.strip_prefix("unix:").map(|path| path.strip_prefix("//").unwrap_or(path));
+    let beside = socket.and_then(|socket| Path::new(socket).parent()).map(|dir| dir.join(FILE));
+    let own = user_dir("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("lattice").join(FILE));
+    for path in [beside, own].into_iter().flatten() {
+        if let Some(credential) = where_it_is(path)? {
+            return Ok(Some(credential));
+        }
+    }
+    Ok(None)
+}
+
+fn where_it_is(path: PathBuf) -> Result<Option<Credential>, Failure> {
+    match Credential::read(&path) {
+        Ok(credential) => Ok(Some(credential)),
+        // Not this user's, or none.
+        Err(CredentialError::File { source, .. })
+            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn failed(error: CredentialError) -> Failure {
+    let why = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
+    Failure::usage(format!("{error}{why}"))
+}
