@@ -528,9 +528,10 @@ fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slic
 async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
     let listen = config.gossip_listen();
     let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip_listen {listen}"))?;
-    let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
+    let incarnation = membership::first_life(&config.state_dir, life);
+    let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation };
     let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
-    let membership = Membership::start(core, socket, stop);
+    let membership = Membership::start(core, socket, &config.state_dir, stop);
     for seed in &config.gossip_seeds {
         let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
         match address {

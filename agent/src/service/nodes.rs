@@ -333,7 +333,9 @@ impl Api {
     fn degraded(&self) -> Vec<String> {
         let certificate = self.credentials.trouble().map(|why| format!("certificate: {why}"));
         let disk = disk::shortage(&self.context.state_dir);
-        let now = self.context.spools.trouble().into_iter().chain(disk).chain(certificate).chain(self.context.troubles.lines());
+        let gossip = self.membership.contradiction(&self.context.me).map(|text| format!("gossip: {text}"));
+        let now = self.context.spools.trouble().into_iter().chain(disk).chain(certificate).chain(gossip);
+        let now = now.chain(self.context.troubles.lines());
         self.degraded.iter().cloned().chain(now).collect()
     }
 
@@ -341,7 +343,8 @@ impl Api {
     fn refused(&self) -> Vec<v1::Refused> {
         let gossip = self.membership.refused();
         let counts = [
-            ("gossip datagrams", gossip.total() - gossip.unknown_key),
+            ("gossip datagrams", gossip.total() - gossip.unknown_key - gossip.life_ahead),
+            ("gossip datagrams from a life of a node that is ahead of this machine's clock", gossip.life_ahead),
             ("gossip datagrams under keys that this node does not have", gossip.unknown_key),
             ("mesh frames of another version", REFUSED.version.load(Ordering::Relaxed)),
             ("mesh frames too large", REFUSED.too_large.load(Ordering::Relaxed)),

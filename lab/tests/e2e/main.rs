@@ -46,6 +46,7 @@ mod hosts;
 mod hung;
 mod identity;
 mod image_cache;
+mod impersonation;
 mod input;
 mod isolation;
 mod jobs;
@@ -158,6 +159,7 @@ fn main() -> ExitCode {
         certificates::trials(),
         gossip::trials(),
         keys::trials(),
+        impersonation::trials(),
         leases::trials(),
         levels::trials(),
         recovery::trials(),
