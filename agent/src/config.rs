@@ -72,6 +72,10 @@ pub struct AgentConfig {
     pub work_may: WorkMay,
     /// Whether work may run as root. For `dev` and the lab alone.
     pub allow_root: bool,
+    /// Whether setuid and setgid programs and those with file capabilities (`sudo`, `ping`, `fusermount`) gain rights in
+    /// work. `false`: all work, also terminals in it, runs with `NoNewPrivs`. What acts on the whole machine (loading
+    /// modules, setting the clock, making device files) no program in work can do either way.
+    pub work_may_gain_privileges: bool,
     /// The slice for allocations, below the root of the cgroup v2 tree; delegated to the agent.
     pub cgroup_root: PathBuf,
     /// The directory of the cgroup v2 tree that was delegated to the agent and in which `cgroup_root` lies: controllers are
@@ -259,6 +263,7 @@ impl Default for AgentConfig {
             schedulable: true,
             work_may: WorkMay::AsOwner,
             allow_root: false,
+            work_may_gain_privileges: false,
             cgroup_root: "workload.slice".into(),
             cgroup_delegated: PathBuf::new(),
             cgroup_v1_controllers: vec![Controller::Cpu, Controller::Cpuset, Controller::Pids, Controller::Io],

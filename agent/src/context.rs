@@ -61,6 +61,8 @@ pub struct Context {
     pub hwloc: hwloc::Export,
     /// Whether work may run as root.
     pub allow_root: bool,
+    /// Whether setuid programs give rights to work.
+    pub work_may_gain_privileges: bool,
     /// SIGTERM to SIGKILL.
     pub grace: Duration,
     /// How long a fence may wait while all its nodes are connected.

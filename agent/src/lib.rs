@@ -296,6 +296,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         topology: gpus.topology(),
         hwloc,
         allow_root: config.allow_root,
+        work_may_gain_privileges: config.work_may_gain_privileges,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
         launch_fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),

@@ -247,6 +247,7 @@ fn start(
         assignment: assignment.cloned().map(Box::new),
         log_room: Some(context.log_room),
         run_lease: share.run_lease_ms.is_some(),
+        work_may_gain_privileges: context.work_may_gain_privileges,
     };
     match start_shim(&context.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {

@@ -69,6 +69,7 @@ mod outage;
 mod partitions;
 mod pmix;
 mod preemption;
+mod privileges;
 mod probe;
 mod recovery;
 mod refusal;
@@ -119,6 +120,7 @@ fn main() -> ExitCode {
         services::trials(),
         refusal::trials(),
         identity::trials(),
+        privileges::trials(),
         isolation::trials(),
         attach::trials(),
         mpi::trials(),
