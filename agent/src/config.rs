@@ -70,6 +70,8 @@ pub struct AgentConfig {
     pub schedulable: bool,
     /// What allocations' work on this node may do at the agent's socket, see [`WorkMay`].
     pub work_may: WorkMay,
+    /// Whether work may have images, see [`UserImages`].
+    pub user_images: UserImages,
     /// Whether work may run as root. For `dev` and the lab alone.
     pub allow_root: bool,
     /// Whether setuid and setgid programs and those with file capabilities (`sudo`, `ping`, `fusermount`) gain rights in
@@ -234,6 +236,16 @@ pub enum WorkMay {
     OwnAllocation,
 }
 
+/// Whether work may have SquashFS images (`--uenv`). The kernel mounts them: it reads what users bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserImages {
+    /// Any image that its user may read.
+    Allow,
+    /// None: submissions with an image are refused here, and this node begins no work with one.
+    Refuse,
+}
+
 /// A role of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -262,6 +274,7 @@ impl Default for AgentConfig {
             roles: vec![Role::Api, Role::Scheduler],
             schedulable: true,
             work_may: WorkMay::AsOwner,
+            user_images: UserImages::Allow,
             allow_root: false,
             work_may_gain_privileges: false,
             cgroup_root: "workload.slice".into(),

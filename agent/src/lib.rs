@@ -297,6 +297,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         hwloc,
         allow_root: config.allow_root,
         work_may_gain_privileges: config.work_may_gain_privileges,
+        user_images: config.user_images,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
         launch_fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),

@@ -11,6 +11,7 @@
 use super::Detail;
 use super::find::{self, Missing};
 use crate::checkpoint;
+use crate::config::UserImages;
 use crate::context::{Context, Shared};
 use crate::data_plane::Planned;
 use crate::devices;
@@ -165,6 +166,9 @@ fn begin(context: &Context, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<
     let share = if owner == share.owner { Arc::clone(share) } else { Arc::new(DesiredShare { owner, ..DesiredShare::clone(share) }) };
     if share.owner.is_root() && !context.allow_root {
         return Err("work as root is refused on this node (allow_root is false)".to_owned());
+    }
+    if share.spec.uenv.is_some() && context.user_images == UserImages::Refuse {
+        return Err("work with an image is refused on this node (user_images: refuse)".to_owned());
     }
     failpoint::pass(Point::IdentityChecked);
     let planned = context.data.plan(&share)?;

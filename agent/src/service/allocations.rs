@@ -7,6 +7,7 @@ use super::situation::Situations;
 use super::watching::AllocationWatch;
 use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, usage};
 use crate::cluster::Cluster;
+use crate::config::UserImages;
 use crate::placing::Proposed;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -65,6 +66,9 @@ impl AllocationService for Api {
         let submitting = self.submitted.begin(id);
         let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
+        if image.is_some() && self.context.user_images == UserImages::Refuse {
+            return Err(Status::permission_denied("images are refused here (user_images: refuse): submit without --uenv"));
+        }
         if let Some(image) = image {
             let (user, path) = (owner.clone(), image.path.clone());
             let turn = async {
