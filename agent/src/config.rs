@@ -70,6 +70,9 @@ pub struct AgentConfig {
     pub schedulable: bool,
     /// What allocations' work on this node may do at the agent's socket, see [`WorkMay`].
     pub work_may: WorkMay,
+    /// Whether users see of others' allocations id, state, nodes, share, queue and times alone: neither name nor owner,
+    /// tenant or reason. Operators see all. The same for all agents with the role `api`.
+    pub private: bool,
     /// Whether work may have images, see [`UserImages`].
     pub user_images: UserImages,
     /// Whether work may run as root. For `dev` and the lab alone.
@@ -274,6 +277,7 @@ impl Default for AgentConfig {
             roles: vec![Role::Api, Role::Scheduler],
             schedulable: true,
             work_may: WorkMay::AsOwner,
+            private: false,
             user_images: UserImages::Allow,
             allow_root: false,
             work_may_gain_privileges: false,

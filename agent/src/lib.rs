@@ -433,6 +433,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         placing,
         vouches: config.has(Role::Api),
         work_may: config.work_may,
+        private: config.private,
         degraded: Arc::new(degraded),
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),

@@ -2,6 +2,7 @@
 
 use super::isolation;
 use super::networks::unenforced;
+use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::situation::Situations;
 use super::watching::AllocationWatch;
@@ -146,11 +147,14 @@ impl AllocationService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {
+        let viewer = Viewer::of(&self.caller(&request).await?);
         let user = self.user(&request).await?;
         let request = request.into_inner();
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
-        let uid = if request.all_users { None } else { Some(user.uid) };
+        // What is hidden is not to be found out by looking for it either.
+        let by_hidden = [&request.user, &request.name, &request.tenant].iter().any(|text| !text.is_empty());
+        let uid = if request.all_users && (viewer.sees_all() || !by_hidden) { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -171,7 +175,7 @@ impl AllocationService for Api {
         let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
         let cluster = self.cluster.borrow().clone();
         let mut situations = Situations::of(&cluster, &self.membership);
-        let allocations = all.iter().map(|allocation| situations.shown(allocation)).collect();
+        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, situations.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 

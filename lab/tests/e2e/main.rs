@@ -69,6 +69,7 @@ mod outage;
 mod partitions;
 mod pmix;
 mod preemption;
+mod privacy;
 mod privileges;
 mod probe;
 mod recovery;
@@ -121,6 +122,7 @@ fn main() -> ExitCode {
         refusal::trials(),
         identity::trials(),
         privileges::trials(),
+        privacy::trials(),
         isolation::trials(),
         attach::trials(),
         mpi::trials(),
