@@ -24,6 +24,7 @@ mod networks;
 mod nodes;
 mod output;
 mod preempting;
+mod privacy;
 mod refusal;
 mod requests;
 mod sessions;
@@ -86,6 +87,8 @@ pub struct Api {
     pub vouches: bool,
     /// What allocations' work may do here.
     pub work_may: WorkMay,
+    /// Whether users are shown neither name nor owner of others' allocations.
+    pub private: bool,
     /// The scheduler, where this agent is one.
     pub placing: Placing,
     /// What this node cannot do, each with its remedy.

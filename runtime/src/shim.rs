@@ -86,6 +86,9 @@ pub struct ShimConfig {
     /// Whether work runs under a run lease alone: see [`ToShim::RunLease`].
     #[serde(default)]
     pub run_lease: bool,
+    /// Whether setuid programs and file capabilities give rights to work.
+    #[serde(default)]
+    pub work_may_gain_privileges: bool,
 }
 
 /// The shim's clock, CLOCK_BOOTTIME, in milliseconds: it goes on while a machine sleeps.

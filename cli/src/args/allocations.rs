@@ -16,7 +16,7 @@ pub struct Status {
     /// One allocation: its id, the beginning of it, or @last
     #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node"])]
     pub id: Option<String>,
-    /// Everybody's, not only your own
+    /// Everybody's, not only your own; the site may hide whose the others are
     #[arg(short, long)]
     pub all: bool,
     /// Only those in these states (pending, staging, running, suspended, completed, failed, cancelled)

@@ -70,6 +70,8 @@ mod outage;
 mod partitions;
 mod pmix;
 mod preemption;
+mod privacy;
+mod privileges;
 mod probe;
 mod recovery;
 mod refusal;
@@ -120,6 +122,8 @@ fn main() -> ExitCode {
         services::trials(),
         refusal::trials(),
         identity::trials(),
+        privileges::trials(),
+        privacy::trials(),
         isolation::trials(),
         attach::trials(),
         mpi::trials(),
