@@ -5,6 +5,7 @@ pub mod allocations;
 pub mod attach;
 pub mod audit;
 pub mod checkpoint;
+pub mod completion;
 pub mod gossip;
 pub mod launch;
 pub mod lease;
@@ -31,6 +32,7 @@ use attach::Attach;
 use audit::Audit;
 use checkpoint::Checkpoint;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
+use completion::Completion;
 use gossip::Gossip;
 use lattice_model::duration::{self, BareNumber};
 use launch::Launch;
@@ -160,6 +162,8 @@ pub enum Command {
     Doctor(Rest),
     /// Tenants and their quotas, vClusters, limits of the whole cluster
     Admin(Later<Admin>),
+    /// Write a script with which a shell completes commands and options
+    Completion(Later<Completion>),
 }
 
 impl Command {
@@ -219,6 +223,7 @@ mod tests {
             "signal 12345",
             "signal 12345 -s term --to=script",
             "submit --dry-run -N 2 script.sh",
+            "completion zsh",
             "submit -",
             "wait 12345 @last --timeout=30m",
             "cancel 1 2 3",

@@ -5,6 +5,7 @@ mod audit;
 mod cancel;
 mod checkpoint;
 mod compare;
+mod completion;
 mod diag;
 mod dry_run;
 mod explain;
@@ -65,6 +66,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Watch(Later(args)) => watch::run(session, args).await.map(well),
         Command::Metrics(Later(args)) if args.stream => watch::run(session, Watch::of(args.id)).await.map(well),
         Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(well),
+        Command::Completion(Later(args)) => completion::run(&args).map(well),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(well),
         Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(well),
         Command::Diag(Later(args)) => diag::run(session, args).await.map(well),
