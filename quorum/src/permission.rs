@@ -114,7 +114,7 @@ table! {
     requests {
         Submit: No Yes No User;
         Cancel: No Yes No User;
-        CheckSubmission: No Yes No Itself;
+        CheckSubmission: No Yes No User;
         Preempt: No Yes No User;
         RequeueAllocation: No Yes No User;
         HoldAllocation: No Yes No User;
@@ -235,6 +235,7 @@ pub fn person(request: &Request) -> Option<&str> {
     match request {
         Request::Stale(inner) => person(inner),
         Request::Submit { owner: by, .. }
+        | Request::CheckSubmission { owner: by, .. }
         | Request::Cancel { by, .. }
         | Request::Preempt { by, .. }
         | Request::RequeueAllocation { by, .. }
@@ -265,7 +266,6 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::AcceptDrift { by, .. }
         | Request::Wipe { by, .. } => Some(by),
         Request::GetAllocation { .. }
-        | Request::CheckSubmission { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::Claim(_)

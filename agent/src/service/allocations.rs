@@ -94,7 +94,7 @@ impl AllocationService for Api {
         self.understood(&spec).await?;
         let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
         if request.dry_run {
-            self.done(&Ask::CheckSubmission { spec: Box::new(spec) }).await?;
+            self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
         }
         let claim = self.placing.newcomer(id, &spec, &owner);

@@ -6,7 +6,7 @@ use super::{LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
-    SharePhase, WorkUsage,
+    SharePhase, Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -39,11 +39,16 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refused, where it would not be taken into its queue now.
+    /// Refused, where it would not be taken now, were it submitted. Changes nothing.
     ///
     /// # Errors
     /// What stands against it.
-    pub fn admits_to_queue(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
+    pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
+        self.admits_to_queue(spec)?;
+        self.would_admit_of_user(spec, owner, now.max(self.time))
+    }
+
+    fn admits_to_queue(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         self.admits_to_vcluster(spec)?;
         let live = self.allocations.len() - self.ended.len();

@@ -27,7 +27,7 @@ pub enum Request {
         life: Option<Incarnation>,
     },
     /// Whether such a submission would be taken now (success). Nothing is submitted.
-    CheckSubmission { spec: Box<AllocationSpec> },
+    CheckSubmission { spec: Box<AllocationSpec>, owner: Principal },
     /// Ends an allocation. Ended ones stay as they are (success).
     Cancel { id: AllocationId, by: Principal },
     /// Has an allocation save itself and give its nodes back: it is Suspended then, and otherwise ended. Of this claim: where it

@@ -71,7 +71,7 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
         Call::Cancel => Request::Cancel { id: none, by: owner() },
         Call::Preempt => Request::Preempt { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), order, kill: false },
-        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)) },
+        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner() },
         Call::RequeueAllocation => Request::RequeueAllocation { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), reason },
         Call::HoldAllocation => Request::HoldAllocation { allocation: none, by: owner() },
         Call::Resume => Request::Resume { allocation: none, by: owner() },
