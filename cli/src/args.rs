@@ -21,6 +21,7 @@ pub mod submit;
 pub mod telemetry;
 pub mod tenant;
 pub mod top;
+pub mod update;
 pub mod vcluster;
 pub mod watching;
 
@@ -49,6 +50,7 @@ use std::time::Duration;
 use submit::Submit;
 use telemetry::Telemetry;
 use top::{Metrics, Top};
+use update::Update;
 use vcluster::VCluster;
 use watching::{Compare, Diag, Watch};
 
@@ -107,6 +109,8 @@ pub enum Command {
     /// Have allocations that are held go on
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
+    /// Give allocations another walltime
+    Update(Later<Update>),
     /// End allocations' present attempts and put them back into the queue, to begin again
     Requeue(Later<Requeue>),
     /// Send a signal to the ranks of running allocations, on all of their nodes
@@ -220,6 +224,7 @@ mod tests {
             "hold 12345 @last",
             "release 12345",
             "requeue 12345 @last --reason=fan",
+            "update 12345 @last --walltime=90",
             "signal 12345",
             "signal 12345 -s term --to=script",
             "submit --dry-run -N 2 script.sh",
@@ -341,6 +346,8 @@ mod tests {
             ("submit --env=A x", "NAME=VALUE"),
             ("signal 1 --signal=FOO", "USR1"),
             ("signal 1 --to=all", "launches"),
+            ("update 1", "--walltime"),
+            ("update 1 -t 0", "more than 0"),
             ("submit --dry-run --wait x", "cannot be used"),
             ("cancel", "required"),
             ("cancel 1 --all-mine", "cannot be used"),

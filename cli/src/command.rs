@@ -30,6 +30,7 @@ mod submit;
 mod telemetry;
 mod tenant;
 mod top;
+mod update;
 mod vcluster;
 mod wait;
 mod watch;
@@ -59,6 +60,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Preempt(Later(args)) => preempt::preempt(session, args).await,
         Command::Hold(Later(args)) => preempt::hold(session, args).await,
         Command::Resume(Later(args)) => preempt::resume(session, args).await,
+        Command::Update(Later(args)) => update::run(session, args).await,
         Command::Requeue(Later(args)) => signal::requeue(session, args).await,
         Command::Signal(Later(args)) => signal::signal(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,

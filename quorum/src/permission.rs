@@ -119,6 +119,7 @@ table! {
         RequeueAllocation: No Yes No User;
         HoldAllocation: No Yes No User;
         Resume: No Yes No User;
+        SetWalltime: No Yes No User;
         SetTelemetry: No Yes No User;
         DrainUrgently: No Yes No Operator;
         /// A node: one that has, or had, a share on it.
@@ -241,6 +242,7 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::RequeueAllocation { by, .. }
         | Request::HoldAllocation { by, .. }
         | Request::Resume { by, .. }
+        | Request::SetWalltime { by, .. }
         | Request::SetTelemetry { by, .. }
         | Request::CreateSession { by, .. }
         | Request::DeleteSession { by, .. }

@@ -5,7 +5,9 @@ use super::networks::unenforced;
 use super::refusal::{status, unexpected};
 use super::situation::Situations;
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, usage};
+use super::{
+    Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
+};
 use crate::cluster::Cluster;
 use crate::placing::Proposed;
 use lattice_api::v1;
@@ -232,6 +234,10 @@ impl AllocationService for Api {
     async fn read_telemetry(&self, request: Request<v1::ReadTelemetryRequest>) -> Result<Response<Self::ReadTelemetryStream>, Status> {
         let stream = telemetry::read(self, request).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn update(&self, request: Request<v1::UpdateAllocationRequest>) -> Result<Response<v1::UpdateAllocationResponse>, Status> {
+        updating::update(self, request).await.map(Response::new)
     }
 
     async fn hold(&self, request: Request<v1::HoldAllocationRequest>) -> Result<Response<v1::HoldAllocationResponse>, Status> {

@@ -20,7 +20,7 @@ impl Ledger {
         claim: Option<&Claim>,
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.allocations.get(&id) {
-            let same = there.spec == *spec && there.owner == *owner;
+            let same = there.was_submitted_as(spec) && there.owner == *owner;
             return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
         }
         self.admits_to_queue(spec)?;

@@ -117,6 +117,9 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Request::RequeueAllocation { allocation, epoch, by, reason } => (Action::RequeueAllocation { allocation, epoch, by, reason }, 0),
         Request::HoldAllocation { allocation, by } => (Action::HoldAllocation { allocation, by }, 0),
         Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
+        Request::SetWalltime { allocation, by, walltime, as_operator } => {
+            (Action::SetWalltime { allocation, by, walltime, as_operator }, 0)
+        }
         Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {
             (Action::SetTelemetry { allocation, by, id, mode, duration_ms }, 0)
         }
@@ -284,6 +287,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::RequeueAllocation { .. }
         | Request::HoldAllocation { .. }
         | Request::Resume { .. }
+        | Request::SetWalltime { .. }
         | Request::SetTelemetry { .. }
         | Request::DrainUrgently { .. }
         | Request::Claim(_)
