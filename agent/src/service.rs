@@ -31,6 +31,7 @@ mod sessions;
 mod signalling;
 mod situation;
 mod telemetry;
+mod updating;
 mod usage;
 mod vclusters;
 mod watches;

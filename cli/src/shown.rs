@@ -395,7 +395,7 @@ fn exposed(a: &v1::Allocation) -> &[v1::connectivity::Expose] {
     a.connectivity.as_ref().map_or(&[], |c| &c.expose)
 }
 
-fn queue(vcluster: &str) -> &str {
+pub fn queue(vcluster: &str) -> &str {
     filled(vcluster).unwrap_or(DEFAULT_VCLUSTER)
 }
 

@@ -67,6 +67,8 @@ actions! {
     AllocationRunning,
     AllocationEnded,
     AllocationRequeued,
+    /// Its walltime is another one from now on.
+    WalltimeChanged,
     CancelRequested,
     PrologueFailed,
     ShareReleased,

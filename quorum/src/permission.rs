@@ -114,11 +114,12 @@ table! {
     requests {
         Submit: No Yes No User;
         Cancel: No Yes No User;
-        CheckSubmission: No Yes No Itself;
+        CheckSubmission: No Yes No User;
         Preempt: No Yes No User;
         RequeueAllocation: No Yes No User;
         HoldAllocation: No Yes No User;
         Resume: No Yes No User;
+        SetWalltime: No Yes No User;
         SetTelemetry: No Yes No User;
         DrainUrgently: No Yes No Operator;
         /// A node: one that has, or had, a share on it.
@@ -235,11 +236,13 @@ pub fn person(request: &Request) -> Option<&str> {
     match request {
         Request::Stale(inner) => person(inner),
         Request::Submit { owner: by, .. }
+        | Request::CheckSubmission { owner: by, .. }
         | Request::Cancel { by, .. }
         | Request::Preempt { by, .. }
         | Request::RequeueAllocation { by, .. }
         | Request::HoldAllocation { by, .. }
         | Request::Resume { by, .. }
+        | Request::SetWalltime { by, .. }
         | Request::SetTelemetry { by, .. }
         | Request::CreateSession { by, .. }
         | Request::DeleteSession { by, .. }
@@ -265,7 +268,6 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::AcceptDrift { by, .. }
         | Request::Wipe { by, .. } => Some(by),
         Request::GetAllocation { .. }
-        | Request::CheckSubmission { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::Claim(_)

@@ -189,9 +189,9 @@ impl ShimDir {
         self.0.join("checkpoint.json")
     }
 
-    /// When its walltime is over, on its head, of work that can save itself.
-    pub fn walltime_ends(&self) -> PathBuf {
-        self.0.join("walltime-ends")
+    /// Since when its walltime runs, on its head, of work that can save itself.
+    pub fn walltime_began(&self) -> PathBuf {
+        self.0.join("walltime-began")
     }
 
     /// The checkpoint that the end of its walltime waits for, on its head.
@@ -239,8 +239,8 @@ pub enum ToShim {
         #[serde(default)]
         calls: bool,
     },
-    /// Walltime runs from now on, unless it does already: that many milliseconds, by CLOCK_BOOTTIME. `u64::MAX`: without
-    /// end, a service.
+    /// Walltime runs from now on, unless it does already: that many milliseconds from the first of these, by CLOCK_BOOTTIME.
+    /// `u64::MAX`: without end, a service. The last of these counts; once walltime is over, none does.
     Go { walltime_ms: u64 },
     /// Starts the allocation's script (launch 0, rank 0), unless that was done. Answered by [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },

@@ -6,7 +6,9 @@ use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::situation::Situations;
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, usage};
+use super::{
+    Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
+};
 use crate::cluster::Cluster;
 use crate::config::UserImages;
 use crate::placing::Proposed;
@@ -99,7 +101,7 @@ impl AllocationService for Api {
         self.understood(&spec).await?;
         let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
         if request.dry_run {
-            self.done(&Ask::CheckSubmission { spec: Box::new(spec) }).await?;
+            self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
         }
         let claim = self.placing.newcomer(id, &spec, &owner);
@@ -240,6 +242,10 @@ impl AllocationService for Api {
     async fn read_telemetry(&self, request: Request<v1::ReadTelemetryRequest>) -> Result<Response<Self::ReadTelemetryStream>, Status> {
         let stream = telemetry::read(self, request).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn update(&self, request: Request<v1::UpdateAllocationRequest>) -> Result<Response<v1::UpdateAllocationResponse>, Status> {
+        updating::update(self, request).await.map(Response::new)
     }
 
     async fn hold(&self, request: Request<v1::HoldAllocationRequest>) -> Result<Response<v1::HoldAllocationResponse>, Status> {

@@ -31,12 +31,12 @@ pub struct Status {
     #[arg(long)]
     pub stale: bool,
     /// Those that have not ended, then a line for each change; one that is named, until it has ended
-    #[arg(short, long, conflicts_with_all = ["limit", "stale", "user", "name", "vcluster", "tenant", "node"])]
+    #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
     pub watch: bool,
 }
 
-/// Which allocations are listed; all that is given must hold.
-#[derive(Args, Default)]
+/// Which allocations are listed, or watched; all that is given must hold.
+#[derive(Args, Clone, Default)]
 pub struct StatusFilter {
     /// Only this user's
     #[arg(short, long, value_name = "USER")]

@@ -91,6 +91,7 @@ mod uenv;
 mod unprivileged;
 mod user_limits;
 mod vclusters;
+mod walltimes;
 mod watches;
 mod whole;
 mod wireup;
@@ -153,6 +154,7 @@ fn main() -> ExitCode {
         member_disk::trials(),
         members::trials(),
         tenants::trials(),
+        walltimes::trials(),
         user_limits::trials(),
         flood::trials(),
         vclusters::trials(),
