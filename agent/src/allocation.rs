@@ -60,6 +60,8 @@ pub enum Command {
     },
     Adopt,
     Start(Box<DesiredShare>),
+    /// It has another walltime than it began with.
+    ChangeWalltime(Box<DesiredShare>),
     Stop,
     Undo,
     /// A head, here or elsewhere, wants this node's part of its launch started, and to hear of it.

@@ -70,8 +70,17 @@ pub struct AgentConfig {
     pub schedulable: bool,
     /// What allocations' work on this node may do at the agent's socket, see [`WorkMay`].
     pub work_may: WorkMay,
+    /// Whether users see of others' allocations id, state, nodes, share, queue and times alone: neither name nor owner,
+    /// tenant or reason. Operators see all. The same for all agents with the role `api`.
+    pub private: bool,
+    /// Whether work may have images, see [`UserImages`].
+    pub user_images: UserImages,
     /// Whether work may run as root. For `dev` and the lab alone.
     pub allow_root: bool,
+    /// Whether setuid and setgid programs and those with file capabilities (`sudo`, `ping`, `fusermount`) gain rights in
+    /// work. `false`: all work, also terminals in it, runs with `NoNewPrivs`. What acts on the whole machine (loading
+    /// modules, setting the clock, making device files) no program in work can do either way.
+    pub work_may_gain_privileges: bool,
     /// The slice for allocations, below the root of the cgroup v2 tree; delegated to the agent.
     pub cgroup_root: PathBuf,
     /// The directory of the cgroup v2 tree that was delegated to the agent and in which `cgroup_root` lies: controllers are
@@ -230,6 +239,16 @@ pub enum WorkMay {
     OwnAllocation,
 }
 
+/// Whether work may have SquashFS images (`--uenv`). The kernel mounts them: it reads what users bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserImages {
+    /// Any image that its user may read.
+    Allow,
+    /// None: submissions with an image are refused here, and this node begins no work with one.
+    Refuse,
+}
+
 /// A role of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -258,7 +277,10 @@ impl Default for AgentConfig {
             roles: vec![Role::Api, Role::Scheduler],
             schedulable: true,
             work_may: WorkMay::AsOwner,
+            private: false,
+            user_images: UserImages::Allow,
             allow_root: false,
+            work_may_gain_privileges: false,
             cgroup_root: "workload.slice".into(),
             cgroup_delegated: PathBuf::new(),
             cgroup_v1_controllers: vec![Controller::Cpu, Controller::Cpuset, Controller::Pids, Controller::Io],

@@ -5,6 +5,7 @@ use crate::allocation::Workers;
 use crate::bounds::Bounds;
 use crate::checkpoint::Checkpoints;
 use crate::cluster::Cluster;
+use crate::config::UserImages;
 use crate::conformance::Conformity;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
@@ -61,6 +62,10 @@ pub struct Context {
     pub hwloc: hwloc::Export,
     /// Whether work may run as root.
     pub allow_root: bool,
+    /// Whether setuid programs give rights to work.
+    pub work_may_gain_privileges: bool,
+    /// Whether work may have images.
+    pub user_images: UserImages,
     /// SIGTERM to SIGKILL.
     pub grace: Duration,
     /// How long a fence may wait while all its nodes are connected.

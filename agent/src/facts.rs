@@ -386,7 +386,16 @@ mod tests {
 
     fn member(node: &str, incarnation: u64) -> Member {
         let addr = "127.0.0.1:1".parse().unwrap();
-        Member { node: node.parse().unwrap(), addr, incarnation, liveness: Liveness::Alive, since_ms: 0, accusers: 0, fact: None }
+        Member {
+            node: node.parse().unwrap(),
+            addr,
+            incarnation,
+            liveness: Liveness::Alive,
+            since_ms: 0,
+            accusers: 0,
+            fact: None,
+            contradicted_since_ms: None,
+        }
     }
 
     fn fact(node: &str) -> NodeFact {

@@ -296,6 +296,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         topology: gpus.topology(),
         hwloc,
         allow_root: config.allow_root,
+        work_may_gain_privileges: config.work_may_gain_privileges,
+        user_images: config.user_images,
         grace: Duration::from_secs(config.grace_seconds),
         fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
         launch_fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),
@@ -431,6 +433,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         placing,
         vouches: config.has(Role::Api),
         work_may: config.work_may,
+        private: config.private,
         degraded: Arc::new(degraded),
         started_at: service::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
@@ -528,9 +531,10 @@ fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slic
 async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
     let listen = config.gossip_listen();
     let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip_listen {listen}"))?;
-    let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation: life };
+    let incarnation = membership::first_life(&config.state_dir, life);
+    let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation };
     let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
-    let membership = Membership::start(core, socket, stop);
+    let membership = Membership::start(core, socket, &config.state_dir, stop);
     for seed in &config.gossip_seeds {
         let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
         match address {

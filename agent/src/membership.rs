@@ -1,12 +1,17 @@
 //! The shell around gossip's core: a UDP socket, timers, and a view that others read.
+//!
+//! A life above the one of the node's start is written down (`gossip-life.json`): the next start begins above it.
 
+use crate::journal;
 use lattice_gossip::{Core, Counters, Event, Fact, Keyring, Liveness, Member, News, Output, Refusals, Token};
 use lattice_model::NodeId;
+use lattice_model::duration::clock_text;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::UdpSocket;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -55,13 +60,16 @@ pub struct Membership {
 
 impl Membership {
     /// Begins to gossip over `socket`.
-    pub fn start(core: Core, socket: UdpSocket, stop: CancellationToken) -> Self {
+    ///
+    /// A later life than this start's is kept in `state_dir`.
+    pub fn start(core: Core, socket: UdpSocket, state_dir: &Path, stop: CancellationToken) -> Self {
         let (asks, queue) = mpsc::channel(64);
         let (view, members) = watch::channel(Arc::new(Vec::new()));
         let (counts, counted) = watch::channel(Counted::default());
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let began = Instant::now();
-        let task = Task { core, socket, timers: BinaryHeap::new(), began, order: 0, view, counts, changes: changes.clone() };
+        let (life_file, timers) = (life_file(state_dir), BinaryHeap::new());
+        let task = Task { core, socket, timers, began, order: 0, view, counts, changes: changes.clone(), life_file };
         tokio::spawn(task.run(queue, stop));
         Self { asks, members, counted, changes, began }
     }
@@ -96,7 +104,23 @@ impl Membership {
 
     /// For how long a member has been seen as it is.
     pub fn for_ms(&self, member: &Member) -> u64 {
-        ms(self.began.elapsed()).saturating_sub(member.since_ms)
+        self.ago_ms(member.since_ms)
+    }
+
+    /// How long ago it was `since_ms` on gossip's clock.
+    pub fn ago_ms(&self, since_ms: u64) -> u64 {
+        ms(self.began.elapsed()).saturating_sub(since_ms)
+    }
+
+    /// The warning about this node, `me`, where others contradict it.
+    pub fn contradiction(&self, me: &NodeId) -> Option<String> {
+        let members = self.members();
+        let since_ms = members.iter().find(|member| member.node == *me)?.contradicted_since_ms?;
+        let since = clock_text(Duration::from_secs(self.ago_ms(since_ms) / 1_000));
+        Some(format!(
+            "for {since} other nodes have received a life or a state of this node that it never published. Either another \
+             agent runs under its name, or somebody has the gossip key: replace that with `lattice gossip keys rotate`"
+        ))
     }
 
     /// What changes in the view from now on.
@@ -125,6 +149,7 @@ struct Task {
     view: watch::Sender<Arc<Vec<Member>>>,
     counts: watch::Sender<Counted>,
     changes: broadcast::Sender<Change>,
+    life_file: PathBuf,
 }
 
 /// A token that never decides the order of timers.
@@ -188,6 +213,8 @@ impl Task {
 
     fn handle(&mut self, event: Event<'_>) {
         let mut out = Vec::new();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, ms);
+        self.core.set_clock(self.now_ms(), unix);
         self.core.handle(self.now_ms(), event, &mut out);
         if self.carry_out(out) {
             self.publish();
@@ -211,6 +238,9 @@ impl Task {
                 Output::News(what) => {
                     tracing::debug!(?what, "gossip");
                     news = true;
+                    if what == News::Rejoined {
+                        self.keep_life();
+                    }
                     if self.changes.receiver_count() > 0 {
                         let member = what.node().and_then(|node| self.core.member(node));
                         let _nobody_follows_any_more = self.changes.send(Change { news: what, member });
@@ -221,9 +251,32 @@ impl Task {
         news
     }
 
+    /// Written in the background: where it fails, or comes too late, the next start finds out from the others.
+    fn keep_life(&self) {
+        let (path, life) = (self.life_file.clone(), self.core.life());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = journal::replace(&path, serde_json::json!({ "life": life }).to_string().as_bytes()) {
+                tracing::warn!(%error, path = %path.display(), "the life that this node has in gossip is not written down");
+            }
+        });
+    }
+
     fn publish(&self) {
         self.view.send_replace(Arc::new(self.core.members().collect()));
     }
+}
+
+fn life_file(state_dir: &Path) -> PathBuf {
+    state_dir.join("gossip-life.json")
+}
+
+/// The life to begin with, above all that this node has had: `life` is above all of its starts.
+pub fn first_life(state_dir: &Path, life: u64) -> u64 {
+    let read = || {
+        let json: serde_json::Value = serde_json::from_slice(&std::fs::read(life_file(state_dir)).ok()?).ok()?;
+        json["life"].as_u64()
+    };
+    life.max(read().map_or(0, |kept| kept.saturating_add(1)))
 }
 
 fn ms(duration: Duration) -> u64 {

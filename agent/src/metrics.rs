@@ -63,6 +63,8 @@ impl Collect for Gossip {
             refutations,
             timers_late,
             senders_evicted,
+            contradictions,
+            claims_refused,
         } = counters;
         for (metric, count) in [
             (&of_gossip::DATAGRAMS_IN, datagrams_in),
@@ -75,6 +77,8 @@ impl Collect for Gossip {
             (&of_gossip::REFUTATIONS, refutations),
             (&of_gossip::TIMERS_LATE, timers_late),
             (&of_gossip::SENDERS_EVICTED, senders_evicted),
+            (&of_gossip::CONTRADICTIONS, contradictions),
+            (&of_gossip::CLAIMS_REFUSED, claims_refused),
         ] {
             samples.count(metric, &[], count);
         }
@@ -87,6 +91,8 @@ impl Collect for Gossip {
             not_sealed,
             replayed,
             stale_life,
+            life_ahead,
+            other_sender,
             from_ourselves,
             undecodable,
         } = refused;
@@ -99,6 +105,8 @@ impl Collect for Gossip {
             ("not_sealed", not_sealed),
             ("replayed", replayed),
             ("stale_life", stale_life),
+            ("life_ahead", life_ahead),
+            ("other_sender", other_sender),
             ("from_ourselves", from_ourselves),
             ("undecodable", undecodable),
         ] {

@@ -24,12 +24,14 @@ mod networks;
 mod nodes;
 mod output;
 mod preempting;
+mod privacy;
 mod refusal;
 mod requests;
 mod sessions;
 mod signalling;
 mod situation;
 mod telemetry;
+mod updating;
 mod usage;
 mod vclusters;
 mod watches;
@@ -86,6 +88,8 @@ pub struct Api {
     pub vouches: bool,
     /// What allocations' work may do here.
     pub work_may: WorkMay,
+    /// Whether users are shown neither name nor owner of others' allocations.
+    pub private: bool,
     /// The scheduler, where this agent is one.
     pub placing: Placing,
     /// What this node cannot do, each with its remedy.

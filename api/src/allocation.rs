@@ -149,6 +149,7 @@ mod tests {
             vni: None,
             requeue_count: 1,
             quick_requeues: 0,
+            walltime_change: None,
             waits_until: None,
             attempts: Vec::new(),
             excluded: vec![],

@@ -26,7 +26,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 /// The metadata of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
 /// The methods that are an operator's. A client that has a credential signs its calls of these.
-pub const METHODS: [&str; 22] = [
+pub const METHODS: [&str; 23] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
@@ -38,6 +38,7 @@ pub const METHODS: [&str; 22] = [
     "AdminService/SetVniPool",
     "AdminService/UpdateTenant",
     "AdminService/VerifyAudit",
+    "AllocationService/Update",
     "LeaseService/Revoke",
     "NodeService/AcceptDrift",
     "NodeService/Boot",
@@ -113,8 +114,7 @@ impl Credential {
         let bad = |what| CredentialError::Content { path: path.to_owned(), what };
         let certificate = CertificateDer::from_pem_slice(&bytes).map_err(|_| bad("it has no certificate in PEM"))?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(&bytes).map_err(|_| bad("it has no key in PEM (PKCS#8)"))?;
-        let key =
-            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.secret_pkcs8_der(), &SystemRandom::new());
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, key.secret_pkcs8_der(), &SystemRandom::new());
         Ok(Self { certificate: certificate.to_vec(), key: key.map_err(|_| bad("its key is no ECDSA key over P-256"))? })
     }
 
@@ -208,8 +208,7 @@ mod tests {
 
     #[test]
     fn a_token_comes_out_of_the_metadata_as_it_went_in_and_garbage_is_refused() {
-        let token =
-            OperatorToken { certificate: vec![1; 700], method: "A/B".into(), signed_at: Timestamp(7), signature: vec![2; 70] };
+        let token = OperatorToken { certificate: vec![1; 700], method: "A/B".into(), signed_at: Timestamp(7), signature: vec![2; 70] };
         let mut metadata = MetadataMap::new();
         assert!(token_of(&metadata).unwrap().is_none());
         attach(&mut metadata, &token);

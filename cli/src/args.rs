@@ -5,6 +5,7 @@ pub mod allocations;
 pub mod attach;
 pub mod audit;
 pub mod checkpoint;
+pub mod completion;
 pub mod gossip;
 pub mod launch;
 pub mod lease;
@@ -20,6 +21,7 @@ pub mod submit;
 pub mod telemetry;
 pub mod tenant;
 pub mod top;
+pub mod update;
 pub mod vcluster;
 pub mod watching;
 
@@ -31,6 +33,7 @@ use attach::Attach;
 use audit::Audit;
 use checkpoint::Checkpoint;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
+use completion::Completion;
 use gossip::Gossip;
 use lattice_model::duration::{self, BareNumber};
 use launch::Launch;
@@ -47,6 +50,7 @@ use std::time::Duration;
 use submit::Submit;
 use telemetry::Telemetry;
 use top::{Metrics, Top};
+use update::Update;
 use vcluster::VCluster;
 use watching::{Compare, Diag, Watch};
 
@@ -105,6 +109,8 @@ pub enum Command {
     /// Have allocations that are held go on
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
+    /// Give allocations another walltime
+    Update(Later<Update>),
     /// End allocations' present attempts and put them back into the queue, to begin again
     Requeue(Later<Requeue>),
     /// Send a signal to the ranks of running allocations, on all of their nodes
@@ -160,6 +166,8 @@ pub enum Command {
     Doctor(Rest),
     /// Tenants and their quotas, vClusters, limits of the whole cluster
     Admin(Later<Admin>),
+    /// Write a script with which a shell completes commands and options
+    Completion(Later<Completion>),
 }
 
 impl Command {
@@ -216,9 +224,11 @@ mod tests {
             "hold 12345 @last",
             "release 12345",
             "requeue 12345 @last --reason=fan",
+            "update 12345 @last --walltime=90",
             "signal 12345",
             "signal 12345 -s term --to=script",
             "submit --dry-run -N 2 script.sh",
+            "completion zsh",
             "submit -",
             "wait 12345 @last --timeout=30m",
             "cancel 1 2 3",
@@ -336,6 +346,8 @@ mod tests {
             ("submit --env=A x", "NAME=VALUE"),
             ("signal 1 --signal=FOO", "USR1"),
             ("signal 1 --to=all", "launches"),
+            ("update 1", "--walltime"),
+            ("update 1 -t 0", "more than 0"),
             ("submit --dry-run --wait x", "cannot be used"),
             ("cancel", "required"),
             ("cancel 1 --all-mine", "cannot be used"),

@@ -5,6 +5,7 @@ mod audit;
 mod cancel;
 mod checkpoint;
 mod compare;
+mod completion;
 mod diag;
 mod dry_run;
 mod explain;
@@ -29,6 +30,7 @@ mod submit;
 mod telemetry;
 mod tenant;
 mod top;
+mod update;
 mod vcluster;
 mod wait;
 mod watch;
@@ -58,6 +60,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Preempt(Later(args)) => preempt::preempt(session, args).await,
         Command::Hold(Later(args)) => preempt::hold(session, args).await,
         Command::Resume(Later(args)) => preempt::resume(session, args).await,
+        Command::Update(Later(args)) => update::run(session, args).await,
         Command::Requeue(Later(args)) => signal::requeue(session, args).await,
         Command::Signal(Later(args)) => signal::signal(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
@@ -65,6 +68,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Watch(Later(args)) => watch::run(session, args).await.map(well),
         Command::Metrics(Later(args)) if args.stream => watch::run(session, Watch::of(args.id)).await.map(well),
         Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(well),
+        Command::Completion(Later(args)) => completion::run(&args).map(well),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(well),
         Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(well),
         Command::Diag(Later(args)) => diag::run(session, args).await.map(well),

@@ -403,7 +403,7 @@ impl FromStr for CheckpointEvery {
 }
 
 /// As in Slurm, where a number without a unit is minutes.
-fn walltime(text: &str) -> Result<Duration, String> {
+pub fn walltime(text: &str) -> Result<Duration, String> {
     positive(text, BareNumber::Minutes)
 }
 

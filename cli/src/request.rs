@@ -266,8 +266,14 @@ mod tests {
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
 
     fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
-        let settings =
-            Settings { endpoints: Vec::new(), tenant: "t".into(), vcluster: "v".into(), operator: None, format: Format::Table, width: Width::Terse };
+        let settings = Settings {
+            endpoints: Vec::new(),
+            tenant: "t".into(),
+            vcluster: "v".into(),
+            operator: None,
+            format: Format::Table,
+            width: Width::Terse,
+        };
         let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/project".into() };
         specification(flags, program, &settings, around)
     }

@@ -23,10 +23,11 @@ use std::time::Duration;
 #[derive(Serialize)]
 pub struct AllocationJson<'a> {
     id: &'a str,
-    name: &'a str,
+    /// `None`, as `owner`: the site hides it, and it is another user's.
+    name: Option<&'a str>,
     state: &'a str,
     reason: Option<&'a str>,
-    owner: &'a str,
+    owner: Option<&'a str>,
     nodes: &'a [String],
     nodes_wanted: u32,
     tasks_per_node: u32,
@@ -117,10 +118,10 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
     fn from(a: &'a v1::Allocation) -> Self {
         Self {
             id: &a.id,
-            name: &a.name,
+            name: disclosed(&a.name, &a.owner),
             state: &a.state,
             reason: end_reason(a),
-            owner: &a.owner,
+            owner: filled(&a.owner),
             nodes: &a.nodes,
             nodes_wanted: a.nodes_wanted,
             tasks_per_node: a.tasks_per_node,
@@ -373,6 +374,11 @@ pub fn filled(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
+/// The name of something that has an owner, which may be empty; `None` where the agent hides both.
+pub fn disclosed<'a>(name: &'a str, owner: &str) -> Option<&'a str> {
+    (!owner.is_empty()).then_some(name)
+}
+
 /// Node names folded; as they are, where one of them is none.
 pub fn folded(names: &[String]) -> String {
     match names.iter().map(|name| name.parse::<NodeId>()).collect::<Result<Vec<_>, _>>() {
@@ -389,7 +395,7 @@ fn exposed(a: &v1::Allocation) -> &[v1::connectivity::Expose] {
     a.connectivity.as_ref().map_or(&[], |c| &c.expose)
 }
 
-fn queue(vcluster: &str) -> &str {
+pub fn queue(vcluster: &str) -> &str {
     filled(vcluster).unwrap_or(DEFAULT_VCLUSTER)
 }
 

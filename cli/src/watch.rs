@@ -8,13 +8,14 @@
 //! What was told once is never told again, so no line is lost or comes twice. Where the quorum had to forget changes before
 //! they could be told, that is said on stderr, and lines follow for what is different in a new list.
 
+use crate::args::allocations::StatusFilter;
 use crate::command::lease::token;
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
 use crate::session::Session;
-use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, node_row};
+use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, node_row, queue};
 use crate::table::Rows;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
@@ -36,8 +37,8 @@ const LEASE_HEADING: &[&str] = &["NAME", "TOKEN", "HOLDER", "USER", "TTL", "STAT
 pub enum Watched {
     /// All nodes, or this one.
     Nodes { only: Option<String> },
-    /// Allocations in these states, in all where none is named. `until_ended`: one alone, to its end.
-    Allocations { states: Vec<AllocationState>, until_ended: bool },
+    /// Allocations in these states, in all where none is named, that the filter lets through. `until_ended`: one alone, to its end.
+    Allocations { states: Vec<AllocationState>, filter: StatusFilter, until_ended: bool },
     /// All leases.
     Leases,
 }
@@ -94,7 +95,7 @@ impl Watch<'_> {
 
     /// Shows what is different; `true`: nothing more will be.
     fn show(&mut self, event: &v1::WatchEvent) -> Result<bool, Failure> {
-        let mut lines = lines(event);
+        let mut lines = lines(event, &self.watched);
         if let Watched::Nodes { only: Some(name) } = &self.watched {
             if event.list {
                 nodes::find(event.nodes.clone(), name)?;
@@ -117,9 +118,7 @@ impl Watch<'_> {
         }
         let over = matches!(self.watched, Watched::Allocations { until_ended: true, .. }) && lines.iter().any(|line| line.ended);
         lines.retain(|line| self.shown.differs(line));
-        if let Watched::Allocations { states, .. } = &self.watched {
-            lines.retain(|line| states.is_empty() || line.state.is_some_and(|state| states.contains(&state)));
-        }
+        lines.retain(|line| line.is_wanted);
         self.shown.print(self.session.format(), lines, event.list)?;
         Ok(over)
     }
@@ -207,8 +206,24 @@ struct Line {
     json: Value,
     /// Nothing more happens to it.
     ended: bool,
-    /// An allocation's.
-    state: Option<AllocationState>,
+    /// As it is now, the filter lets it through.
+    is_wanted: bool,
+}
+
+impl Watched {
+    /// What the filter says of what stays as it is for the whole life of an allocation.
+    fn concerns(&self, a: &v1::Allocation) -> bool {
+        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node: _ }, .. } = self else { return true };
+        let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
+        is(user, &a.owner) && is(name, &a.name) && is(vcluster, queue(&a.vcluster)) && is(tenant, &a.tenant)
+    }
+
+    /// What it says of what changes.
+    fn wants(&self, a: &v1::Allocation, state: Option<AllocationState>) -> bool {
+        let Self::Allocations { states, filter, .. } = self else { return true };
+        (states.is_empty() || state.is_some_and(|state| states.contains(&state)))
+            && filter.node.as_ref().is_none_or(|node| a.nodes.contains(node))
+    }
 }
 
 /// Puts a part of an event behind those that came before it.
@@ -222,13 +237,14 @@ fn add(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
 }
 
 /// The lines of an event, allocations in the order in which they were submitted.
-fn lines(event: &v1::WatchEvent) -> Vec<Line> {
-    let mut allocations: Vec<&v1::Allocation> = event.allocations.iter().collect();
+fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
+    let mut allocations: Vec<&v1::Allocation> = event.allocations.iter().filter(|a| watched.concerns(a)).collect();
     allocations.sort_by_key(|a| (a.submitted_at_ms, &a.id));
     let allocations = allocations.into_iter().map(|a| {
         let state = state_from_name(&a.state).ok();
         let ended = state.is_some_and(AllocationState::is_terminal);
-        Line { name: a.id.clone(), cells: allocation_row(a), json: json!(AllocationJson::from(a)), ended, state }
+        let is_wanted = watched.wants(a, state);
+        Line { name: a.id.clone(), cells: allocation_row(a), json: json!(AllocationJson::from(a)), ended, is_wanted }
     });
     let nodes = event.nodes.iter().map(|n| {
         let mut json = json!(NodeJson::from(n));
@@ -236,7 +252,7 @@ fn lines(event: &v1::WatchEvent) -> Vec<Line> {
             // What is on it changes without the node, and is not watched.
             fields.retain(|key, _| !["allocations", "committed", "gossip"].contains(&key.as_str()));
         }
-        Line { name: n.id.clone(), cells: node_row(n), json, ended: false, state: None }
+        Line { name: n.id.clone(), cells: node_row(n), json, ended: false, is_wanted: true }
     });
     let leases = event.leases.iter().map(|l| {
         let ttl = clock_text(Duration::from_millis(l.ttl_ms));
@@ -244,7 +260,7 @@ fn lines(event: &v1::WatchEvent) -> Vec<Line> {
         let json = json!({
             "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user), "ttl_ms": l.ttl_ms, "ended": false,
         });
-        Line { name: l.name.clone(), cells, json, ended: false, state: None }
+        Line { name: l.name.clone(), cells, json, ended: false, is_wanted: true }
     });
     let ended = event.leases_ended.iter().cloned().map(ended_lease);
     allocations.chain(nodes).chain(leases).chain(ended).collect()
@@ -254,7 +270,7 @@ fn ended_lease(name: String) -> Line {
     let json = json!({ "name": name, "token": null, "holder": null, "user": null, "ttl_ms": null, "ended": true });
     let nothing = String::new;
     let cells = vec![name.clone(), nothing(), nothing(), nothing(), nothing(), "ended".to_owned()];
-    Line { name, cells, json, ended: true, state: None }
+    Line { name, cells, json, ended: true, is_wanted: true }
 }
 
 #[cfg(test)]
@@ -270,7 +286,7 @@ mod tests {
     }
 
     fn names(shown: &mut Shown, event: &v1::WatchEvent) -> Vec<String> {
-        lines(event).into_iter().filter(|line| shown.differs(line)).map(|line| line.name).collect()
+        lines(event, &Watched::Leases).into_iter().filter(|line| shown.differs(line)).map(|line| line.name).collect()
     }
 
     #[test]
@@ -280,7 +296,7 @@ mod tests {
         assert_eq!(names(&mut shown, &first), ["a", "b"]);
         assert_eq!(names(&mut shown, &first), Vec::<String>::new());
         assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), ["a"]);
-        assert_eq!(shown.gone(&lines(&event(vec![allocation("c", "Pending", 3)]))), ["b"], "how a ended was shown");
+        assert_eq!(shown.gone(&lines(&event(vec![allocation("c", "Pending", 3)]), &Watched::Leases)), ["b"], "how a ended was shown");
         assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), Vec::<String>::new());
     }
 
@@ -308,6 +324,22 @@ mod tests {
             names(&mut shown, &event(vec![allocation(&id, "Failed", 1)]));
         }
         assert_eq!((shown.known.len(), shown.ended.len()), (ENDED_MAX, ENDED_MAX));
+    }
+
+    #[test]
+    fn a_filter_lets_through_what_it_names_also_when_that_changes() {
+        let filter = StatusFilter { name: Some("x".into()), node: Some("n1".into()), ..StatusFilter::default() };
+        let watched = Watched::Allocations { states: vec![AllocationState::Running], filter, until_ended: false };
+        let with = |name: &str, state: &str, nodes: &[&str]| v1::Allocation {
+            name: name.into(),
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            ..allocation("a", state, 1)
+        };
+        let seen = |a: v1::Allocation| lines(&event(vec![a]), &watched).iter().map(|line| line.is_wanted).collect::<Vec<_>>();
+        assert_eq!(seen(with("x", "Running", &["n2", "n1"])), [true]);
+        assert_eq!(seen(with("x", "Running", &["n2"])), [false], "it may come to n1 yet");
+        assert_eq!(seen(with("x", "Completed", &["n1"])), [false]);
+        assert!(seen(with("y", "Running", &["n1"])).is_empty(), "it is never this one");
     }
 
     #[test]

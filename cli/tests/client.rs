@@ -245,6 +245,10 @@ impl AllocationService for Scene {
         Err(Status::internal("not asked here"))
     }
 
+    async fn update(&self, _: Request<v1::UpdateAllocationRequest>) -> Result<Response<v1::UpdateAllocationResponse>, Status> {
+        Err(Status::internal("not asked here"))
+    }
+
     async fn hold(&self, _: Request<v1::HoldAllocationRequest>) -> Result<Response<v1::HoldAllocationResponse>, Status> {
         Err(Status::internal("not asked here"))
     }

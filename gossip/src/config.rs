@@ -8,6 +8,9 @@ use thiserror::Error;
 
 /// The largest datagram that is ever sent, seal included: fits an Ethernet frame through the usual tunnels.
 pub const PACKET_BYTES_MAX: usize = 1400;
+/// How far a node's life, which begins with the clock of its machine in milliseconds, may be ahead of another's clock:
+/// a day, as far as their certificates let two machines' clocks differ.
+pub const LIFE_AHEAD_MS_MAX: u64 = 24 * 3_600_000;
 /// The smallest [`Config::packet_bytes_max`]: the longest message and one of the longest records still fit.
 pub const PACKET_BYTES_MIN: usize = 640;
 

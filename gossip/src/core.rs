@@ -12,7 +12,7 @@ use crate::fact::{Fact, FactVersion, Facts, encode_item};
 use crate::keyring::Keyring;
 use crate::known::Known;
 use crate::peer::{Identity, Peer};
-use crate::seal::{Opener, SEAL_BYTES, Sealer};
+use crate::seal::{Opened, Opener, SEAL_BYTES, Sealer};
 use crate::suspicion::{Accusation, Suspicions};
 use crate::sync::{Pull, Records};
 use crate::table::Table;
@@ -25,7 +25,7 @@ use join::{ANNOUNCES_AT_ONCE, JoinAddress};
 use lattice_model::NodeId;
 use rand_foca::rngs::Xoshiro256PlusPlus;
 use rand_foca::{RngExt, SeedableRng};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -35,6 +35,7 @@ mod catch_up;
 mod doubt;
 mod heard;
 mod join;
+mod lives;
 
 /// From so many changes on that wait to be told, each is told less often, and of newcomers of whom others told us, and of what
 /// they say first, no others are told at all: whole clusters that start at once find each other by comparing views. Foca goes
@@ -173,6 +174,14 @@ pub struct Core {
     refuted_counted: u32,
     sealer: Sealer,
     opener: Opener,
+    /// By how much the machine's clock is ahead of the caller's monotonic one.
+    clock_offset_ms: u64,
+    /// The life that the next rejoin takes, where it is another.
+    next_life: Option<u64>,
+    /// Until when this node says that others contradict it.
+    contradicted_until_ms: Option<u64>,
+    /// Since when nodes say so of themselves, by their keys.
+    contradicted: BTreeMap<u64, u64>,
     rng: Xoshiro256PlusPlus,
     view: View,
     /// What is not given out yet.
@@ -196,7 +205,8 @@ impl Core {
     /// A core that knows only itself.
     ///
     /// `seed` decides whom it probes and gossips to, and must be drawn from the machine's randomness at every start:
-    /// together with the incarnation it keeps two lives from sealing with one key.
+    /// together with the incarnation it keeps two lives from sealing with one key. Until [`Core::set_clock`] was
+    /// called the machine's clock counts as the caller's.
     ///
     /// # Panics
     /// If `config` is not valid: see [`Config::validate`].
@@ -212,7 +222,7 @@ impl Core {
         debug_assert!((PACKET_BYTES_MIN..=PACKET_BYTES_MAX).contains(&config.packet_bytes_max));
         let me = Peer::from(me);
         let body_bytes_max = config.packet_bytes_max - SEAL_BYTES - 1;
-        let facts = Facts::new(me.node.clone(), config.nodes_max, known.clone());
+        let facts = Facts::new(me.node.clone(), me.incarnation, config.nodes_max, known.clone());
         let refuted = Arc::new(AtomicU32::new(0));
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let foca = Foca::with_custom_broadcast(
@@ -235,6 +245,10 @@ impl Core {
             refuted_counted: 0,
             sealer: Sealer::new(keys, cluster, &me, seed),
             opener: Opener::new(keys, cluster, &me, config.nodes_max),
+            clock_offset_ms: 0,
+            next_life: None,
+            contradicted_until_ms: None,
+            contradicted: BTreeMap::new(),
             rng,
             view: View::new(&me),
             news: Vec::new(),
@@ -269,6 +283,7 @@ impl Core {
             self.arm(now_ms, after_ms, Pending::Tick, out);
         }
         let mut heard_from = None;
+        self.facts.book().set_newest_life(self.newest_life(now_ms));
         match event {
             Event::Datagram { from, bytes } => {
                 heard_from = Some(from);
@@ -290,7 +305,9 @@ impl Core {
             Event::SetFact(fact) => self.set_fact(fact),
             Event::SetKeys(keys) => {
                 self.sealer.rekey(keys);
-                self.opener.rekey(keys);
+                if self.opener.rekey(keys) {
+                    self.end_contradiction();
+                }
             }
             Event::Leave => {
                 // Only encoding could fail, and our own encoding of ourselves fits.
@@ -317,7 +334,12 @@ impl Core {
             Liveness::Suspect => self.suspicions.accusers(Accusation::of(peer, entry.refutations)),
             Liveness::Alive | Liveness::Down => 0,
         };
-        entry.member(peer, accusers)
+        entry.member(peer, accusers, self.contradicted.get(&peer.key).copied())
+    }
+
+    /// The life in which this node is: the one that it began with, unless others knew of a later one.
+    pub fn life(&self) -> u64 {
+        self.me.incarnation
     }
 
     /// Whether a node is there as far as we know: Alive, or Suspect and not yet given up.
@@ -350,16 +372,20 @@ impl Core {
         if bytes.len() > PACKET_BYTES_MAX {
             return Err(Refusal::TooLong);
         }
-        let (kind, body) = self.opener.open(now_ms, bytes)?;
+        let newest_life = self.newest_life(now_ms);
+        let Opened { node, incarnation, kind, body } = self.opener.open(now_ms, newest_life, bytes)?;
+        let sealed_by = (node, incarnation);
         match kind {
-            KIND_FOCA => self.foca_data(&body),
+            KIND_FOCA => self.foca_data(now_ms, sealed_by, &body),
             KIND_PULL => {
                 let pull = Pull::decode(&body, &self.known).map_err(|_| Refusal::Undecodable)?;
+                self.check_sender(sealed_by, &pull.from)?;
                 self.answer(now_ms, &pull);
                 Ok(())
             }
             KIND_RECORDS => {
                 let records = Records::decode(&body, &self.known).map_err(|_| Refusal::Undecodable)?;
+                self.check_sender(sealed_by, &records.from)?;
                 self.learn(now_ms, records)
             }
             _ => Err(Refusal::Undecodable),
@@ -381,12 +407,14 @@ impl Core {
         self.fact_counter += 1;
         let version = FactVersion { incarnation: self.me.incarnation, counter: self.fact_counter };
         // Our own item is well formed and newer than the last.
-        let _ = self.foca.add_broadcast(&encode_item(&self.me.node, version, fact, self.accused.make_contiguous()));
+        let contradicted = self.contradicted_until_ms.is_some();
+        let _ = self.foca.add_broadcast(&encode_item(&self.me.node, version, fact, contradicted, self.accused.make_contiguous()));
     }
 
     /// Every probe period: what foca has no timer for.
     fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         self.arm(now_ms, self.config.probe_period_ms, Pending::Tick, out);
+        self.check_own_life(now_ms);
         match self.stage {
             Stage::Apart => {
                 self.ask_suspects(now_ms);
@@ -418,6 +446,7 @@ impl Core {
         for peer in gone {
             self.opener.forget(&peer);
             self.facts.book().forget(peer.key);
+            self.contradicted.remove(&peer.key);
             self.view.forget(now_ms, &peer, &mut self.news);
             // Cannot fail: it removes the member when it is still Down.
             let _ = self.foca.handle_timer(Timer::RemoveDown(peer), &mut self.wishes);
@@ -438,6 +467,11 @@ impl Core {
     /// After every event: follows foca's stage, brings the view up to date, and gives out what is to be done.
     fn settle(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
         let mut just_joined = false;
+        let (claimed, refused) = self.facts.book().take_claimed();
+        self.counters.claims_refused += refused;
+        if let Some(life) = claimed {
+            self.contradict(now_ms, life);
+        }
         match self.wishes.stage.take() {
             None => {}
             Some(Stage::Defunct) => self.defunct(now_ms, heard_from, out),
@@ -496,6 +530,7 @@ impl Core {
         let changed = self.facts.book().take_changed();
         for fact in changed {
             self.view.show_fact(fact.key, Some(&fact), &mut self.news);
+            self.show_contradiction(now_ms, &fact);
             for accusation in &fact.suspects {
                 self.accused_by(now_ms, *accusation, fact.key, out);
             }

@@ -23,7 +23,12 @@ pub struct Counters {
     pub refutations: u64,
     /// Timers of probes that came so late that this node must have stood still.
     pub timers_late: u64,
-    /// Senders whose replay window was dropped because there were more than [`Config::nodes_max`](crate::Config::nodes_max).
+    /// Times others had a later life, or a later fact, of this node than it ever published.
+    pub contradictions: u64,
+    /// Lives of nodes, told by others, that were not taken because they are ahead of this machine's clock.
+    pub claims_refused: u64,
+    /// Senders whose replay windows were dropped because there were more than
+    /// [`Config::nodes_max`](crate::Config::nodes_max).
     pub senders_evicted: u64,
 }
 
@@ -44,8 +49,13 @@ pub struct Refusals {
     pub not_sealed: u64,
     /// Seen before, or too old to tell.
     pub replayed: u64,
-    /// From an earlier life of a node that has restarted since, or from a node that came back with an incarnation that did not rise.
+    /// From an earlier life of a node than the one that is known. The node is answered with the later one.
     pub stale_life: u64,
+    /// In the name of a node's life that is ahead of this machine's clock: one of the clocks is wrong, or somebody
+    /// forges it.
+    pub life_ahead: u64,
+    /// Opened, but it speaks as another node, or another life, than it is sealed by.
+    pub other_sender: u64,
     /// Our own, come back to us; or another node uses our name.
     pub from_ourselves: u64,
     /// Opened, but the contents make no sense: a peer of another version, or a broken one.
@@ -64,10 +74,12 @@ impl Refusals {
             not_sealed,
             replayed,
             stale_life,
+            life_ahead,
+            other_sender,
             from_ourselves,
             undecodable,
         } = *self;
-        let of_seals = foreign_cluster + unknown_key + not_sealed + replayed + stale_life + from_ourselves;
+        let of_seals = foreign_cluster + unknown_key + not_sealed + replayed + stale_life + life_ahead + other_sender + from_ourselves;
         truncated + too_long + version + of_seals + undecodable
     }
 
@@ -81,6 +93,8 @@ impl Refusals {
             Refusal::NotSealed => self.not_sealed += 1,
             Refusal::Replayed => self.replayed += 1,
             Refusal::StaleLife => self.stale_life += 1,
+            Refusal::LifeAhead => self.life_ahead += 1,
+            Refusal::OtherSender => self.other_sender += 1,
             Refusal::FromOurselves => self.from_ourselves += 1,
             Refusal::Undecodable => self.undecodable += 1,
         }
@@ -98,6 +112,8 @@ pub(crate) enum Refusal {
     NotSealed,
     Replayed,
     StaleLife,
+    LifeAhead,
+    OtherSender,
     FromOurselves,
     Undecodable,
 }

@@ -20,6 +20,10 @@
 //!
 //! Every datagram is sealed (see `seal.rs`). One that does not open is counted in [`Counters`] and costs no state.
 //!
+//! All nodes seal with one key, so a node that is broken into can speak in every other node's name. It mutes none of
+//! them: no core accepts a life ahead of its clock, and a node takes a later life when others have one that it never
+//! published (`core/lives.rs`).
+//!
 //! Suspicion is Lifeguard's (`suspicion.rs`): it ends sooner when several nodes found the same, and a node that was slow
 //! itself probes more slowly and waits longer.
 //!
@@ -35,6 +39,7 @@ mod peer;
 mod replay;
 mod rows;
 mod seal;
+mod streams;
 mod suspicion;
 mod sync;
 mod table;
@@ -42,7 +47,7 @@ mod view;
 mod wire;
 
 pub use crate::core::{Core, Event, Output, Token};
-pub use config::{Config, ConfigError, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+pub use config::{Config, ConfigError, LIFE_AHEAD_MS_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 pub use counters::{Counters, Refusals};
 pub use fact::{FACT_BYTES_MAX, Fact, FactError};
 pub use keyring::{KEYS_MAX, Key, KeyError, Keyring, KeyringError};

@@ -13,8 +13,9 @@ pub struct Identity {
     pub node: NodeId,
     /// Where the others send datagrams to: never a wildcard address.
     pub addr: SocketAddr,
-    /// The agent's life: persisted, higher at each start. A node that starts again with one that others have seen
-    /// is not heard until they forget it.
+    /// The agent's life: the milliseconds of its machine's clock at its start, or one more than that of the start
+    /// before, whichever is higher. A node that others know in a later life takes one above that; a life that is
+    /// ahead of others' clocks by more than [`LIFE_AHEAD_MS_MAX`](crate::LIFE_AHEAD_MS_MAX) is not taken by them.
     pub incarnation: u64,
 }
 
@@ -72,6 +73,11 @@ impl Peer {
         Self::of_life(self.key, Life { renewal: self.renewal.saturating_add(1), ..(*self.life).clone() })
     }
 
+    /// The first identity of this node's life of that number.
+    pub fn in_life(&self, incarnation: u64) -> Self {
+        Self::of_life(self.key, Life { renewal: 0, incarnation, ..(*self.life).clone() })
+    }
+
     /// Which of two with one name came later. The address only breaks ties between two machines that claim one name.
     fn rank(&self) -> (u64, u32, SocketAddr) {
         (self.incarnation, self.renewal, self.addr)
@@ -80,6 +86,11 @@ impl Peer {
     /// Whether this life of a node is to be believed before that one.
     pub fn outranks(&self, other: &Self) -> bool {
         self.rank() > other.rank()
+    }
+
+    /// Whether this is a later life of the same node as `me` than the one that it is in.
+    pub fn outranks_own(&self, me: &Self) -> bool {
+        self.key == me.key && self.outranks(me)
     }
 }
 

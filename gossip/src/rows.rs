@@ -71,6 +71,12 @@ impl<T: Keyed> Rows<T> {
         Some(Removed { row, at, moved: self.rows.len() as u32 })
     }
 
+    /// Keeps only rows that `keep` says so of. It must not change their keys.
+    pub fn retain_mut(&mut self, keep: impl FnMut(&mut T) -> bool) {
+        self.rows.retain_mut(keep);
+        self.place_all(self.places.len());
+    }
+
     pub fn len(&self) -> usize {
         self.rows.len()
     }

@@ -6,21 +6,25 @@
 //!                 └──────────────────────── in clear, authenticated ────────────────────────┘
 //! ```
 //!
-//! Each life of each sender seals with keys of its own, HKDF-SHA256(key of the ring; layout, cluster name, sender), so that a
-//! counter is enough for a nonce: it rises with each datagram of a life and no two lives share a key (the salt comes from
-//! the seed, which is drawn anew at each start). ChaCha20-Poly1305, nonce = 4 zero bytes and the counter. The receiver
-//! keeps, per node, the latest life and a replay window; both change only when a datagram has opened.
+//! Each sender seals with keys of its own, HKDF-SHA256(key of the ring; layout, cluster name, sender), so that a
+//! counter is enough for a nonce: it rises with each datagram of a sender, and no two senders share a key (the salt is
+//! drawn anew at each start and each rejoin). ChaCha20-Poly1305, nonce = 4 zero bytes and the counter. The receiver
+//! keeps a replay window for each stream (`streams.rs`); it changes only when a datagram has opened.
 //!
-//! **Another key** changes neither life nor counter: one window goes over all keys, so that what was taken under one is
-//! refused under it for ever, and a nonce is never used twice. The configured key keeps the layout of the version before, which knows
-//! no other; the second layout is as long, so that both versions take each other's longest bodies. It has room for the key's
-//! id because the cluster's name is part of every sender's key anyway: what stands of it in clear is there for the counters.
+//! **One key is everybody's**: its holder can seal in any node's name. So a sealed datagram proves no order of lives.
+//! A life ahead of the clock is refused here; which of two lives counts is decided by the core (`core/lives.rs`,
+//! decision 0066).
+//!
+//! **Another key** changes neither sender nor counter, so a nonce is never used twice, and each key has windows of
+//! its own. When a key leaves the ring, the windows of its streams go with it: nothing that was sealed with it counts
+//! any more. The second layout is as long as the first. It has room for the key's id because the cluster's name is
+//! part of every sender's key anyway: what stands of it in clear is there for the counters.
 
 use crate::counters::Refusal;
 use crate::keyring::{CONFIGURED, Key, Keyring};
 use crate::peer::Peer;
-use crate::replay::Window;
 use crate::rows::{Keyed, Rows};
+use crate::streams::{StreamId, Streams};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{SHA256, digest};
 use ring::hkdf;
@@ -42,12 +46,12 @@ const SUBKEYS_MAX: usize = 1_024;
 /// By how many bytes a sealed datagram is longer than its body.
 pub const SEAL_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
-/// One life of one sender, as it stands in the header.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Sender {
-    node: u64,
-    incarnation: u64,
-    salt: [u8; 8],
+/// Who seals, as it stands in the header: one life of a node, from one start or rejoin to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    pub node: u64,
+    pub incarnation: u64,
+    pub salt: [u8; 8],
 }
 
 impl Sender {
@@ -90,8 +94,9 @@ impl Subkeys {
     }
 }
 
-/// Seals what this life sends.
+/// Seals what this node sends.
 pub(crate) struct Sealer {
+    ring: Keyring,
     cluster: String,
     sender: Sender,
     prefix: [u8; PREFIX_BYTES],
@@ -103,12 +108,18 @@ impl Sealer {
     pub fn new(ring: &Keyring, cluster: &str, me: &Peer, seed: u64) -> Self {
         let sender = Sender { node: me.key, incarnation: me.incarnation, salt: salt(seed) };
         let (prefix, key) = sealing(ring, cluster, &sender);
-        Self { cluster: cluster.to_owned(), sender, prefix, key, counter: 0 }
+        Self { ring: ring.clone(), cluster: cluster.to_owned(), sender, prefix, key, counter: 0 }
     }
 
     /// Seals with another key from now on. The counter goes on.
     pub fn rekey(&mut self, ring: &Keyring) {
+        self.ring = ring.clone();
         (self.prefix, self.key) = sealing(ring, &self.cluster, &self.sender);
+    }
+
+    /// Seals as this life from now on, in a stream of which nobody has seen anything yet.
+    pub fn restart(&mut self, me: &Peer, seed: u64) {
+        *self = Self::new(&self.ring, &self.cluster, me, seed);
     }
 
     /// One datagram around `kind` and `body`.
@@ -153,63 +164,61 @@ pub(crate) struct Opener {
     /// By the ids of their keys.
     subkeys: BTreeMap<u32, Subkeys>,
     me: u64,
-    lives: Rows<Life>,
-    lives_max: usize,
+    streams: Streams,
     /// What costs two digests to make again.
     made: Rows<Made>,
-    evicted: u64,
 }
 
-/// The latest life of one node that we have heard.
-struct Life {
-    sender: Sender,
-    window: Window,
-    heard_ms: u64,
+/// What opened.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    /// In whose name it is sealed.
+    pub node: u64,
+    /// As which life of that node.
+    pub incarnation: u64,
+    pub kind: u8,
+    pub body: Vec<u8>,
 }
 
-/// What one life of one node sealed with last, and the id of the key that this is of.
+/// With what one sender has sealed last.
 struct Made {
-    sender: Sender,
-    key: u32,
+    stream: StreamId,
     subkey: [u8; 32],
-}
-
-impl Keyed for Life {
-    fn key(&self) -> u64 {
-        self.sender.node
-    }
 }
 
 impl Keyed for Made {
     fn key(&self) -> u64 {
-        self.sender.node
+        self.stream.sender.node
     }
 }
 
 impl Opener {
-    pub fn new(ring: &Keyring, cluster: &str, me: &Peer, lives_max: usize) -> Self {
+    pub fn new(ring: &Keyring, cluster: &str, me: &Peer, nodes_max: usize) -> Self {
         let mut opener = Self {
             name: cluster.to_owned(),
             cluster: cluster_tag(cluster),
             subkeys: BTreeMap::new(),
             me: me.key,
-            lives: Rows::default(),
-            lives_max,
+            streams: Streams::new(nodes_max),
             made: Rows::default(),
-            evicted: 0,
         };
         opener.rekey(ring);
         opener
     }
 
-    /// Opens with these keys and no others from now on. What was seen stays seen.
-    pub fn rekey(&mut self, ring: &Keyring) {
+    /// Opens with these keys and no others from now on. What was seen under these keys stays seen. Says whether a key
+    /// has left the ring.
+    pub fn rekey(&mut self, ring: &Keyring) -> bool {
+        let before = std::mem::take(&mut self.subkeys);
         self.subkeys = ring.keys().map(|(id, key)| (id, Subkeys::new(id, key, &self.name))).collect();
+        self.streams.retain_keys(|key| self.subkeys.contains_key(&key));
         self.made = Rows::default();
+        before.keys().any(|id| !self.subkeys.contains_key(id))
     }
 
-    /// Opens one datagram: its kind and body. Nothing changes when it is refused.
-    pub fn open(&mut self, now_ms: u64, bytes: &[u8]) -> Result<(u8, Vec<u8>), Refusal> {
+    /// Opens one datagram. A life later than `newest_life` of which nothing was seen yet is refused. Nothing changes
+    /// when it is refused.
+    pub fn open(&mut self, now_ms: u64, newest_life: u64, bytes: &[u8]) -> Result<Opened, Refusal> {
         // One byte at least is the kind.
         if bytes.len() <= SEAL_BYTES {
             return Err(Refusal::Truncated);
@@ -233,62 +242,46 @@ impl Opener {
             return Err(Refusal::FromOurselves);
         }
 
-        let life = self.lives.get(sender.node);
-        let fresh = match life {
-            Some(life) if life.sender == sender => life.window.is_fresh(counter),
-            Some(life) if life.sender.incarnation >= sender.incarnation => return Err(Refusal::StaleLife),
-            Some(_) | None => counter > 0,
+        let stream = StreamId { sender, key };
+        let fresh = match self.streams.window(&stream) {
+            Some(window) => window.is_fresh(counter),
+            None if sender.incarnation > newest_life && !self.streams.has_life(&sender) => return Err(Refusal::LifeAhead),
+            None => counter > 0,
         };
         if !fresh {
             return Err(Refusal::Replayed);
         }
-        let made = self.made.get(sender.node).filter(|made| made.sender == sender && made.key == key).map(|made| made.subkey);
+        let made = self.made.get(sender.node).filter(|made| made.stream == stream).map(|made| made.subkey);
         let subkey = made.unwrap_or_else(|| subkeys.of(&sender));
         let mut body = sealed.to_vec();
         let plain_bytes = aead(&subkey).open_in_place(nonce(counter), Aad::from(header), &mut body).map_err(|_| Refusal::NotSealed)?.len();
         body.truncate(plain_bytes);
 
-        self.remember(now_ms, sender).window.mark(counter);
+        self.streams.mark(now_ms, stream, counter);
         if made.is_none() {
-            self.keep(Made { sender, key, subkey });
+            self.keep(Made { stream, subkey });
         }
         let kind = body.remove(0);
-        Ok((kind, body))
+        Ok(Opened { node: sender.node, incarnation: sender.incarnation, kind, body })
     }
 
     /// How many senders were dropped for want of room.
     pub fn evicted(&self) -> u64 {
-        self.evicted
+        self.streams.evicted()
     }
 
-    /// Forgets a node that is gone for good, so that it may come back even without its persisted incarnation.
+    /// Forgets a node that is gone for good.
     pub fn forget(&mut self, peer: &Peer) {
-        self.lives.remove(peer.key);
+        self.streams.forget(peer.key);
     }
 
     fn keep(&mut self, made: Made) {
         if self.made.len() >= SUBKEYS_MAX {
             self.made = Rows::default();
         }
-        if self.lives.len() <= SUBKEYS_MAX {
+        if self.streams.nodes() <= SUBKEYS_MAX {
             self.made.insert(made);
         }
-    }
-
-    fn remember(&mut self, now_ms: u64, sender: Sender) -> &mut Life {
-        if self.lives.get(sender.node).is_none_or(|life| life.sender != sender) {
-            if self.lives.get(sender.node).is_none()
-                && self.lives.len() >= self.lives_max
-                && let Some(oldest) = self.lives.iter().min_by_key(|life| (life.heard_ms, life.sender.node)).map(Keyed::key)
-            {
-                self.lives.remove(oldest);
-                self.evicted += 1;
-            }
-            self.lives.insert(Life { sender, window: Window::default(), heard_ms: now_ms });
-        }
-        let life = self.lives.get_mut(sender.node).expect("it was there, or was put there just now");
-        life.heard_ms = now_ms;
-        life
     }
 }
 
@@ -336,8 +329,15 @@ mod tests {
         Keyring::new(ids.iter().map(|id| (*id, key(*id))).collect(), seals).unwrap()
     }
 
-    fn opener(lives_max: usize) -> Opener {
-        Opener::new(&configured(1), "c", &peer("me", 1), lives_max)
+    fn opener(nodes_max: usize) -> Opener {
+        Opener::new(&configured(1), "c", &peer("me", 1), nodes_max)
+    }
+
+    impl Opener {
+        /// Kind and body of what opens, where lives up to 1,000 are taken.
+        fn read(&mut self, bytes: &[u8]) -> Result<(u8, Vec<u8>), Refusal> {
+            self.open(0, 1_000, bytes).map(|opened| (opened.kind, opened.body))
+        }
     }
 
     #[test]
@@ -346,10 +346,10 @@ mod tests {
         let mut opener = opener(10);
         let (one, two) = (sealer.seal(3, b"one"), sealer.seal(4, b""));
         assert_eq!(two.len(), SEAL_BYTES + 1);
-        assert_eq!(opener.open(0, &two), Ok((4, vec![])));
-        assert_eq!(opener.open(0, &one), Ok((3, b"one".to_vec())));
-        assert_eq!(opener.open(0, &one), Err(Refusal::Replayed));
-        assert_eq!(opener.open(0, &two), Err(Refusal::Replayed));
+        assert_eq!(opener.read(&two), Ok((4, vec![])));
+        assert_eq!(opener.read(&one), Ok((3, b"one".to_vec())));
+        assert_eq!(opener.read(&one), Err(Refusal::Replayed));
+        assert_eq!(opener.read(&two), Err(Refusal::Replayed));
     }
 
     #[test]
@@ -357,52 +357,98 @@ mod tests {
         let datagram = Sealer::new(&configured(1), "c", &peer("a", 1), 9).seal(0, b"body");
         let mut opener = opener(10);
         for at in 0..datagram.len() {
-            assert!(opener.open(0, &datagram[..at]).is_err());
+            assert!(opener.read(&datagram[..at]).is_err());
             let mut bent = datagram.clone();
             bent[at] ^= 0x40;
-            assert!(opener.open(0, &bent).is_err(), "byte {at}");
+            assert!(opener.read(&bent).is_err(), "byte {at}");
         }
-        assert_eq!(opener.lives.len(), 0);
-        assert!(opener.open(0, &datagram).is_ok());
+        assert_eq!(opener.streams.nodes(), 0);
+        assert!(opener.read(&datagram).is_ok());
     }
 
     #[test]
     fn refusals_say_why() {
         let mut opener = opener(10);
-        let mut open =
-            |key: Keyring, cluster: &str, node: &str| opener.open(0, &Sealer::new(&key, cluster, &peer(node, 1), 9).seal(0, b"x"));
+        let mut open = |key: Keyring, cluster: &str, node: &str| opener.read(&Sealer::new(&key, cluster, &peer(node, 1), 9).seal(0, b"x"));
         assert_eq!(open(configured(2), "c", "a"), Err(Refusal::NotSealed));
         assert_eq!(open(configured(1), "d", "a"), Err(Refusal::ForeignCluster));
         assert_eq!(open(configured(1), "c", "me"), Err(Refusal::FromOurselves));
-        assert_eq!(opener.open(0, &[9; 100]), Err(Refusal::Version));
-        assert_eq!(opener.open(0, &[]), Err(Refusal::Truncated));
+        assert_eq!(opener.read(&[9; 100]), Err(Refusal::Version));
+        assert_eq!(opener.read(&[]), Err(Refusal::Truncated));
     }
 
     #[test]
-    fn a_new_life_ends_the_old_one_and_shares_no_key_with_it() {
+    fn a_new_life_shares_no_key_with_the_old_one_and_neither_pushes_the_other_out() {
         let mut opener = opener(10);
         let mut old = Sealer::new(&configured(1), "c", &peer("a", 1), 9);
-        let mut new = Sealer::new(&configured(1), "c", &peer("a", 2), 9);
         let (first, second) = (old.seal(0, b"same"), old.seal(0, b"same"));
-        assert!(opener.open(0, &first).is_ok());
+        assert!(opener.read(&first).is_ok());
+        let mut new = old;
+        new.restart(&peer("a", 2), 10);
         let renewed = new.seal(0, b"same");
         assert_ne!(first[HEADER_BYTES..], renewed[HEADER_BYTES..]);
-        assert!(opener.open(0, &renewed).is_ok());
-        assert_eq!(opener.open(0, &second), Err(Refusal::StaleLife));
-        let same_incarnation = Sealer::new(&configured(1), "c", &peer("a", 2), 10).seal(0, b"x");
-        assert_eq!(opener.open(0, &same_incarnation), Err(Refusal::StaleLife));
-        opener.forget(&peer("a", 2));
-        assert!(opener.open(0, &same_incarnation).is_ok());
+        assert!(opener.read(&renewed).is_ok());
+        assert!(opener.read(&second).is_ok(), "which life counts is not decided here");
+        assert_eq!([&first, &renewed, &second].map(|seen| opener.read(seen)), [const { Err(Refusal::Replayed) }; 3]);
+        new.restart(&peer("a", 2), 11);
+        assert!(opener.read(&new.seal(0, b"same")).is_ok(), "a rejoin begins a stream of its own");
+    }
+
+    /// The attack of 58 bytes: from any holder of the key, in another node's name, a life that nothing can follow.
+    #[test]
+    fn a_life_ahead_of_the_clock_is_refused_and_mutes_nobody() {
+        let mut opener = opener(10);
+        let mut victim = Sealer::new(&configured(1), "c", &peer("a", 1), 9);
+        assert!(opener.read(&victim.seal(0, b"x")).is_ok());
+        let attack = Sealer::new(&configured(1), "c", &peer("a", u64::MAX), 1).seal(0, b"");
+        assert_eq!(attack.len(), 58);
+        assert_eq!(opener.read(&attack), Err(Refusal::LifeAhead));
+        let bounded = Sealer::new(&configured(1), "c", &peer("a", 1_000), 1).seal(0, b"");
+        assert_eq!(opener.read(&bounded), Ok((0, vec![])));
+        assert!(opener.read(&victim.seal(0, b"x")).is_ok());
+        let restarted = Sealer::new(&configured(1), "c", &peer("a", 2), 9).seal(0, b"x");
+        assert!(opener.read(&restarted).is_ok());
+        for _ in 0..2 {
+            assert!(opener.open(0, 0, &victim.seal(0, b"x")).is_ok(), "a life that is known stays known when the clock goes back");
+            victim.restart(&peer("a", 1), 12);
+        }
+    }
+
+    /// The other attack of 58 bytes: the victim's own sender, which stands in clear, and a counter that nothing can
+    /// follow.
+    #[test]
+    fn a_leap_of_the_counter_ends_with_the_next_rejoin_and_with_the_key() {
+        let [before, after] = [ring(&[1, 2], 1), ring(&[2], 2)];
+        let mut opener = Opener::new(&before, "c", &peer("me", 1), 10);
+        let mut victim = Sealer::new(&before, "c", &peer("a", 1), 9);
+        let mut thief = Sealer::new(&ring(&[1], 1), "c", &peer("a", 1), 9);
+        thief.counter = u64::MAX - 1;
+        assert!(opener.read(&thief.seal(0, b"")).is_ok());
+        assert_eq!(opener.read(&victim.seal(0, b"x")), Err(Refusal::Replayed), "else this proves nothing");
+        victim.rekey(&after);
+        let taken = victim.seal(0, b"x");
+        assert!(opener.read(&taken).is_ok(), "the thief has not the new key");
+        assert!(opener.rekey(&after) && !opener.rekey(&after));
+        assert_eq!(opener.read(&taken), Err(Refusal::Replayed), "what was seen under the new key stays seen");
+        thief.rekey(&before);
+        victim.rekey(&before);
+        opener.rekey(&before);
+        assert!(opener.read(&victim.seal(0, b"x")).is_ok(), "nothing that was sealed with a retired key counts");
+        thief.counter = u64::MAX - 1;
+        assert!(opener.read(&thief.seal(0, b"")).is_ok());
+        victim.restart(&peer("a", 1), 10);
+        assert!(opener.read(&victim.seal(0, b"x")).is_ok());
     }
 
     #[test]
     fn senders_are_bounded_and_the_longest_silent_goes() {
         let mut opener = opener(2);
         for (now, node) in [(1, "a"), (2, "b"), (3, "a2"), (4, "b")] {
-            let _ = opener.open(now, &Sealer::new(&configured(1), "c", &peer(node, now), 9).seal(0, b"x"));
+            let _ = opener.open(now, 1_000, &Sealer::new(&configured(1), "c", &peer(node, 1), 9).seal(0, b"x"));
         }
-        assert_eq!((opener.lives.len(), opener.evicted()), (2, 1));
-        assert!(opener.lives.get(peer("a", 1).key).is_none());
+        assert_eq!((opener.streams.nodes(), opener.evicted()), (2, 1));
+        let again = Sealer::new(&configured(1), "c", &peer("a", 1), 9).seal(0, b"x");
+        assert!(opener.read(&again).is_ok(), "nothing is known of it any more");
     }
 
     #[test]
@@ -410,41 +456,41 @@ mod tests {
         let mut sealer = Sealer::new(&ring(&[0], 0), "c", &peer("a", 1), 9);
         let mut opener = Opener::new(&ring(&[0], 0), "c", &peer("me", 1), 10);
         let [first, late] = [(); 2].map(|()| sealer.seal(0, b"x"));
-        assert!(opener.open(0, &first).is_ok());
+        assert!(opener.read(&first).is_ok());
         opener.rekey(&ring(&[0, 1], 0));
         sealer.rekey(&ring(&[0, 1], 1));
         let second = sealer.seal(0, b"x");
         assert_eq!((first[0], second[0], first.len()), (LAYOUT_CONFIGURED, LAYOUT_NAMED, second.len()));
-        assert!(opener.open(0, &second).is_ok());
-        assert!(opener.open(0, &late).is_ok(), "it was under way");
-        assert_eq!(opener.open(0, &first), Err(Refusal::Replayed), "the window goes over both keys");
-        assert_eq!(opener.open(0, &late), Err(Refusal::Replayed));
+        assert!(opener.read(&second).is_ok());
+        assert!(opener.read(&late).is_ok(), "it was under way");
+        assert_eq!(opener.read(&first), Err(Refusal::Replayed), "each key has its window");
+        assert_eq!(opener.read(&late), Err(Refusal::Replayed));
         opener.rekey(&ring(&[1], 1));
-        assert_eq!(opener.open(0, &first), Err(Refusal::UnknownKey));
-        assert_eq!(opener.open(0, &second), Err(Refusal::Replayed));
+        assert_eq!(opener.read(&first), Err(Refusal::UnknownKey));
+        assert_eq!(opener.read(&second), Err(Refusal::Replayed));
         sealer.rekey(&ring(&[1, 2], 2));
         opener.rekey(&ring(&[1, 2], 1));
         let third = sealer.seal(0, b"x");
-        assert!(opener.open(0, &third).is_ok());
+        assert!(opener.read(&third).is_ok());
         opener.rekey(&ring(&[2], 2));
-        assert_eq!((opener.open(0, &second), opener.open(0, &third)), (Err(Refusal::UnknownKey), Err(Refusal::Replayed)));
-        assert_eq!(opener.lives.len(), 1);
+        assert_eq!((opener.read(&second), opener.read(&third)), (Err(Refusal::UnknownKey), Err(Refusal::Replayed)));
+        assert_eq!(opener.streams.nodes(), 1);
     }
 
     #[test]
     fn a_key_that_is_not_in_the_ring_is_named_so_and_leaves_no_state() {
         let mut opener = Opener::new(&ring(&[1, 2], 2), "c", &peer("me", 1), 10);
-        let mut open = |ring: Keyring, cluster: &str| opener.open(0, &Sealer::new(&ring, cluster, &peer("a", 1), 9).seal(0, b"x"));
+        let mut open = |ring: Keyring, cluster: &str| opener.read(&Sealer::new(&ring, cluster, &peer("a", 1), 9).seal(0, b"x"));
         assert_eq!(open(ring(&[0], 0), "c"), Err(Refusal::UnknownKey));
         assert_eq!(open(ring(&[3], 3), "c"), Err(Refusal::UnknownKey));
         assert_eq!(open(ring(&[1], 1), "d"), Err(Refusal::ForeignCluster));
         let another = Keyring::new([(1, Key::from_bytes([7; 32]))].into(), 1).unwrap();
         assert_eq!(open(another, "c"), Err(Refusal::NotSealed), "another secret under the same id");
-        assert_eq!(opener.lives.len(), 0);
+        assert_eq!(opener.streams.nodes(), 0);
         // What is named is authenticated: nothing passes under another id, not even the configured one's.
         let mut opener = Opener::new(&ring(&[0, 1], 1), "c", &peer("me", 1), 10);
         let mut datagram = Sealer::new(&ring(&[1], 1), "c", &peer("a", 1), 9).seal(0, b"x");
         datagram[4] = 0;
-        assert_eq!(opener.open(0, &datagram), Err(Refusal::UnknownKey));
+        assert_eq!(opener.read(&datagram), Err(Refusal::UnknownKey));
     }
 }

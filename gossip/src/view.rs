@@ -28,6 +28,8 @@ pub struct Member {
     pub accusers: usize,
     /// What it last said about itself in this life, as far as it came here.
     pub fact: Option<Fact>,
+    /// Since when, on that clock, it publishes that others have a life or a fact of it that it never published.
+    pub contradicted_since_ms: Option<u64>,
 }
 
 /// Whether a node is there.
@@ -60,7 +62,9 @@ pub enum News {
     Down(NodeId),
     /// A node's agent has started anew, seen before or after its old life was found Down: a higher incarnation.
     Restarted(NodeId),
-    /// Another node's fact changed: [`Member::fact`].
+    /// Others have a life or a fact of a node that it never published: [`Member::contradicted_since_ms`].
+    Contradicted(NodeId),
+    /// Another node's fact changed: [`Member::fact`], or a node is not contradicted any more.
     Fact(NodeId),
     /// A node that was Down for [`Config::forget_down_after_ms`](crate::Config::forget_down_after_ms) is no longer listed.
     Forgotten(NodeId),
@@ -77,6 +81,7 @@ impl News {
             | Self::Confirmed(node)
             | Self::Down(node)
             | Self::Restarted(node)
+            | Self::Contradicted(node)
             | Self::Fact(node)
             | Self::Forgotten(node) => Some(node),
             Self::Rejoined => None,
@@ -213,6 +218,11 @@ impl View {
         }
     }
 
+    /// Whether this is of a life later than `newest_life` in which the node is not known.
+    pub fn is_ahead(&self, peer: &Peer, newest_life: u64) -> bool {
+        peer.incarnation > newest_life && self.of(peer.key).is_none_or(|(known, _)| known.incarnation != peer.incarnation)
+    }
+
     pub fn set_me(&mut self, me: &Peer, liveness: Liveness) {
         if let Some(Row { peer, entry }) = self.rows.get_mut(me.key) {
             *peer = me.clone();
@@ -325,7 +335,7 @@ impl Entry {
     }
 
     /// As others see it.
-    pub fn member(&self, peer: &Peer, accusers: usize) -> Member {
+    pub fn member(&self, peer: &Peer, accusers: usize, contradicted_since_ms: Option<u64>) -> Member {
         Member {
             node: peer.node.clone(),
             addr: peer.addr,
@@ -334,6 +344,7 @@ impl Entry {
             since_ms: self.since_ms,
             accusers,
             fact: self.fact.as_ref().map(|known| known.fact),
+            contradicted_since_ms,
         }
     }
 }

@@ -240,6 +240,15 @@ pub(crate) fn suspicion_ping(me: &Peer, incarnation: u16, suspect: Peer, suspect
     body
 }
 
+/// Gossip of one member to one node.
+pub(crate) fn update_for(me: &Peer, incarnation: u16, to: Peer, member: &foca::Member<Peer>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
+    put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: to, message: Message::Gossip }, &mut body);
+    body.put_u16(1);
+    put_member(member, &mut body);
+    body
+}
+
 /// What foca sends to one that it declares Down.
 pub(crate) fn turn_undead(me: &Peer, incarnation: u16, to: Peer) -> Vec<u8> {
     let mut body = Vec::with_capacity(2 * PEER_BYTES_MAX);

@@ -434,7 +434,7 @@ fn operator(cluster: &Cluster, binaries: &Binaries) -> Result<()> {
     authority(binaries, &["operator", "--dir", &ca.to_string_lossy(), "--name", OPERATOR, "--out", &file.to_string_lossy()])?;
     for node in &cluster.nodes {
         let beside = node.socket.with_file_name("operator.pem");
-        fs::copy(&file, &beside).with_context(|| beside.display().to_string())?;
+        std::fs::copy(&file, &beside).with_context(|| beside.display().to_string())?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 
 /// Where an allocation stands.
 ///
@@ -204,13 +205,23 @@ pub struct Exclusion {
     pub until: Option<Timestamp>,
 }
 
+/// A walltime that was changed after the submission.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WalltimeChange {
+    /// As it was submitted; `None`: a service.
+    pub submitted: Option<Duration>,
+}
+
 /// One allocation as the quorum holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// Its id.
     pub id: AllocationId,
-    /// What was asked for.
+    /// What was asked for; its walltime is the present one ([`Self::walltime_change`]).
     pub spec: AllocationSpec,
+    /// That its walltime is another one than it was submitted with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walltime_change: Option<WalltimeChange>,
     /// Who asked.
     pub owner: Principal,
     /// Where it stands.
@@ -278,6 +289,7 @@ impl Allocation {
         Self {
             id,
             spec,
+            walltime_change: None,
             owner,
             state: AllocationState::Pending,
             reason: None,
@@ -307,6 +319,14 @@ impl Allocation {
     /// The node where its script runs and its launches are headed, once it has one.
     pub fn head(&self) -> Option<&NodeId> {
         self.shares.first().map(|s| &s.node)
+    }
+
+    /// Whether this is what it was submitted as.
+    pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
+        match &self.walltime_change {
+            Some(change) => AllocationSpec { walltime: change.submitted, ..self.spec.clone() } == *spec,
+            None => self.spec == *spec,
+        }
     }
 
     /// Whether it waits for nodes.

@@ -67,6 +67,8 @@ actions! {
     AllocationRunning,
     AllocationEnded,
     AllocationRequeued,
+    /// Its walltime is another one from now on.
+    WalltimeChanged,
     CancelRequested,
     PrologueFailed,
     ShareReleased,
@@ -218,7 +220,9 @@ pub struct AuditFilter {
 impl AuditFilter {
     /// Whether a record is wanted.
     pub fn matches(&self, record: &AuditRecord) -> bool {
-        let of_user = |user: &String| record.actor == *user || record.owner.as_ref() == Some(user);
+        // An operator is recorded with the machine, `anna@n1`.
+        let acted = |user: &String| record.actor.strip_prefix(user.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'));
+        let of_user = |user: &String| acted(user) || record.owner.as_ref() == Some(user);
         self.user.as_ref().is_none_or(of_user)
             && self.allocation.as_ref().is_none_or(|p| record.allocation.is_some_and(|id| p.fits(id)))
             && self.node.as_ref().is_none_or(|n| record.node.as_ref() == Some(n))

@@ -50,7 +50,7 @@ pub mod topology;
 pub mod vcluster;
 pub mod work_usage;
 
-pub use allocation::{Allocation, AllocationState, EndReason, Exclusion};
+pub use allocation::{Allocation, AllocationState, EndReason, Exclusion, WalltimeChange};
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};

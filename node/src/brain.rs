@@ -101,6 +101,8 @@ pub enum Action {
     Adopt(Box<DesiredShare>),
     /// Let walltime run; on the head start the entry point. Finds the shim again where that is needed.
     Start(Box<DesiredShare>),
+    /// It runs, and has another walltime from now on, counted from its beginning.
+    ChangeWalltime(Box<DesiredShare>),
     /// On the head: have it save itself, for it is to give its nodes back ([`DesiredShare::preempt`]). Answered by [`Event::Saved`].
     Preempt(Box<DesiredShare>),
     /// End its processes. Answered by [`Event::Stopped`].
@@ -255,6 +257,11 @@ impl Brain {
             Record::Listed(list) => {
                 self.done.retain(|allocation, epoch| list.shares.iter().any(|s| s.allocation == *allocation && s.epoch == *epoch));
                 self.released.retain(|claim| list.leaving.contains(claim));
+                for share in &list.shares {
+                    if let Some(local) = self.locals.get_mut(&share.allocation).filter(|local| local.share.epoch == share.epoch) {
+                        local.share.spec.walltime = share.spec.walltime;
+                    }
+                }
                 self.list = list;
             }
             Record::Entered { allocation, epoch, phase, assignment } => match self.locals.get_mut(&allocation) {
@@ -355,7 +362,10 @@ impl Turn<'_> {
             Event::Listed(list) => {
                 let seen = (self.brain.list.generation, self.brain.list.revision);
                 if (list.generation, list.revision) > seen {
+                    let changed = self.changed_walltimes(&list);
                     self.write(Record::Listed(list));
+                    let changed = changed.into_iter().filter_map(|allocation| self.brain.locals.get(&allocation));
+                    self.actions.extend(changed.map(|local| Action::ChangeWalltime(Box::new(local.share.clone()))));
                 }
             }
             Event::Acknowledged { incarnation, seq } => {
@@ -413,6 +423,15 @@ impl Turn<'_> {
                 }
             }
         }
+    }
+
+    /// What runs here and has another walltime in this list than until now.
+    fn changed_walltimes(&self, list: &DesiredList) -> Vec<AllocationId> {
+        let changes = |share: &&DesiredShare| {
+            let local = self.subject(share.allocation, share.epoch).filter(|local| local.phase == Phase::Running);
+            local.is_some_and(|local| local.share.spec.walltime != share.spec.walltime)
+        };
+        list.shares.iter().filter(changes).map(|share| share.allocation).collect()
     }
 
     /// For the node's history, once it is heard again. As it is then, its heartbeats say: what is too much is left out at the end.

@@ -52,6 +52,7 @@ fn names(actions: &[Action]) -> Vec<&'static str> {
             Action::Stop(_) => "stop",
             Action::Undo(_) => "undo",
             Action::Preempt(_) => "preempt",
+            Action::ChangeWalltime(_) => "walltime",
             Action::Report => "report",
         })
         .collect()
@@ -261,7 +262,7 @@ impl World {
                     let request = s.preempt.map(|order| order.id).expect("it is asked for");
                     self.pending.push(Event::Saved { allocation: s.allocation, epoch: s.epoch, request, saved: Ok(request) });
                 }
-                Action::Adopt(_) | Action::Report => {}
+                Action::Adopt(_) | Action::ChangeWalltime(_) | Action::Report => {}
             }
         }
     }
@@ -553,4 +554,36 @@ fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded_and_only_for_a
     // Once they are acknowledged there is room again.
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 65 });
     assert_eq!(names(&step(&mut b, unheard(200))), ["report"]);
+}
+
+#[test]
+fn another_walltime_reaches_what_runs_and_what_begins_later_also_over_a_restart() {
+    let with = |walltime: u64, state| {
+        let mut share = share(1, 1, state, 2);
+        share.spec.walltime = Some(std::time::Duration::from_secs(walltime));
+        share
+    };
+    let mut brain = Brain::new("n0".parse().unwrap());
+    let mut journal = Vec::new();
+    let mut step = |event| {
+        let mut actions = Vec::new();
+        brain.handle(event, &mut journal, &mut actions);
+        let told = |action: &Action| match action {
+            Action::Start(share) | Action::ChangeWalltime(share) => share.spec.walltime.map(|time| time.as_secs()),
+            _ => None,
+        };
+        (names(&actions), actions.iter().find_map(told))
+    };
+    step(Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
+    step(list(1, vec![with(600, AllocationState::Staging)]));
+    assert_eq!(step(list(2, vec![with(500, AllocationState::Staging)])), (vec![], None), "it has not begun");
+    step(Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
+    assert_eq!(step(list(3, vec![with(500, AllocationState::Running)])), (vec!["start"], Some(500)));
+    assert_eq!(step(list(4, vec![with(90, AllocationState::Running)])), (vec!["walltime"], Some(90)));
+    assert_eq!(step(list(5, vec![with(90, AllocationState::Running)])), (vec![], None), "nothing new");
+    assert_eq!(step(list(4, vec![with(600, AllocationState::Running)])), (vec![], None), "an old list");
+    // A life that has the journal alone begins with the last walltime.
+    let mut again = Brain::new("n0".parse().unwrap());
+    journal.into_iter().for_each(|record| again.replay(record));
+    assert_eq!(again.local(alloc(1)).unwrap().share.spec.walltime, Some(std::time::Duration::from_secs(90)));
 }

@@ -54,6 +54,7 @@ mod user_limits;
 mod vclusters;
 mod views;
 mod waits;
+mod walltimes;
 mod wipes;
 
 #[cfg(test)]
@@ -89,6 +90,8 @@ mod time_scenarios;
 #[cfg(test)]
 mod vcluster_scenarios;
 #[cfg(test)]
+mod walltime_scenarios;
+#[cfg(test)]
 mod wipe_scenarios;
 
 pub use access::{Access, AccessKind};
@@ -100,7 +103,8 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, WAITS_LEVEL, level_of, level_of_hold,
+    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, WAITS_LEVEL, WALLTIME_LEVEL, level_of,
+    level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -446,6 +450,9 @@ impl Ledger {
             Action::Preempt { allocation, epoch, by, order, kill } => self.preempt(step, (*allocation, *epoch), by, order, *kill),
             Action::RequeueAllocation { allocation, epoch, by, reason } => self.requeue(step, (*allocation, *epoch), by, reason),
             Action::HoldAllocation { allocation, by } => self.hold_allocation(step, *allocation, by),
+            Action::SetWalltime { allocation, by, walltime, as_operator } => {
+                self.set_walltime(step, *allocation, by, *walltime, *as_operator)
+            }
             Action::Resume { allocation, by } => self.resume(step, *allocation, by),
             Action::SetTelemetry { allocation, by, id, mode, duration_ms } => {
                 self.set_telemetry(step, *allocation, by, (*id, *mode, *duration_ms))

@@ -39,6 +39,8 @@ pub enum Person {
     Itself,
     /// A user's whom the calling agent authenticated.
     User,
+    /// A user's whom the calling agent authenticated; or an operator's, who may do more, by such a token.
+    UserOrOperator(&'static [&'static str]),
     /// An operator's, proven by a token that they signed for one of these methods.
     Operator(&'static [&'static str]),
 }
@@ -93,7 +95,7 @@ macro_rules! table {
 
             /// Its row in the table.
             pub fn row(self) -> Row {
-                use Person::{Itself, Operator, User};
+                use Person::{Itself, Operator, User, UserOrOperator};
                 match self {
                     $(Self::$request => Row { quorum: Grant::$rq, api: Grant::$ra, node: Grant::$rn, person: $rp },)*
                     $(Self::$other => Row { quorum: Grant::$oq, api: Grant::$oa, node: Grant::$on, person: $op },)*
@@ -119,11 +121,12 @@ table! {
     requests {
         Submit: No Yes No User;
         Cancel: No Yes No User;
-        CheckSubmission: No Yes No Itself;
+        CheckSubmission: No Yes No User;
         Preempt: No Yes No User;
         RequeueAllocation: No Yes No User;
         HoldAllocation: No Yes No User;
         Resume: No Yes No User;
+        SetWalltime: No Yes No UserOrOperator(&["AllocationService/Update"]);
         SetTelemetry: No Yes No User;
         DrainUrgently: No Yes No Operator(&["NodeService/SetHold"]);
         /// A node: one that has, or had, a share on it.
@@ -240,25 +243,22 @@ pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &Requ
 /// That an operator's call comes with an operator, who signed for it, and another one without.
 fn check_operator(call: Call, operator: Option<&Operator>) -> Result<(), Refusal> {
     match (call.row().person, operator) {
-        (Person::Operator(methods), Some(operator)) if methods.contains(&operator.method.as_str()) => Ok(()),
-        (Person::Operator(methods), Some(operator)) => {
+        (Person::Operator(methods) | Person::UserOrOperator(methods), Some(operator)) if methods.contains(&operator.method.as_str()) => {
+            Ok(())
+        }
+        (Person::Operator(methods) | Person::UserOrOperator(methods), Some(operator)) => {
             let why = format!("{} signed for {}; {} is needed", operator.name, operator.method, methods.join(" or "));
             Err(Refusal::NotOperator { why })
         }
         (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{call:?} came without one") }),
-        (Person::Itself | Person::User, None) => Ok(()),
+        (Person::Itself | Person::User | Person::UserOrOperator(_), None) => Ok(()),
         (Person::Itself | Person::User, Some(_)) => Err(Refusal::Malformed { why: format!("{call:?} is no operator's call") }),
     }
 }
 
 /// Names who asks, for the audit log: an operator whom the quorum knows by their token, at the machine whose agent passed the request
 /// on; and a machine's root, where the work is another user's. What the agent wrote there is replaced.
-pub(crate) fn name_person(
-    request: &mut Request,
-    caller: &Caller,
-    operator: Option<&Operator>,
-    is_of_root: impl Fn(AllocationId) -> bool,
-) {
+pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Option<&Operator>, is_of_root: impl Fn(AllocationId) -> bool) {
     let at = |name: &str| format!("{name}@{}", caller.name);
     match request {
         Request::DrainUrgently { by, .. }
@@ -291,6 +291,14 @@ pub(crate) fn name_person(
         | Request::DeleteSession { by, allocation, .. } => {
             if by.is_root() && !is_of_root(*allocation) {
                 by.name = at(&by.name);
+            }
+        }
+        Request::SetWalltime { by, allocation, as_operator, .. } => {
+            *as_operator = operator.is_some();
+            match operator {
+                Some(operator) => by.name = at(&operator.name),
+                None if by.is_root() && !is_of_root(*allocation) => by.name = at(&by.name),
+                None => {}
             }
         }
         // Who owns something keeps their name, and an access names its machine already.
@@ -330,11 +338,13 @@ pub fn person(request: &Request) -> Option<&str> {
     match request {
         Request::Stale(inner) | Request::AsOperator { request: inner, .. } => person(inner),
         Request::Submit { owner: by, .. }
+        | Request::CheckSubmission { owner: by, .. }
         | Request::Cancel { by, .. }
         | Request::Preempt { by, .. }
         | Request::RequeueAllocation { by, .. }
         | Request::HoldAllocation { by, .. }
         | Request::Resume { by, .. }
+        | Request::SetWalltime { by, .. }
         | Request::SetTelemetry { by, .. }
         | Request::CreateSession { by, .. }
         | Request::DeleteSession { by, .. }
@@ -360,7 +370,6 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::Wipe { by, .. }
         | Request::ChangeMembers(MembersOrder { by: Principal { name: by, .. }, .. }) => Some(by),
         Request::GetAllocation { .. }
-        | Request::CheckSubmission { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
         | Request::Claim(_)

@@ -12,7 +12,7 @@ mod watch;
 
 pub use answer::{Answer, AuditFound, Endpoint, RefusedClaim, SignedPage};
 pub use peers::{AuditPage, AuditPageRequest, HeartbeatSummary, RosterAnswer, RosterQuestion, SummaryAnswer};
-pub use refusal::{Conflict, OPERATOR_REMEDY, Refusal};
+pub use refusal::{Conflict, OPERATOR_REMEDY, Refusal, WalltimeRefusal};
 pub use request::{ListFilter, ListPlace, MembersChange, MembersOrder, Request, VniPoolChange};
 pub(crate) use session::cut;
 pub use session::{Down, DrainWish, HeldKeys, HeldShare, MemberList, NodeHealth, Up};

@@ -86,6 +86,9 @@ pub struct ShimConfig {
     /// Whether work runs under a run lease alone: see [`ToShim::RunLease`].
     #[serde(default)]
     pub run_lease: bool,
+    /// Whether setuid programs and file capabilities give rights to work.
+    #[serde(default)]
+    pub work_may_gain_privileges: bool,
 }
 
 /// The shim's clock, CLOCK_BOOTTIME, in milliseconds: it goes on while a machine sleeps.
@@ -186,9 +189,9 @@ impl ShimDir {
         self.0.join("checkpoint.json")
     }
 
-    /// When its walltime is over, on its head, of work that can save itself.
-    pub fn walltime_ends(&self) -> PathBuf {
-        self.0.join("walltime-ends")
+    /// Since when its walltime runs, on its head, of work that can save itself.
+    pub fn walltime_began(&self) -> PathBuf {
+        self.0.join("walltime-began")
     }
 
     /// The checkpoint that the end of its walltime waits for, on its head.
@@ -236,8 +239,8 @@ pub enum ToShim {
         #[serde(default)]
         calls: bool,
     },
-    /// Walltime runs from now on, unless it does already: that many milliseconds, by CLOCK_BOOTTIME. `u64::MAX`: without
-    /// end, a service.
+    /// Walltime runs from now on, unless it does already: that many milliseconds from the first of these, by CLOCK_BOOTTIME.
+    /// `u64::MAX`: without end, a service. The last of these counts; once walltime is over, none does.
     Go { walltime_ms: u64 },
     /// Starts the allocation's script (launch 0, rank 0), unless that was done. Answered by [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },

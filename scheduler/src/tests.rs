@@ -57,6 +57,7 @@ fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
         vni: None,
         requeue_count: 0,
         quick_requeues: 0,
+        walltime_change: None,
         waits_until: None,
         attempts: Vec::new(),
         excluded: vec![],

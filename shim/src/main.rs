@@ -11,13 +11,14 @@
 //!                                                         └─▶ Work: spawn into, signal, kill the scope's cgroups
 //! ```
 //!
-//! Life: set up (session, subreaper, mounts) → serve → Stop ends all work → Quit ends the shim.
+//! Life: set up (session, subreaper, mounts), give up privileges → serve → Stop ends all work → Quit ends the shim.
 
 mod agent_link;
 mod bridge;
 mod launch;
 mod log_files;
 mod log_ring;
+mod privileges;
 mod rank_input;
 mod rank_socket;
 mod script;
@@ -74,7 +75,9 @@ fn run() -> anyhow::Result<()> {
     // What our processes leave behind becomes ours to reap, so that "nothing is left" can be known.
     nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
     let open_files = raise_open_files();
-    let failed = mount_all(&config).err().map(|error| format!("{error:#}"));
+    let may_gain = config.work_may_gain_privileges;
+    let set_up = mount_all(&config).and_then(|()| privileges::drop_unneeded(config.owner.is_root(), may_gain));
+    let failed = set_up.err().map(|error| format!("{error:#}"));
     if let Some(failed) = &failed {
         say(failed);
     }

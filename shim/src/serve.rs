@@ -118,7 +118,7 @@ enum Process {
 #[derive(Clone, Copy)]
 enum Walltime {
     NotYet,
-    Until(u64),
+    Runs { since: u64, until: u64 },
     Over,
 }
 
@@ -313,8 +313,13 @@ impl Shim {
                 }
             }
             ToShim::Go { walltime_ms } => {
-                if let Walltime::NotYet = self.walltime {
-                    self.walltime = Walltime::Until(now_ms().saturating_add(walltime_ms));
+                let since = match self.walltime {
+                    Walltime::NotYet => Some(now_ms()),
+                    Walltime::Runs { since, .. } => Some(since),
+                    Walltime::Over => None,
+                };
+                if let Some(since) = since {
+                    self.walltime = Walltime::Runs { since, until: since.saturating_add(walltime_ms) };
                 }
                 self.agent.tell(&FromShim::Going);
             }

@@ -11,6 +11,7 @@
 use super::Detail;
 use super::find::{self, Missing};
 use crate::checkpoint;
+use crate::config::UserImages;
 use crate::context::{Context, Shared};
 use crate::data_plane::Planned;
 use crate::devices;
@@ -166,6 +167,9 @@ fn begin(context: &Context, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<
     if share.owner.is_root() && !context.allow_root {
         return Err("work as root is refused on this node (allow_root is false)".to_owned());
     }
+    if share.spec.uenv.is_some() && context.user_images == UserImages::Refuse {
+        return Err("work with an image is refused on this node (user_images: refuse)".to_owned());
+    }
     failpoint::pass(Point::IdentityChecked);
     let planned = context.data.plan(&share)?;
     context.data.make(&planned, &share.owner)?;
@@ -247,6 +251,7 @@ fn start(
         assignment: assignment.cloned().map(Box::new),
         log_room: Some(context.log_room),
         run_lease: share.run_lease_ms.is_some(),
+        work_may_gain_privileges: context.work_may_gain_privileges,
     };
     match start_shim(&context.shim, dir, &config) {
         Ok(StartedShim { pid, pidfd, stream }) => {

@@ -227,6 +227,7 @@ impl AllocationTask {
                 }
             }
             Command::Start(share) => self.start(&share).await,
+            Command::ChangeWalltime(share) => self.change_walltime(&share).await,
             Command::Stop => self.stop().await,
             Command::Attach { launch, calls, to_head } => self.attach(*launch, calls, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
@@ -381,6 +382,10 @@ impl AllocationTask {
         self.context.adoption.found(self.share.allocation);
         self.synced = true;
         self.tell_walltime().await;
+        if self.has_begun() {
+            // The line may have broken under a change of it.
+            self.send_walltime().await;
+        }
         if std::mem::take(&mut self.entry_waits) {
             self.begin_entry();
         }

@@ -37,17 +37,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Between two heartbeats that the quorum acknowledged, in milliseconds, while it is heard.
 const HEARD_MS: u64 = 5_000;
 
-/// On the head, when its processes are about to begin: when walltime will be over, by the boot's clock, is on the disk.
+/// On the head, when its processes are about to begin: since when its walltime runs, by the boot's clock, is on the disk.
 pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
-    let (Some(walltime_ms), true) = (walltime_ms(share), share.spec.checkpoint.is_some()) else { return };
     // Told to begin again after a restart of the agent: the first time is the one that counts.
-    if ends_at(share, dir).await.is_some() {
+    if share.spec.checkpoint.is_none() || began_at(share, dir).await.is_some() {
         return;
     }
-    let (path, text) = (dir.walltime_ends(), format!("{} {}", share.epoch, boottime_ms().saturating_add(walltime_ms)));
+    let (path, text) = (dir.walltime_began(), format!("{} {}", share.epoch, boottime_ms()));
     let written = tokio::task::spawn_blocking(move || journal::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = written {
-        tracing::warn!(allocation = %share.allocation, %error, "when its walltime ends is not written down: it is not asked to save itself before that");
+        tracing::warn!(allocation = %share.allocation, %error, "since when its walltime runs is not written down: it is not asked to save itself before that");
     }
 }
 
@@ -55,8 +54,8 @@ fn walltime_ms(share: &DesiredShare) -> Option<u64> {
     share.spec.walltime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-async fn ends_at(share: &DesiredShare, dir: &ShimDir) -> Option<u64> {
-    let text = read(dir.walltime_ends()).await?;
+async fn began_at(share: &DesiredShare, dir: &ShimDir) -> Option<u64> {
+    let text = read(dir.walltime_began()).await?;
     let (epoch, at) = text.split_once(' ')?;
     (epoch.parse() == Ok(share.epoch.0)).then(|| at.parse().ok()).flatten()
 }
@@ -65,19 +64,22 @@ async fn read(path: std::path::PathBuf) -> Option<String> {
     tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await.ok()?.ok()
 }
 
-/// The checkpoint that the end of this claim's walltime waits for, as it was written down.
+/// The checkpoint that the end of this claim's walltime waits for, as it was written down. One that was asked for before another end
+/// is not waited for at this one.
 async fn noted(share: &DesiredShare, dir: &ShimDir) -> Option<CheckpointId> {
     let text = read(dir.walltime_awaits()).await?;
-    // Older agents wrote the checkpoint alone; the directory may be that of a former claim.
-    let (id, epoch) = text.split_once(' ').map_or((text.as_str(), None), |(id, epoch)| (id, Some(epoch)));
-    if epoch.is_some_and(|epoch| epoch.parse() != Ok(share.epoch.0)) {
-        return None;
-    }
-    id.parse().ok()
+    let (id, end) = text.split_once(' ')?;
+    // The directory may be that of a former claim.
+    (end == end_name(share)).then(|| id.parse().ok()).flatten()
+}
+
+/// Tells the end of one claim's walltime from all others.
+fn end_name(share: &DesiredShare) -> String {
+    format!("{} {}", share.epoch, walltime_ms(share).unwrap_or(u64::MAX))
 }
 
 async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
-    let (path, text) = (dir.walltime_awaits(), format!("{id} {}", share.epoch));
+    let (path, text) = (dir.walltime_awaits(), format!("{id} {}", end_name(share)));
     let written = tokio::task::spawn_blocking(move || journal::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = &written {
         tracing::warn!(allocation = %share.allocation, %error, "that its walltime waits for a checkpoint is not written down");
@@ -92,7 +94,8 @@ pub(super) fn warn(context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) -
 }
 
 async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, walltime_ms: u64) {
-    let Some(ends_ms) = ends_at(&share, &dir).await else { return };
+    let Some(began_ms) = began_at(&share, &dir).await else { return };
+    let ends_ms = began_ms.saturating_add(walltime_ms);
     let until = |lead_ms: u64| Duration::from_millis(ends_ms.saturating_sub(lead_ms).saturating_sub(boottime_ms()));
     // It is never asked earlier than this, and where no checkpoint was made by then, not before the second look.
     for look_ms in [walltime_ms / 2, walltime_ms / 10] {

@@ -5,6 +5,7 @@ use super::refusal::{status, unexpected};
 use super::{Api, allocations::ANSWER, allocations::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
+use lattice_model::Principal;
 use lattice_quorum::ledger::keyring::Secret;
 use lattice_quorum::ledger::{QuotaChange, TenantChange, UserLimitsChange};
 use lattice_quorum::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};

@@ -2,11 +2,15 @@
 
 use super::isolation;
 use super::networks::unenforced;
+use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::situation::Situations;
 use super::watching::AllocationWatch;
-use super::{Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, usage};
+use super::{
+    Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
+};
 use crate::cluster::Cluster;
+use crate::config::UserImages;
 use crate::placing::Proposed;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -65,6 +69,9 @@ impl AllocationService for Api {
         let submitting = self.submitted.begin(id);
         let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
+        if image.is_some() && self.context.user_images == UserImages::Refuse {
+            return Err(Status::permission_denied("images are refused here (user_images: refuse): submit without --uenv"));
+        }
         if let Some(image) = image {
             let (user, path) = (owner.clone(), image.path.clone());
             let turn = async {
@@ -94,7 +101,7 @@ impl AllocationService for Api {
         self.understood(&spec).await?;
         let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
         if request.dry_run {
-            self.done(&Ask::CheckSubmission { spec: Box::new(spec) }).await?;
+            self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
         }
         let claim = self.placing.newcomer(id, &spec, &owner);
@@ -142,11 +149,14 @@ impl AllocationService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {
+        let viewer = Viewer::of(&self.caller(&request).await?);
         let user = self.user(&request).await?;
         let request = request.into_inner();
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
-        let uid = if request.all_users { None } else { Some(user.uid) };
+        // What is hidden is not to be found out by looking for it either.
+        let by_hidden = [&request.user, &request.name, &request.tenant].iter().any(|text| !text.is_empty());
+        let uid = if request.all_users && (viewer.sees_all() || !by_hidden) { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -167,7 +177,7 @@ impl AllocationService for Api {
         let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
         let cluster = self.cluster.borrow().clone();
         let mut situations = Situations::of(&cluster, &self.membership);
-        let allocations = all.iter().map(|allocation| situations.shown(allocation)).collect();
+        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, situations.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 
@@ -232,6 +242,10 @@ impl AllocationService for Api {
     async fn read_telemetry(&self, request: Request<v1::ReadTelemetryRequest>) -> Result<Response<Self::ReadTelemetryStream>, Status> {
         let stream = telemetry::read(self, request).await?;
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn update(&self, request: Request<v1::UpdateAllocationRequest>) -> Result<Response<v1::UpdateAllocationResponse>, Status> {
+        updating::update(self, request).await.map(Response::new)
     }
 
     async fn hold(&self, request: Request<v1::HoldAllocationRequest>) -> Result<Response<v1::HoldAllocationResponse>, Status> {

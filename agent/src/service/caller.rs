@@ -26,6 +26,8 @@ pub struct Caller {
     pub within: Option<AllocationId>,
     /// What such a process may do.
     pub work_may: WorkMay,
+    /// Whether the site hides whose allocations are whose.
+    pub private: bool,
 }
 
 impl Api {
@@ -40,7 +42,7 @@ impl Api {
             None => None,
         };
         let principal = ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?;
-        Ok(Caller { principal, within, work_may: self.work_may })
+        Ok(Caller { principal, within, work_may: self.work_may, private: self.private })
     }
 
     /// A caller that may act as a user. An allocation's work may where the site does not narrow it.
@@ -149,7 +151,8 @@ impl Caller {
         if may {
             return Ok(());
         }
-        Err(Status::permission_denied(format!("allocation {} belongs to {}", allocation.short(), owner.name)))
+        let whom = if self.private { "another user" } else { &owner.name };
+        Err(Status::permission_denied(format!("allocation {} belongs to {whom}", allocation.short())))
     }
 }
 
@@ -179,7 +182,7 @@ mod tests {
     }
 
     fn caller(uid: u32, within: Option<AllocationId>, work_may: WorkMay) -> Caller {
-        Caller { principal: principal(uid), within, work_may }
+        Caller { principal: principal(uid), within, work_may, private: false }
     }
 
     #[test]

@@ -106,6 +106,7 @@ mod tests {
             since_ms: 0,
             accusers: 0,
             fact,
+            contradicted_since_ms: None,
         };
         let mut node = heard();
         says(&mut node, &member(Liveness::Suspect));

@@ -30,6 +30,7 @@ impl Api {
             held: m.fact.as_ref().is_some_and(|f| f.held),
             for_ms: self.membership.for_ms(m),
             suspected_by: u32::try_from(m.accusers).unwrap_or(u32::MAX),
+            contradicted_for_ms: m.contradicted_since_ms.map(|since_ms| self.membership.ago_ms(since_ms)),
         }
     }
 
@@ -77,6 +78,7 @@ fn told(change: &Change, me: &str) -> (String, &'static str, String) {
         News::Confirmed(_) => ("confirmed", format!("found silent by {}", member.map_or(0, |m| m.accusers))),
         News::Down(_) => ("down", "left, or did not refute".to_owned()),
         News::Restarted(_) => ("restarted", member.map(|m| format!("life {}", m.incarnation)).unwrap_or_default()),
+        News::Contradicted(_) => ("contradicted", "other nodes received a life or a state of it that it never published".to_owned()),
         News::Fact(_) => ("state", member.and_then(|m| m.fact).map(stands).unwrap_or_default()),
         News::Forgotten(_) => ("forgotten", "down for long".to_owned()),
         News::Rejoined => ("rejoined", "the others had taken this node for dead".to_owned()),
@@ -102,6 +104,8 @@ fn counters(counted: &Counted) -> Vec<v1::GossipCounter> {
         refutations,
         timers_late,
         senders_evicted,
+        contradictions,
+        claims_refused,
     } = counters;
     let lattice_gossip::Refusals {
         truncated,
@@ -112,6 +116,8 @@ fn counters(counted: &Counted) -> Vec<v1::GossipCounter> {
         not_sealed,
         replayed,
         stale_life,
+        life_ahead,
+        other_sender,
         from_ourselves,
         undecodable,
     } = refused;
@@ -127,6 +133,8 @@ fn counters(counted: &Counted) -> Vec<v1::GossipCounter> {
         ("probes_late", *probes_late),
         ("timers_late", *timers_late),
         ("senders_evicted", *senders_evicted),
+        ("contradictions", *contradictions),
+        ("claims_refused", *claims_refused),
         ("refused_truncated", *truncated),
         ("refused_too_long", *too_long),
         ("refused_version", *version),
@@ -135,6 +143,8 @@ fn counters(counted: &Counted) -> Vec<v1::GossipCounter> {
         ("refused_not_sealed", *not_sealed),
         ("refused_replayed", *replayed),
         ("refused_stale_life", *stale_life),
+        ("refused_life_ahead", *life_ahead),
+        ("refused_other_sender", *other_sender),
         ("refused_from_ourselves", *from_ourselves),
         ("refused_undecodable", *undecodable),
     ]

@@ -542,6 +542,7 @@ mod tests {
             vni: None,
             requeue_count: 0,
             quick_requeues: 0,
+            walltime_change: None,
             waits_until: None,
             attempts: Vec::new(),
             excluded: Vec::new(),

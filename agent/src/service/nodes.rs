@@ -3,6 +3,7 @@
 use super::Api;
 use super::allocations::{ANSWER, Streamed};
 use super::gossiping::liveness;
+use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use crate::conformance::{Found, OWN, over_mesh};
 use crate::disk;
@@ -43,7 +44,7 @@ impl NodeService for Api {
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
-        self.caller(&request).await?;
+        let viewer = Viewer::of(&self.caller(&request).await?);
         let view = self.context.view.borrow().clone();
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
             SessionState::Connected { member, through } => {
@@ -65,7 +66,7 @@ impl NodeService for Api {
             .iter()
             .map(|local| {
                 let detail = self.context.workers.get(local.share.allocation).map(|w| w.detail.borrow().clone()).unwrap_or_default();
-                v1::LocalAllocation {
+                let full = v1::LocalAllocation {
                     id: local.share.allocation.to_string(),
                     epoch: local.share.epoch.0,
                     phase: phase(local.phase).to_owned(),
@@ -75,7 +76,8 @@ impl NodeService for Api {
                     detail: detail.text,
                     cpus: local.assignment.as_ref().map(|a| IndexSet(a.cpus.clone()).to_string()).unwrap_or_default(),
                     gpus: local.assignment.as_ref().map(|a| a.gpus.iter().cloned().collect()).unwrap_or_default(),
-                }
+                };
+                viewer.local(&local.share.owner, full)
             })
             .collect();
         Ok(Response::new(v1::LocalStatusResponse {
@@ -198,7 +200,7 @@ impl NodeService for Api {
     }
 
     async fn waits(&self, request: Request<v1::NodeWaitsRequest>) -> Result<Response<v1::NodeWaitsResponse>, Status> {
-        self.caller(&request).await?;
+        let viewer = Viewer::of(&self.caller(&request).await?);
         let id = node_id(&request.into_inner().node)?;
         let mut nodes = match self.ask(Ask::ListNodes, false).await? {
             (Answer::Nodes(nodes), _) => nodes,
@@ -212,11 +214,11 @@ impl NodeService for Api {
         let left = |a: &Allocation| node.leaving.iter().any(|l| (l.allocation, l.epoch) == (a.id, a.epoch));
         let live: Vec<&Allocation> = live.filter(|a| !left(a) && a.nodes().any(|n| *n == id)).collect();
         let all = live.len() + node.leaving.len();
-        let mut waits: Vec<v1::NodeWait> = live.into_iter().take(WAITS_MAX).map(wait_for).collect();
+        let mut waits: Vec<v1::NodeWait> = live.into_iter().take(WAITS_MAX).map(|a| viewer.wait(&a.owner, wait_for(a))).collect();
         let leaving: Vec<_> = node.leaving.iter().take(WAITS_MAX - waits.len()).map(|l| (l.allocation, l.epoch)).collect();
         let words = self.words(node, &leaving.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
         for ((allocation, epoch), word) in leaving.into_iter().zip(words) {
-            waits.push(self.wait_for_release(allocation, epoch, word).await?);
+            waits.push(self.wait_for_release(allocation, epoch, word, viewer).await?);
         }
         let more = (all - waits.len()) as u64;
         let node = self.shown(&nodes).pop();
@@ -282,7 +284,7 @@ impl Api {
     }
 
     /// A share whose work has ended. What the quorum has forgotten of it is left out.
-    async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String) -> Result<v1::NodeWait, Status> {
+    async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String, viewer: Viewer) -> Result<v1::NodeWait, Status> {
         let mut wait = v1::NodeWait { allocation: id.to_string(), ended: true, detail, ..Default::default() };
         match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, ANSWER).await {
             Ok(Answer::Allocation(known)) => {
@@ -290,6 +292,7 @@ impl Api {
                 wait.name = known.spec.name.clone();
                 // Of one that was requeued, the end of its former claim is not kept.
                 wait.since_ms = known.ended_at.filter(|_| known.epoch == epoch).map_or(0, |at| at.0);
+                wait = viewer.wait(&known.owner, wait);
             }
             Ok(other) => return Err(unexpected(&other)),
             Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {}
@@ -339,7 +342,9 @@ impl Api {
     fn degraded(&self) -> Vec<String> {
         let certificate = self.credentials.trouble().map(|why| format!("certificate: {why}"));
         let disk = disk::shortage(&self.context.state_dir);
-        let now = self.context.spools.trouble().into_iter().chain(disk).chain(certificate).chain(self.context.troubles.lines());
+        let gossip = self.membership.contradiction(&self.context.me).map(|text| format!("gossip: {text}"));
+        let now = self.context.spools.trouble().into_iter().chain(disk).chain(certificate).chain(gossip);
+        let now = now.chain(self.context.troubles.lines());
         self.degraded.iter().cloned().chain(now).collect()
     }
 
@@ -347,7 +352,8 @@ impl Api {
     fn refused(&self) -> Vec<v1::Refused> {
         let gossip = self.membership.refused();
         let counts = [
-            ("gossip datagrams", gossip.total() - gossip.unknown_key),
+            ("gossip datagrams", gossip.total() - gossip.unknown_key - gossip.life_ahead),
+            ("gossip datagrams from a life of a node that is ahead of this machine's clock", gossip.life_ahead),
             ("gossip datagrams under keys that this node does not have", gossip.unknown_key),
             ("mesh frames of another version", REFUSED.version.load(Ordering::Relaxed)),
             ("mesh frames too large", REFUSED.too_large.load(Ordering::Relaxed)),

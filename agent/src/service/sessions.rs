@@ -2,6 +2,7 @@
 
 use super::Api;
 use super::allocations::ANSWER;
+use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::session_service_server::SessionService;
@@ -16,11 +17,17 @@ const KEY_DIGITS_MIN: usize = 4;
 #[tonic::async_trait]
 impl SessionService for Api {
     async fn create(&self, request: Request<v1::CreateSessionRequest>) -> Result<Response<v1::InteractiveSession>, Status> {
+        let caller = self.caller(&request).await?;
         let by = self.user(&request).await?;
         let v1::CreateSessionRequest { id, allocation } = request.into_inner();
         let id: Uuid = id.parse().map_err(|_| Status::invalid_argument(format!("{id:?} is not the id of a session (a UUID)")))?;
         let allocation: AllocationId =
             allocation.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        // The quorum's refusal names the owner.
+        if caller.private {
+            let found = self.allocation(&allocation.to_string()).await?;
+            caller.check(found.id, &found.owner)?;
+        }
         self.done(&Ask::CreateSession { id, allocation, by }).await?;
         let gone = || Status::failed_precondition(format!("session {} has ended already", id.simple()));
         let session = self.sessions().await?.into_iter().find(|s| s.id == id).ok_or_else(gone)?;
@@ -28,16 +35,20 @@ impl SessionService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListSessionsRequest>) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        let viewer = Viewer::of(&self.caller(&request).await?);
         let user = self.user(&request).await?;
         let all = request.into_inner().all_users;
         let sessions = self.sessions().await?;
-        let shown = sessions.iter().filter(|s| all || s.uid == user.uid).map(to_proto).collect();
+        let shown = sessions.iter().filter(|s| s.uid == user.uid || (all && viewer.sees(s.uid))).map(to_proto).collect();
         Ok(Response::new(v1::ListSessionsResponse { sessions: shown }))
     }
 
     async fn delete(&self, request: Request<v1::DeleteSessionRequest>) -> Result<Response<v1::InteractiveSession>, Status> {
+        let viewer = Viewer::of(&self.caller(&request).await?);
         let by = self.user(&request).await?;
-        let session = named(self.sessions().await?, &request.into_inner().key)?;
+        let mut sessions = self.sessions().await?;
+        sessions.retain(|s| viewer.sees(s.uid));
+        let session = named(sessions, &request.into_inner().key)?;
         self.done(&Ask::DeleteSession { id: session.id, allocation: session.allocation, by }).await?;
         Ok(Response::new(to_proto(&session)))
     }

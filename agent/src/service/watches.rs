@@ -4,6 +4,7 @@
 use super::Api;
 use super::allocations::{ANSWER, Streamed};
 use super::leases::visible_token;
+use super::privacy::Viewer;
 use super::refusal::status;
 use crate::places::Place;
 use lattice_api::v1;
@@ -59,7 +60,8 @@ impl WatchService for Api {
         // A reader that stands still is not to hold up what this agent itself asks.
         let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
         let following = Following::new(quorum, WatchRequest { since, ..wanted });
-        let watch = Watch { following, uid, viewer: caller.principal, out };
+        let sees = Viewer::of(&caller);
+        let watch = Watch { following, uid, sees, viewer: caller.principal, out };
         tokio::spawn(async move {
             watch.run().await;
             drop(place);
@@ -83,6 +85,8 @@ struct Watch {
     following: Following,
     /// Whose allocations alone: a member of the version before sends everybody's.
     uid: Option<u32>,
+    /// What is shown of others' allocations.
+    sees: Viewer,
     viewer: Principal,
     out: mpsc::Sender<Result<v1::WatchEvent, Status>>,
 }
@@ -129,7 +133,7 @@ impl Watch {
         let place = self.following.place().map(|p| v1::WatchPlace { generation: p.generation.0, revision: p.revision.0 });
         let mut parts = changes.chunks(CHANGES_MAX).peekable();
         loop {
-            let part = event(parts.next().unwrap_or_default(), self.uid, &self.viewer);
+            let part = event(parts.next().unwrap_or_default(), self.uid, self.sees, &self.viewer);
             let more = parts.peek().is_some();
             self.send(v1::WatchEvent { list, more, place: place.filter(|_| !more), ..part }).await?;
             if !more {
@@ -143,13 +147,13 @@ impl Watch {
     }
 }
 
-fn event(changes: &[Change], uid: Option<u32>, viewer: &Principal) -> v1::WatchEvent {
+fn event(changes: &[Change], uid: Option<u32>, sees: Viewer, viewer: &Principal) -> v1::WatchEvent {
     let mut event = v1::WatchEvent::default();
     for change in changes {
         match change {
             Change::Node(node) => event.nodes.push(lattice_api::node::to_proto(node, Vec::new(), &Resources::default(), "", 0)),
             Change::Allocation(allocation) if uid.is_none_or(|uid| allocation.owner.uid == uid) => {
-                event.allocations.push(lattice_api::allocation::to_proto(allocation));
+                event.allocations.push(sees.allocation(&allocation.owner, lattice_api::allocation::to_proto(allocation)));
             }
             Change::Lease(lease) => event.leases.push(v1::Lease {
                 name: lease.name.clone(),

@@ -16,7 +16,7 @@ pub struct Status {
     /// One allocation: its id, the beginning of it, or @last
     #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node"])]
     pub id: Option<String>,
-    /// Everybody's, not only your own
+    /// Everybody's, not only your own; the site may hide whose the others are
     #[arg(short, long)]
     pub all: bool,
     /// Only those in these states (pending, staging, running, suspended, completed, failed, cancelled)
@@ -31,12 +31,12 @@ pub struct Status {
     #[arg(long)]
     pub stale: bool,
     /// Those that have not ended, then a line for each change; one that is named, until it has ended
-    #[arg(short, long, conflicts_with_all = ["limit", "stale", "user", "name", "vcluster", "tenant", "node"])]
+    #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
     pub watch: bool,
 }
 
-/// Which allocations are listed; all that is given must hold.
-#[derive(Args, Default)]
+/// Which allocations are listed, or watched; all that is given must hold.
+#[derive(Args, Clone, Default)]
 pub struct StatusFilter {
     /// Only this user's
     #[arg(short, long, value_name = "USER")]

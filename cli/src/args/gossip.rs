@@ -10,7 +10,8 @@ pub struct Gossip {
 
 #[derive(Subcommand)]
 pub enum GossipCommand {
-    /// Every member that this agent's gossip knows, and who is suspected, since when and by how many
+    /// Every member that this agent's gossip knows, and who is suspected, since when and by how many; warns of those of which
+    /// other nodes received a life or a state that they never published
     Members(GossipMembers),
     /// What changes, as this agent sees it, one line each until interrupted: who joins, is suspected, refutes, is down, changes its state
     Watch,

@@ -23,12 +23,16 @@ pub async fn members(session: &Session, args: &GossipMembers) -> Result<(), Fail
         members.retain(|m| m.liveness == "suspect");
     }
     match session.format() {
-        Format::Table => print(&text(&members, session.width())),
+        Format::Table => {
+            members.iter().filter_map(contradicted).for_each(|text| session.warn(&text));
+            print(&text(&members, session.width()))
+        }
         Format::Data(notation) => {
             let list = members.iter().map(|m| {
                 serde_json::json!({
                     "node": m.node, "address": m.address, "incarnation": m.incarnation, "liveness": m.liveness, "state": m.state,
                     "held": m.held, "for_ms": m.for_ms, "suspected_by": m.suspected_by,
+                    "contradicted_for_ms": m.contradicted_for_ms,
                 })
             });
             notation.print(&list.collect::<Vec<_>>())
@@ -75,6 +79,16 @@ fn line(at: &str, change: &v1::GossipChange) -> String {
     format!("{at}  {:<10} {:<12} {}", change.what, change.node, change.detail).trim_end().to_owned() + "\n"
 }
 
+/// The warning about a node that others contradict.
+fn contradicted(m: &v1::GossipMember) -> Option<String> {
+    let since = clock_text(Duration::from_secs(m.contradicted_for_ms? / 1_000));
+    Some(format!(
+        "{}: for {since} other nodes have received a life or a state of it that it never published. Either another agent \
+         runs under its name, or somebody has the gossip key: replace that with `lattice gossip keys rotate`",
+        m.node
+    ))
+}
+
 fn text(members: &[v1::GossipMember], width: Width) -> String {
     let mut table = Table::new(&["NODE", "LIVENESS", "FOR", "SUSPECTED BY", "STATE", "HELD", "INCARNATION", "ADDRESS"]);
     for m in members {
@@ -102,11 +116,20 @@ mod tests {
             held: false,
             for_ms,
             suspected_by,
+            contradicted_for_ms: None,
         };
         let shown = text(&[member("n1", "alive", 61_000, 0), member("n2", "suspect", 2_900, 3)], Width::Terse);
         let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(lines[1][..2], ["n1", "alive"]);
         assert_eq!(lines[2][..5], ["n2", "suspect", clock_text(Duration::from_secs(2)).as_str(), "3", "Ready"]);
+    }
+
+    #[test]
+    fn one_that_others_contradict_is_named_with_since_when() {
+        let member = |contradicted_for_ms| v1::GossipMember { node: "n2".into(), contradicted_for_ms, ..Default::default() };
+        assert_eq!(contradicted(&member(None)), None);
+        let text = contradicted(&member(Some(61_000))).unwrap();
+        assert!(text.starts_with(&format!("n2: for {} other nodes ", clock_text(Duration::from_secs(61)))), "{text}");
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
 async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
     let key = args.id.as_deref().map(|typed| session.key(typed)).transpose()?.unwrap_or_default();
     let until_ended = !key.is_empty();
-    let wanted = v1::WatchedAllocations { key, all_users: args.all };
-    let watched = Watched::Allocations { states: args.state, until_ended };
+    let wanted = v1::WatchedAllocations { key, all_users: args.all || args.filter.user.is_some() };
+    let watched = Watched::Allocations { states: args.state, filter: args.filter, until_ended };
     watch::run(session, What::Allocations(wanted), watched).await
 }
 

@@ -85,6 +85,9 @@ impl Core {
     }
 
     pub(super) fn answer(&mut self, now_ms: u64, pull: &Pull) {
+        if pull.to.outranks_own(&self.me) {
+            self.contradict(now_ms, pull.to.incarnation);
+        }
         // One that does not know who we are now hears so from foca.
         if pull.to != self.me {
             return;
@@ -117,11 +120,21 @@ impl Core {
             return Ok(());
         }
         let something = !records.records.is_empty();
-        let (mut members, mut malformed) = (Vec::new(), false);
+        let newest_life = self.newest_life(now_ms);
+        let (mut members, mut malformed, mut claims) = (Vec::new(), false, None);
         {
             let mut facts = self.facts.book();
             for record in records.records {
                 malformed |= !record.fact_item.is_empty() && facts.learn(&record.fact_item, false).is_err();
+                let peer = record.member.id();
+                if peer.outranks_own(&self.me) {
+                    claims = claims.max(Some(peer.incarnation));
+                    continue;
+                }
+                if self.view.is_ahead(peer, newest_life) {
+                    self.counters.claims_refused += 1;
+                    continue;
+                }
                 // The dead whom we do not know we do not learn about: nodes would remind each other of them for ever.
                 let unknown = self.view.of(record.member.id().key).is_none();
                 if self.view.is_news(&record.member) && !(unknown && record.member.state() == State::Down) {
@@ -129,6 +142,9 @@ impl Core {
                     members.push(record.member);
                 }
             }
+        }
+        if let Some(life) = claims {
+            self.contradict(now_ms, life);
         }
         // Only encoding could fail, and what was decoded fits again.
         let _ = self.foca.apply_many(members.into_iter(), false, &mut self.wishes);

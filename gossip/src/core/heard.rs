@@ -6,12 +6,23 @@ use crate::wire::{Heard, KIND_FOCA, ack, only_new};
 use foca::{Message, State};
 
 impl Core {
-    pub(super) fn foca_data(&mut self, body: &[u8]) -> Result<(), Refusal> {
-        let (view, touched) = (&self.view, &mut self.wishes.touched);
+    /// `sealed_by`: the node, and its life, that the message must speak as.
+    pub(super) fn foca_data(&mut self, now_ms: u64, sealed_by: (u64, u64), body: &[u8]) -> Result<(), Refusal> {
+        let newest_life = self.newest_life(now_ms);
+        let (view, touched, me) = (&self.view, &mut self.wishes.touched, &self.me);
+        let (mut claims, mut refused) = (None, 0);
         // Newcomers that are taken in and not told of: see [`MUCH_NEW`](super::MUCH_NEW).
         let (much_new, mut newcomers) = (self.much_new, Vec::new());
         let heard = only_new(body, &self.me, &self.known, |header, word| {
+            if word.id().outranks_own(me) {
+                claims = claims.max(Some(word.id().incarnation));
+                return false;
+            }
             if !view.is_news(word) {
+                return false;
+            }
+            if view.is_ahead(word.id(), newest_life) {
+                refused += 1;
                 return false;
             }
             touched.insert(word.id().key);
@@ -23,11 +34,19 @@ impl Core {
             !is_kept_quiet
         });
         let heard = heard.map_err(|_| Refusal::Undecodable)?;
+        self.check_sender(sealed_by, &heard.header.src)?;
+        self.counters.claims_refused += refused;
+        if heard.header.dst.outranks_own(&self.me) {
+            claims = claims.max(Some(heard.header.dst.incarnation));
+        }
         let done = if self.is_done_without_foca(&heard) { Ok(()) } else { self.foca.handle_data(&heard.body, &mut self.wishes) };
         // Others know them no sooner than we compare what we have.
         self.catch_up.done &= newcomers.is_empty();
         // Only encoding could fail, and what is not passed on is not encoded.
         let _ = self.foca.apply_many(newcomers.into_iter(), false, &mut self.wishes);
+        if let Some(life) = claims {
+            self.contradict(now_ms, life);
+        }
         done.map_err(|error| match error {
             foca::Error::DataFromOurselves => Refusal::FromOurselves,
             foca::Error::DataTooBig => Refusal::TooLong,

@@ -3,6 +3,7 @@
 use super::{Core, News, Output, Pending, Stage};
 use crate::view::Liveness;
 use crate::wire::{KIND_FOCA, announce_to_anyone};
+use rand_foca::RngExt;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -80,7 +81,15 @@ impl Core {
     /// Comes back under a renewed identity: at once the first time, then with a growing pause, since two machines that
     /// claim one name would otherwise drive each other around as fast as the network allows.
     pub(super) fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
-        self.me = self.me.renewed();
+        // What waits speaks as who we were.
+        self.give_out(out);
+        self.me = self.next_identity();
+        self.sealer.restart(&self.me, self.rng.random());
+        let fact = self.fact();
+        self.facts.book().set_life(self.me.key, self.me.incarnation);
+        if let Some(fact) = fact {
+            self.tell_fact(&fact);
+        }
         // foca counts anew in its new identity, and says so in the first header that it writes.
         self.refuted.store(0, Ordering::Relaxed);
         // Cannot fail: the renewed identity is another one and fits a datagram.

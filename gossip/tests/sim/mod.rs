@@ -49,6 +49,8 @@ pub struct Sim {
     /// What waits for a process that does not run.
     still: BTreeMap<usize, Vec<Happening>>,
     by_addr: BTreeMap<SocketAddr, usize>,
+    /// What was sent to where no node is: to whom, from whom.
+    pub strayed: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
 }
 
 /// Each key is 32 times its id.
@@ -87,6 +89,7 @@ impl Sim {
             happenings: BTreeMap::new(),
             still: BTreeMap::new(),
             by_addr,
+            strayed: Vec::new(),
         }
     }
 
@@ -200,11 +203,10 @@ impl Sim {
 
     fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Datagram { to, from, bytes } => {
-                if let Some(n) = self.by_addr.get(&to).copied() {
-                    self.tell(n, Event::Datagram { from, bytes: &bytes });
-                }
-            }
+            Happening::Datagram { to, from, bytes } => match self.by_addr.get(&to).copied() {
+                Some(n) => self.tell(n, Event::Datagram { from, bytes: &bytes }),
+                None => self.strayed.push((to, from, bytes)),
+            },
             Happening::Timer { node, incarnation, token } => {
                 if self.nodes[node].incarnation == incarnation {
                     self.tell(node, Event::Timer(token));

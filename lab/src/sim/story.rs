@@ -225,7 +225,13 @@ impl Story<'_> {
             match news {
                 News::Down(node) => self.seen_down(at_ms, seer as usize, number(&node)),
                 News::Fact(node) => self.seen_change(at_ms, seer as usize, number(&node)),
-                News::Alive { .. } | News::Suspect(_) | News::Confirmed(_) | News::Restarted(_) | News::Forgotten(_) | News::Rejoined => {}
+                News::Alive { .. }
+                | News::Suspect(_)
+                | News::Confirmed(_)
+                | News::Restarted(_)
+                | News::Contradicted(_)
+                | News::Forgotten(_)
+                | News::Rejoined => {}
             }
         }
         let now_ms = self.world.now_ms;

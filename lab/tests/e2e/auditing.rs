@@ -105,7 +105,12 @@ fn found(w: &World) {
     // It is the operators'.
     for what in ["query", "verify", "export"] {
         let done = w.run_as(DAEMON, &["audit", what]);
-        assert!(done.code() == 4 && done.out().is_empty() && done.err().contains("no operator"), "{what}: {}{}", done.out(), done.err());
+        assert!(
+            done.code() == 4 && done.out().is_empty() && done.err().contains("needs an operator's credential"),
+            "{what}: {}{}",
+            done.out(),
+            done.err()
+        );
     }
 }
 

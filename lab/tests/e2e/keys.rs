@@ -108,7 +108,7 @@ fn twice(w: &World) {
     w.wait("all to say what they have", || settled(&keys(w)));
     let first = newest(&keys(w));
     let refused = w.run_as(NOBODY, &["gossip", "keys", "rotate"]);
-    assert!(refused.code() == 4 && refused.err().contains("no operator"), "{}", refused.err());
+    assert!(refused.code() == 4 && refused.err().contains("needs an operator's credential"), "{}", refused.err());
     assert_eq!(newest(&keys(w)), first);
 
     nobody_is_lost(w, || {
@@ -118,7 +118,7 @@ fn twice(w: &World) {
             assert!(done.err().contains(&format!("gossip key {key} ")) && done.out().contains("3 of 3"), "{} {}", done.err(), done.out());
             let now = keys(w);
             assert!(newest(&now) == key && settled(&now), "{now}");
-            assert_eq!(text(&now["keys"][0], "made_by"), "root");
+            assert_eq!(text(&now["keys"][0], "made_by"), "root@n1");
         }
     });
     for node in NODES {

@@ -114,7 +114,7 @@ fn cordon(w: &World) {
         nodes.push(&busy);
     }
     w.ok(&[&["node", "cordon"], &nodes[..], &["--reason", "new fan"]].concat());
-    refused(w, &["lease", "renew", "mine", "--token", &token], 4, &["under cordon by root: new fan", "lattice node uncordon n1"]);
+    refused(w, &["lease", "renew", "mine", "--token", &token], 4, &["under cordon by root@n1: new fan", "lattice node uncordon n1"]);
     refused(w, &["lease", "grant", "another"], 4, &["under cordon"]);
     w.ok(&["lease", "release", "mine", "--token", &token]);
     // Its scheduler is another one, which places around the cordoned nodes.

@@ -149,7 +149,7 @@ fn drain(w: &World) {
     assert_eq!(text(&node(w, "n3"), "state"), "Drained");
     // The same person's newer reason replaces the older; one who gives none changes none.
     let holds = || node(w, "n3")["holds"][0].as_str().unwrap_or_default().to_owned();
-    assert!(holds().starts_with("drain by root since ") && holds().ends_with(": fan"), "{}", holds());
+    assert!(holds().starts_with("drain by root@n1 since ") && holds().ends_with(": fan"), "{}", holds());
     assert!(w.ok(&["node", "status", "n3"]).contains(": fan"));
     w.ok(&["node", "drain", "n3"]);
     assert!(holds().ends_with(": fan"), "{}", holds());
@@ -244,7 +244,7 @@ fn disable(w: &World) {
     assert_eq!(text(&node(w, "n3"), "state"), "Ready");
     w.ok(&["node", "disable", "n3", "--reason", "smoke", "--yes"]);
     let down = node(w, "n3");
-    assert!(text(&down, "state") == "Down" && text(&down, "reason").contains("disabled by root: smoke"), "{down}");
+    assert!(text(&down, "state") == "Down" && text(&down, "reason").contains("disabled by root@n1: smoke"), "{down}");
     job.wait_for_starts(w, 2);
     w.running(&job.id);
     let (now, nodes) = (w.status(&job.id), job.nodes(w));
@@ -298,7 +298,7 @@ fn boot(w: &World) {
     w.ok(&["node", "undrain", "n3"]);
     w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
     let wanted = [
-        ("NodeStateChanged", "Drained -> Booting: booted by root: kernel"),
+        ("NodeStateChanged", "Drained -> Booting: booted by root@n1: kernel"),
         ("NodeStateChanged", "Booting -> Failed: "),
         ("NodeStateChanged", "Failed -> Drained: it registered"),
         ("NodeStateChanged", "Drained -> Booting"),

@@ -46,6 +46,7 @@ mod hosts;
 mod hung;
 mod identity;
 mod image_cache;
+mod impersonation;
 mod input;
 mod isolation;
 mod jobs;
@@ -69,6 +70,8 @@ mod outage;
 mod partitions;
 mod pmix;
 mod preemption;
+mod privacy;
+mod privileges;
 mod probe;
 mod recovery;
 mod refusal;
@@ -88,6 +91,7 @@ mod uenv;
 mod unprivileged;
 mod user_limits;
 mod vclusters;
+mod walltimes;
 mod watches;
 mod whole;
 mod wireup;
@@ -119,6 +123,8 @@ fn main() -> ExitCode {
         services::trials(),
         refusal::trials(),
         identity::trials(),
+        privileges::trials(),
+        privacy::trials(),
         isolation::trials(),
         attach::trials(),
         mpi::trials(),
@@ -148,6 +154,7 @@ fn main() -> ExitCode {
         member_disk::trials(),
         members::trials(),
         tenants::trials(),
+        walltimes::trials(),
         user_limits::trials(),
         flood::trials(),
         vclusters::trials(),
@@ -158,6 +165,7 @@ fn main() -> ExitCode {
         certificates::trials(),
         gossip::trials(),
         keys::trials(),
+        impersonation::trials(),
         leases::trials(),
         levels::trials(),
         recovery::trials(),

@@ -160,7 +160,7 @@ fn tells(w: &World) {
     let calls = server.calls();
     let set: Vec<&Call> = calls.iter().filter(|call| call.event["event"] == "HoldSet" && call.event["node"] == "n2").collect();
     assert_eq!(set.iter().map(|call| call.taken).collect::<Vec<_>>(), [false, false, true], "refused twice, then taken");
-    assert!(set.iter().all(|call| call.id == set[0].id && call.event["actor"] == "root"), "{:?}", set[0].event);
+    assert!(set.iter().all(|call| call.id == set[0].id && call.event["actor"] == "root@n1"), "{:?}", set[0].event);
 
     // The leader ends while it is not heard: whoever leads next goes on where it was.
     let refused = || server.calls().iter().filter(|call| !call.taken).count();

@@ -1,8 +1,9 @@
 //! Software environments from SquashFS images.
 
-use crate::harness::{Group, Need, World};
+use crate::harness::{Group, JOB, Need, World};
 use lattice_lab::image::README;
 use lattice_lab::lattice::text;
+use lattice_lab::{faults, process};
 use libtest_mimic::Trial;
 
 static UENV: Group = Group::small("uenv");
@@ -15,6 +16,7 @@ pub fn trials() -> Vec<Trial> {
         UENV.test("a_wrong_digest_is_refused_at_once", needs, wrong_digest),
         UENV.test("an_image_that_changes_after_the_submission_is_not_run", needs, changed),
         UENV.test("what_is_no_image_fails_with_its_reason", needs, no_image),
+        UENV.test("a_site_that_refuses_images_runs_no_work_with_one", needs, refused),
         UENV.test("many_jobs_with_one_image_leave_nothing", needs, many),
     ]
 }
@@ -31,6 +33,32 @@ fn seen(w: &World) {
     assert!(!log.contains("WRITABLE"), "{log}");
     assert_eq!(text(&ended, "uenv_sha256").len(), 64, "the digest is recorded: {ended}");
     assert!(!std::path::Path::new("/user-environment/README").exists(), "the mount belongs to the job's namespace alone");
+    w.assert_nothing_left();
+}
+
+fn refused(w: &World) {
+    let image = w.image().to_string_lossy().into_owned();
+    let config = w.dir.join("n1/agent.yaml");
+    let allowing = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{allowing}user_images: refuse\n")).unwrap();
+    faults::restart_node(&w.dir, "n1").unwrap();
+
+    let submitted = w.run(&["submit", "--uenv", &image, "--", "/bin/true"]);
+    // From a node that allows them to the one that does not.
+    let elsewhere = w.at("n2").ok(&["submit", "-o", "name", "-w", "n1", "--uenv", &image, "--", "/bin/true"]).unwrap();
+    let elsewhere = elsewhere.trim();
+    let says = || w.ok(&["explain", elsewhere]);
+    let told = process::until(JOB, || says().contains("work with an image is refused on this node (user_images: refuse)"));
+    let (said, state) = (says(), text(&w.status(elsewhere), "state"));
+    w.ok(&["cancel", elsewhere]);
+    w.ended(elsewhere);
+    let plain = w.submit(&["-w", "n1", "--", "/bin/true"]);
+    w.completed(&plain);
+    std::fs::write(&config, allowing).unwrap();
+    faults::restart_node(&w.dir, "n1").unwrap();
+
+    assert!(submitted.code() == 4 && submitted.err().contains("user_images: refuse"), "{} {}", submitted.code(), submitted.err());
+    assert!(told && state == "Pending", "{state}: {said}");
     w.assert_nothing_left();
 }
 

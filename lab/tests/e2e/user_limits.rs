@@ -27,6 +27,13 @@ fn submit(w: &World, uid: u32, args: &[&str]) -> Result<String, String> {
     Err(done.err())
 }
 
+/// What the refusal says where a submission like this is only checked; `None`: it would be taken.
+fn dry_run(w: &World, uid: u32, args: &[&str]) -> Option<String> {
+    let done = w.run_as(uid, &[&["submit", "--dry-run"], args].concat());
+    assert!([0, 4].contains(&done.code()), "{}", done.err());
+    (done.code() == 4).then(|| done.err())
+}
+
 fn cancel(w: &World, uid: u32, ids: &[String]) {
     for id in ids {
         let done = w.run_as(uid, &["cancel", id]);
@@ -57,9 +64,12 @@ fn pending(w: &World) {
     let mine: Vec<String> = (0..3).map(|_| submit(w, NOBODY, &["--", "true"]).unwrap()).collect();
     let told = submit(w, NOBODY, &["--", "true"]).unwrap_err();
     assert!(told.contains("user nobody has 3 allocations waiting, and may have 3") && told.contains("hint: submit again when"), "{told}");
+    assert_eq!(dry_run(w, NOBODY, &["--", "true"]), Some(told), "a dry run answers the same");
+    assert_eq!(dry_run(w, DAEMON, &["--", "true"]), None);
     // Nobody else is concerned.
     let theirs = submit(w, DAEMON, &["--", "true"]).unwrap();
     cancel(w, NOBODY, &mine[..1]);
+    assert_eq!(dry_run(w, NOBODY, &["--", "true"]), None);
     let again = submit(w, NOBODY, &["--", "true"]).unwrap();
     submit(w, NOBODY, &["--", "true"]).unwrap_err();
     let nobody = w.run_as(NOBODY, &["admin", "limits", "--user-pending=none"]);
@@ -114,6 +124,8 @@ fn scripts(w: &World) {
     // The same text counts once.
     let first: Vec<String> = (0..3).map(|_| submit(w, NOBODY, &[&one]).unwrap()).collect();
     let told = submit(w, NOBODY, &[&other]).unwrap_err();
+    assert_eq!(dry_run(w, NOBODY, &[&other]).as_ref(), Some(&told));
+    assert_eq!(dry_run(w, NOBODY, &[&one]), None, "that text is there already");
     assert!(told.contains("scripts of user nobody's work") && told.contains("would exceed 100000"), "{told}");
     cancel(w, NOBODY, &first);
     // Ended work names its script still: it is forgotten for the next one.

@@ -213,6 +213,8 @@ fn one(w: &World) {
     assert!(theirs.code() == 4 && theirs.err().contains("belongs to root"), "{}", theirs.err());
     let others = Watching::begin(w, "others", &["status", "-w", "-o", "name"], Some(NOBODY));
     let all = Watching::begin(w, "all", &["status", "--all", "--state", "running,failed", "-w", "-o", "json"], Some(NOBODY));
+    let filters = ["status", "-w", "--user", "root", "--name", "watched", "--node", "n1", "-o", "json"];
+    let filtered = Watching::begin(w, "filtered", &filters, Some(NOBODY));
     w.wait("the running one among all", || all.lines().iter().any(|line| text(line, "id") == id));
     std::fs::write(&go, "").unwrap();
     let mut own = Watching::begin(w, "own", &["status", &id[..8], "-w", "-o", "json"], None);
@@ -224,6 +226,14 @@ fn one(w: &World) {
     let mut again = Watching::begin(w, "again", &["status", &id, "-w"], None);
     assert_eq!(again.ended(), Some(0));
     assert!(again.out().starts_with("ID") && again.out().contains("Failed") && again.out().lines().count() == 2, "{}", again.out());
+    // A filter is the same as of a list: whose, how it is called, and where.
+    let elsewhere = w.submit(&["--name", "watched", "--nodelist", "n2", "--", "/bin/true"]);
+    let other = w.submit(&["--name", "other", "--nodelist", "n1", "--", "/bin/true"]);
+    w.completed(&elsewhere);
+    w.completed(&other);
+    let wanted = w.submit(&["--name", "watched", "--nodelist", "n1", "--", "/bin/true"]);
+    w.wait("its end among what is filtered", || filtered.lines().iter().any(crate::harness::ended));
+    assert!(filtered.lines().iter().all(|line| text(line, "id") == wanted && text(line, "name") == "watched"), "{}", filtered.out());
     // Everybody's are theirs to list, and to watch; without --all only their own.
     w.wait("its end among all", || all.lines().iter().any(|line| text(line, "id") == id && text(line, "state") == "Failed"));
     let mine = w.run_as(NOBODY, &["submit", "--nodes", "9", "--wait-for-nodes", "-o", "name", "--", "/bin/true"]).out();

@@ -6,7 +6,7 @@ use super::{LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
-    SharePhase, WorkUsage,
+    SharePhase, Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl Ledger {
         claim: Option<&Claim>,
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.allocations.get(&id) {
-            let same = there.spec == *spec && there.owner == *owner;
+            let same = there.was_submitted_as(spec) && there.owner == *owner;
             return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
         }
         self.admits_to_queue(spec)?;
@@ -39,11 +39,16 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refused, where it would not be taken into its queue now.
+    /// Refused, where it would not be taken now, were it submitted. Changes nothing.
     ///
     /// # Errors
     /// What stands against it.
-    pub fn admits_to_queue(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
+    pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
+        self.admits_to_queue(spec)?;
+        self.would_admit_of_user(spec, owner, now.max(self.time))
+    }
+
+    fn admits_to_queue(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         self.admits_to_vcluster(spec)?;
         let live = self.allocations.len() - self.ended.len();

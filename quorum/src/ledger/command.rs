@@ -15,6 +15,7 @@ use lattice_model::{
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// A command with the time at which the leader proposed it: the only time that applying it knows.
@@ -174,6 +175,8 @@ pub enum Action {
     RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String },
     /// See [`crate::wire::Request::HoldAllocation`].
     HoldAllocation { allocation: AllocationId, by: Principal },
+    /// See [`crate::wire::Request::SetWalltime`].
+    SetWalltime { allocation: AllocationId, by: Principal, walltime: Duration, as_operator: bool },
     /// See [`crate::wire::Request::Resume`].
     Resume { allocation: AllocationId, by: Principal },
     /// See [`crate::wire::Request::DrainUrgently`].
@@ -271,6 +274,7 @@ impl Action {
             | Self::Resume { .. }
             | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
             Self::HoldAllocation { .. } => super::HELD_WORK_LEVEL,
+            Self::SetWalltime { .. } => super::WALLTIME_LEVEL,
             Self::SetLimits { users, .. } if !users.is_none() => super::USER_LIMITS_LEVEL,
             Self::RequeueAllocation { .. } => super::REQUEUES_LEVEL,
             Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
@@ -342,6 +346,7 @@ impl Action {
             | Self::SetRunLease { .. }
             | Self::Notified { .. }
             | Self::Resume { .. }
+            | Self::SetWalltime { .. }
             | Self::SetTelemetry { mode: TelemetryMode::Debug | TelemetryMode::Audit, .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
@@ -426,6 +431,7 @@ impl Action {
             | Self::Notified { .. }
             | Self::HoldAllocation { .. }
             | Self::Resume { .. }
+            | Self::SetWalltime { .. }
             | Self::SetTelemetry { .. }
             | Self::EndTelemetry { .. }
             | Self::EndWaits { .. }

@@ -24,7 +24,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps; work is requeued for who asks, and
 /// signals to somebody else's work are recorded.
 /// 13: limits of each user and tenant; the history of ended work is shared among users.
-pub const LEVEL_KNOWN: u32 = 13;
+/// 14: the walltime of work that has been submitted is changed.
+pub const LEVEL_KNOWN: u32 = 14;
 
 /// The level at which every member understands that work is held before it has begun.
 pub const HELD_WORK_LEVEL: u32 = 12;
@@ -65,6 +66,9 @@ pub const USER_LIMITS_LEVEL: u32 = 13;
 /// The level at which every member understands that work is put back into the queue for who asks, and that signals
 /// are recorded.
 pub const REQUEUES_LEVEL: u32 = 12;
+
+/// The level at which every member understands that the walltime of submitted work is changed.
+pub const WALLTIME_LEVEL: u32 = 14;
 
 /// The level at which every member bounds the time of commands.
 pub const TIME_LEVEL: u32 = 12;

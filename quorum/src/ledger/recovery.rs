@@ -7,7 +7,9 @@
 //!
 //! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
 
-use super::{Holding, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL};
+use super::{
+    Holding, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL, WALLTIME_LEVEL,
+};
 use crate::wire::{Conflict, HeldShare, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
@@ -289,6 +291,9 @@ impl Ledger {
                 }
                 if let Some(order) = share.telemetry.as_ref().filter(|_| self.level >= TELEMETRY_LEVEL && self.is_live(id, epoch)) {
                     self.adopt_telemetry(step, node, id, order);
+                }
+                if self.level >= WALLTIME_LEVEL {
+                    self.adopt_walltime(step, node, share);
                 }
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);

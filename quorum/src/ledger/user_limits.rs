@@ -369,6 +369,38 @@ impl Ledger {
         if self.level < USER_LIMITS_LEVEL {
             return Ok(());
         }
+        self.counted(step);
+        if let Some(counted) = &self.user_usage.0 {
+            self.within_user_limits(counted, spec, owner, step.at)?;
+        }
+        let limits = self.limits.users;
+        if let Some(per_second) = limits.user_submissions_per_second {
+            self.rates.add(owner.uid, step.at, per_second);
+        }
+        if let Some(most) = limits.user_script_bytes.filter(|_| script_of(spec).is_some_and(|text| !text.is_empty())) {
+            self.forget_scripts(step, owner.uid, spec, most);
+        }
+        Ok(())
+    }
+
+    /// The same for a submission that is only checked: nothing is counted for it.
+    pub(super) fn would_admit_of_user(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
+        if self.level < USER_LIMITS_LEVEL {
+            return Ok(());
+        }
+        if let Some(counted) = &self.user_usage.0 {
+            return self.within_user_limits(counted, spec, owner, now);
+        }
+        // Nobody has submitted since this copy was made.
+        let concerns = |a: &&Arc<Allocation>| a.owner.uid == owner.uid || (!spec.tenant.is_empty() && a.spec.tenant == spec.tenant);
+        let mut counted = Counted::default();
+        for allocation in self.allocations.values().filter(concerns) {
+            counted.add(&Counts::of(allocation));
+        }
+        self.within_user_limits(&counted, spec, owner, now)
+    }
+
+    fn within_user_limits(&self, counted: &Counted, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         let limits = self.limits.users;
         let over = |limit, whose: &str, current: u64, requested: u64, most: u32| Refusal::OverUserLimit {
             limit,
@@ -378,7 +410,6 @@ impl Ledger {
             most: most.into(),
             retry_ms: None,
         };
-        let counted = self.counted(step);
         let (pending, live_bytes, known) = match counted.users.get(&owner.uid) {
             Some(user) => {
                 let named = script_of(spec).and_then(|text| user.scripts.get(text)).copied().unwrap_or_default();
@@ -400,16 +431,11 @@ impl Ledger {
                 return Err(over(UserLimit::ScriptBytes, &owner.name, live_bytes as u64, more as u64, most));
             }
         }
-        if let Some(per_second) = limits.user_submissions_per_second {
-            if let Some(retry_ms) = self.rates.wait_ms(owner.uid, step.at, per_second) {
-                return Err(self.too_soon(owner, retry_ms));
-            }
-            self.rates.add(owner.uid, step.at, per_second);
+        let per_second = limits.user_submissions_per_second;
+        match per_second.and_then(|per_second| self.rates.wait_ms(owner.uid, now, per_second)) {
+            Some(retry_ms) => Err(self.too_soon(owner, retry_ms)),
+            None => Ok(()),
         }
-        if let Some(most) = limits.user_script_bytes.filter(|_| bytes > 0) {
-            self.forget_scripts(step, owner.uid, spec, most);
-        }
-        Ok(())
     }
 
     /// Forgets ended work of the user, the oldest first, until this script fits beside those that stay.
@@ -635,6 +661,35 @@ mod tests {
         cancel(&mut s, 2, 7);
         submit(&mut s, 3, 7, Some(&text(b'b'))).unwrap();
         assert!(s.ledger.allocation(id(1)).is_none() && s.ledger.allocation(id(2)).is_none(), "their text was in the way");
+    }
+
+    #[test]
+    fn a_submission_that_is_only_checked_meets_the_same_limits_and_counts_for_none() {
+        let mut s = Story::new(0);
+        let (user_pending, user_submissions_per_second) = (QuotaChange::AtMost(2), QuotaChange::AtMost(1));
+        s.done(limit(UserLimitsChange { user_pending, user_submissions_per_second, ..UserLimitsChange::default() }));
+        let checked = |s: &Story, uid: u32| {
+            let mut spec = spec(1, RequeuePolicy::Never, 0);
+            spec.entrypoint = Entrypoint::Script { text: "#!/bin/sh\ntrue".into(), args: vec![] };
+            // A copy has not counted yet.
+            let answers = [&s.ledger, &s.ledger.clone()].map(|ledger| ledger.admits_submission(&spec, &user(uid), s.now()));
+            assert_eq!(answers[0], answers[1]);
+            refused(&answers[0].clone().map(|()| Outcome::Done))
+        };
+        submit(&mut s, 1, 7, None).unwrap();
+        let before = s.ledger.hash().unwrap();
+        assert_eq!(checked(&s, 7), None);
+        assert_eq!(s.ledger.hash().unwrap(), before);
+        submit(&mut s, 2, 7, None).unwrap();
+        assert_eq!((checked(&s, 7), checked(&s, 8)), (Some(UserLimit::Pending), None));
+        for number in 3..300 {
+            if submit(&mut s, number, 8, None).is_ok() {
+                cancel(&mut s, number, 8);
+            }
+        }
+        assert_eq!(checked(&s, 8), None, "a second has passed with each step");
+        s.done(limit(UserLimitsChange { user_script_bytes: QuotaChange::AtMost(5), ..UserLimitsChange::default() }));
+        assert_eq!(checked(&s, 8), Some(UserLimit::ScriptBytes));
     }
 
     #[test]

@@ -118,6 +118,9 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Request::RequeueAllocation { allocation, epoch, by, reason } => (Action::RequeueAllocation { allocation, epoch, by, reason }, 0),
         Request::HoldAllocation { allocation, by } => (Action::HoldAllocation { allocation, by }, 0),
         Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
+        Request::SetWalltime { allocation, by, walltime, as_operator } => {
+            (Action::SetWalltime { allocation, by, walltime, as_operator }, 0)
+        }
         Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {
             (Action::SetTelemetry { allocation, by, id, mode, duration_ms }, 0)
         }
@@ -286,6 +289,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::RequeueAllocation { .. }
         | Request::HoldAllocation { .. }
         | Request::Resume { .. }
+        | Request::SetWalltime { .. }
         | Request::SetTelemetry { .. }
         | Request::DrainUrgently { .. }
         | Request::Claim(_)
@@ -318,6 +322,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
 
 /// What this member has applied says, where the question is one about that.
 fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>> {
+    // It looks at the ledger as well: never under the same lock.
+    let now = core.timekeeper.time();
     let ledger = core.agreed.ledger();
     Some(match request {
         Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
@@ -337,7 +343,9 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             drop(ledger);
             Ok(Answer::Nodes(nodes.iter().map(|n| (**n).clone()).collect()))
         }
-        Request::CheckSubmission { spec } => ledger.admits_to_queue(spec).map(|()| Answer::Done { revision: ledger.revision() }),
+        Request::CheckSubmission { spec, owner } => {
+            ledger.admits_submission(spec, owner, now).map(|()| Answer::Done { revision: ledger.revision() })
+        }
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_standings())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),

@@ -3,11 +3,13 @@
 use crate::ledger::UserLimit;
 use crate::store::room::Shortage;
 use lattice_model::count::counted;
+use lattice_model::duration::clock_text;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
 use lattice_model::{AllocationId, AllocationState, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -112,6 +114,8 @@ pub enum Refusal {
     NodeHasHome { node: NodeId, vcluster: String },
     #[error("allocation {id} is {state}, not Running")]
     NotRunning { id: AllocationId, state: AllocationState },
+    #[error("the walltime of allocation {id} stays as it is: {why}")]
+    Walltime { id: AllocationId, why: WalltimeRefusal },
     #[error("allocation {id} is not held for a session")]
     NotASession { id: AllocationId },
     #[error("allocation {id} has session {session} on {node} already, and has one at most")]
@@ -217,6 +221,7 @@ impl Refusal {
             Self::NodeHasHome { vcluster, .. } => {
                 format!("take it away there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all that are to stay")
             }
+            Self::Walltime { why, .. } => return why.remedy(),
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
@@ -291,6 +296,29 @@ impl Refusal {
             | Self::Waits { .. }
             | Self::Unavailable { .. } => return None,
         })
+    }
+}
+
+/// Why a walltime is not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum WalltimeRefusal {
+    #[error("it is {state}")]
+    HasEnded { state: AllocationState },
+    #[error("it is over, and its work is being ended")]
+    IsOver,
+    #[error("it runs for {} already, so {} is the least that it can be", clock_text(*ran), clock_text(*least))]
+    TooShort { ran: Duration, least: Duration },
+    #[error("it is {state}, and only operators lengthen the walltime of work that has nodes")]
+    HasNodes { state: AllocationState },
+}
+
+impl WalltimeRefusal {
+    fn remedy(self) -> Option<String> {
+        match self {
+            Self::HasEnded { .. } | Self::IsOver => None,
+            Self::TooShort { .. } => Some("`lattice cancel` ends it at once".to_owned()),
+            Self::HasNodes { .. } => Some("ask root on a machine whose agent has the role api; its owner may shorten it".to_owned()),
+        }
     }
 }
 

@@ -4,10 +4,11 @@ use crate::audit::walk::AuditWalk;
 use crate::ledger::keyring::Secret;
 use crate::ledger::{Access, DomainKey, QuotaChange, TenantChange, UserLimitsChange, VClusterChange};
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, HoldKind, Incarnation, NodeId, OperatorToken, Preemption, Principal,
-    TelemetryMode, Timestamp, When,
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, HoldKind, Incarnation, NodeId, OperatorToken, Preemption,
+    Principal, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// A question or command. Commands are answered when they are committed and applied; questions are linearizable.
@@ -27,7 +28,7 @@ pub enum Request {
         life: Option<Incarnation>,
     },
     /// Whether such a submission would be taken now (success). Nothing is submitted.
-    CheckSubmission { spec: Box<AllocationSpec> },
+    CheckSubmission { spec: Box<AllocationSpec>, owner: Principal },
     /// Ends an allocation. Ended ones stay as they are (success).
     Cancel { id: AllocationId, by: Principal },
     /// Has an allocation save itself and give its nodes back: it is Suspended then, and otherwise ended. Of this claim: where it
@@ -46,6 +47,9 @@ pub enum Request {
     RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String },
     /// Has an allocation that waits for nodes wait for none until it is resumed. One that is held already stays so (success).
     HoldAllocation { allocation: AllocationId, by: Principal },
+    /// Gives an allocation that has not ended another walltime. `as_operator`: what an agent writes there is replaced; it is true where
+    /// an operator's token comes with the request.
+    SetWalltime { allocation: AllocationId, by: Principal, walltime: Duration, as_operator: bool },
     /// Has an allocation wait for nodes that was to stay Suspended until somebody says this.
     Resume { allocation: AllocationId, by: Principal },
     /// Has an allocation's work be measured in this mode on all of its nodes, for so long (Debug). `id` is the idempotency key.

@@ -3,7 +3,7 @@
 use lattice_api::operator::Credential;
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem,
-    Resources,
+    Resources, Timestamp,
 };
 use lattice_quorum::ca;
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
@@ -13,7 +13,6 @@ use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::{LEVEL_KNOWN, SCHEDULER_LEASE};
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::permission::{Call, Person};
-use lattice_quorum::proposer;
 use lattice_quorum::tls::TlsFiles;
 use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
 use lattice_telemetry::settings::TelemetrySettings;
@@ -146,8 +145,11 @@ impl Lab {
         if !file.exists() {
             ca::issue_operator(&self.scratch.0.join("ca"), name, &file, ca::LIFETIME).unwrap();
         }
-        let Person::Operator(methods) = Call::of(&request).row().person else { panic!("{request:?} is no operator's") };
-        let token = Credential::read(&file).unwrap().sign(methods[0], proposer::now()).unwrap();
+        let (Person::Operator(methods) | Person::UserOrOperator(methods)) = Call::of(&request).row().person else {
+            panic!("{request:?} is no operator's")
+        };
+        let now = Timestamp(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis().try_into().unwrap());
+        let token = Credential::read(&file).unwrap().sign(methods[0], now).unwrap();
         Request::AsOperator { token, request: Box::new(request) }
     }
 

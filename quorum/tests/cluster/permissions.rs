@@ -72,9 +72,12 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
         Call::Cancel => Request::Cancel { id: none, by: owner() },
         Call::Preempt => Request::Preempt { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), order, kill: false },
-        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)) },
+        Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner() },
         Call::RequeueAllocation => Request::RequeueAllocation { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), reason },
         Call::HoldAllocation => Request::HoldAllocation { allocation: none, by: owner() },
+        Call::SetWalltime => {
+            Request::SetWalltime { allocation: none, by: owner(), walltime: std::time::Duration::from_secs(60), as_operator: false }
+        }
         Call::Resume => Request::Resume { allocation: none, by: owner() },
         Call::SetTelemetry => Request::SetTelemetry { allocation: none, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
         Call::DrainUrgently => Request::DrainUrgently { node: nowhere, by, reason, deadline: None, seed: id },

@@ -98,8 +98,8 @@ impl Shim {
     pub(super) fn check_deadlines(&mut self) {
         let now = now_ms();
         self.check_run_lease(now);
-        if let Walltime::Until(end) = self.walltime
-            && end <= now
+        if let Walltime::Runs { until, .. } = self.walltime
+            && until <= now
         {
             self.walltime = Walltime::Over;
             self.stop(StopReason::Walltime, self.config.grace_ms);
@@ -158,7 +158,7 @@ impl Shim {
     /// Wakes us for the next deadline, if there is one.
     pub(super) fn set_timer(&self) -> anyhow::Result<()> {
         let walltime = match self.walltime {
-            Walltime::Until(end) => Some(end),
+            Walltime::Runs { until, .. } => Some(until),
             Walltime::NotYet | Walltime::Over => None,
         };
         let ending = match self.ending {

@@ -95,6 +95,7 @@ impl Bed {
             assignment: None,
             log_room: None,
             run_lease: setting.run_lease,
+            work_may_gain_privileges: false,
         };
         let state = scratch.join(setting.deep);
         if let Some(kib) = setting.disk_kib {

@@ -7,7 +7,7 @@ use lattice_runtime::identity;
 use lattice_runtime::shim::{FromShim, LogStream, StopReason, ToShim};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const fn exited(code: u8) -> RankOutcome {
     RankOutcome::Exited { code }
@@ -180,9 +180,10 @@ fn ends_by_walltime(mut bed: Bed) {
     let launch = bed.start_sh(1, 2, STUBBORN);
     (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
     let begin = Instant::now();
-    bed.agent.send(&ToShim::Go { walltime_ms: 200 });
-    // It runs already: this does not begin it anew.
     bed.agent.send(&ToShim::Go { walltime_ms: 200_000 });
+    std::thread::sleep(Duration::from_millis(100));
+    // It runs already: the last one counts, from the beginning.
+    bed.agent.send(&ToShim::Go { walltime_ms: 200 });
     let (outcomes, seen) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, [RankOutcome::Signalled { signal: 9 }; 2]);
     assert!(seen.contains(&FromShim::Going));

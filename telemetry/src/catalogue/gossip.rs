@@ -29,7 +29,11 @@ families! {
     TIMERS_LATE = Counter "lattice_gossip_timers_late_total", Count, [], Agent, CORE,
         "Timers of probes so late that this node must have stood still.";
     SENDERS_EVICTED = Counter "lattice_gossip_senders_evicted_total", Count, [], Agent, CORE,
-        "Senders whose replay window was dropped because there were too many.";
+        "Senders whose replay windows were dropped because there were too many.";
+    CONTRADICTIONS = Counter "lattice_gossip_contradictions_total", Count, [], Agent, CORE,
+        "Times that others had a life or a state of this node that it never published: somebody uses its name or the gossip key.";
+    CLAIMS_REFUSED = Counter "lattice_gossip_claims_refused_total", Count, [], Agent, CORE,
+        "Lives of nodes, told by others, that were not taken because they are ahead of this machine's clock.";
     HEALTH = Gauge "lattice_gossip_local_health", Count, [], Agent, CORE,
         "How slow this node believes itself to be (Lifeguard): 0 is not at all.";
 }

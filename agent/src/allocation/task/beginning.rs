@@ -9,6 +9,7 @@ use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
+use std::sync::Arc;
 
 impl AllocationTask {
     pub(super) async fn prepared(&mut self, result: Result<Line, String>) {
@@ -53,7 +54,7 @@ impl AllocationTask {
         if !self.connect().await {
             return;
         }
-        let walltime_ms = share.spec.walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self.take_walltime(share);
         if !self.may_begin() {
             self.lease.waits = Some(Box::new(share.clone()));
             self.say("waits for the leader to acknowledge a heartbeat: its run lease begins with that");
@@ -62,7 +63,7 @@ impl AllocationTask {
         if self.is_head() {
             walltime::begins(&self.share, &self.dir).await;
         }
-        self.send(ToShim::Go { walltime_ms }).await;
+        self.send_walltime().await;
         failpoint::pass(Point::GoSent);
         self.say("running");
         if self.probing.is_none() {
@@ -84,6 +85,39 @@ impl AllocationTask {
             Entrypoint::Command { .. } if self.synced => self.begin_entry(),
             // It may have been begun by a former life: the shim has it as it was meant then.
             Entrypoint::Command { .. } => self.entry_waits = true,
+        }
+    }
+
+    fn take_walltime(&mut self, share: &DesiredShare) {
+        if self.share.spec.walltime != share.spec.walltime {
+            Arc::make_mut(&mut self.share).spec.walltime = share.spec.walltime;
+        }
+    }
+
+    /// Whether the shim was told to begin.
+    pub(super) fn has_begun(&self) -> bool {
+        self.started && self.may_begin() && self.lease.waits.is_none()
+    }
+
+    /// The first of these begins it; each says how long it may run from then on.
+    pub(super) async fn send_walltime(&mut self) {
+        let walltime = self.share.spec.walltime;
+        let walltime_ms = walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self.send(ToShim::Go { walltime_ms }).await;
+    }
+
+    /// It has another walltime than it began with. What is over already stays so: the shim ends it.
+    pub(super) async fn change_walltime(&mut self, share: &DesiredShare) {
+        self.take_walltime(share);
+        if let Some(waits) = &mut self.lease.waits {
+            waits.spec.walltime = share.spec.walltime;
+        }
+        if !self.has_begun() {
+            return;
+        }
+        self.send_walltime().await;
+        if self.is_head() {
+            self.warning = walltime::warn(&self.context, &self.share, &self.dir);
         }
     }
 

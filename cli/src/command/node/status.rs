@@ -6,7 +6,7 @@ use crate::command::nodes;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{NodeJson, conformance_json, filled, nodes_table, short, time, with_exit};
+use crate::shown::{NodeJson, conformance_json, disclosed, filled, nodes_table, short, time, with_exit};
 use crate::table::{Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -232,7 +232,7 @@ fn checks(local: &v1::LocalStatusResponse) -> String {
 fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
     let allocations = local.allocations.iter().map(|a| {
         serde_json::json!({
-            "id": a.id, "name": a.name, "owner": a.owner, "phase": a.phase, "epoch": a.epoch,
+            "id": a.id, "name": disclosed(&a.name, &a.owner), "owner": filled(&a.owner), "phase": a.phase, "epoch": a.epoch,
             "shim_pid": (a.shim_pid != 0).then_some(a.shim_pid), "detail": filled(&a.detail),
             "cpus": filled(&a.cpus), "gpus": a.gpus,
         })

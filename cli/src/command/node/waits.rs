@@ -1,6 +1,6 @@
 //! What is left on a node, as a drain waits for it.
 
-use crate::shown::{short, time};
+use crate::shown::{disclosed, filled, short, time};
 use crate::table::Table;
 use lattice_api::v1;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ pub fn text(found: &v1::NodeWaitsResponse) -> String {
 pub fn json(found: &v1::NodeWaitsResponse) -> Value {
     let wait = |wait: &v1::NodeWait| {
         json!({
-            "allocation": wait.allocation, "name": wait.name, "owner": wait.owner, "ended": wait.ended,
+            "allocation": wait.allocation, "name": disclosed(&wait.name, &wait.owner), "owner": filled(&wait.owner), "ended": wait.ended,
             "since": time(wait.since_ms), "ends": time(wait.ends_ms), "detail": wait.detail,
         })
     };

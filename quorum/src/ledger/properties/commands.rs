@@ -281,6 +281,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let (allocation, by) = waits.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             Action::HoldAllocation { allocation, by }
         }
+        Move::Preempt { id: number, how: 4, hold } => {
+            let lives = ledger.allocations().find(|a| !a.state.is_terminal() && number > 2);
+            let (allocation, by) = lives.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let walltime = std::time::Duration::from_secs(if hold { 120 } else { 90_000 });
+            Action::SetWalltime { allocation, by, walltime, as_operator: number % 2 == 0 }
+        }
         Move::Preempt { id: number, how: 1..=3, .. } => {
             // Mostly one that is held.
             let held = ledger.allocations().find(|a| a.held && number > 2);

@@ -11,6 +11,7 @@ use lattice_model::{
     Incarnation, NodeReport, NodeState, PreemptCause, Preemption, ReportItem, RequeuePolicy, Revision, SharePhase, TelemetryMode,
     TelemetryOrder, Timestamp,
 };
+use std::time::Duration;
 
 struct Quorum {
     ledger: Ledger,
@@ -397,6 +398,32 @@ fn how_closely_a_node_says_that_work_was_measured_is_held_to_what_may_be_asked_f
         assert_eq!((known, recorded), (is.then(|| order.clone()), is), "{order}");
         let ends = is && order.until.is_some();
         assert_eq!(now.ledger.telemetry_due(Timestamp(u64::MAX)).len(), usize::from(ends));
+    }
+}
+
+#[test]
+fn work_that_was_given_more_time_than_the_backup_knows_keeps_it() {
+    let mut quorum = three_nodes();
+    quorum.submit(1, 2);
+    quorum.run(1, &[0, 1]);
+    let backup = quorum.backup();
+    let (before, longer) = (backup.ledger.allocation(id(1)).unwrap().spec.walltime.unwrap(), Duration::from_secs(600));
+    let change = Action::SetWalltime { allocation: id(1), by: user(0), walltime: longer, as_operator: true };
+    quorum.act(change).unwrap();
+    // The other node had not heard of it, or heard of it first.
+    for [first, last] in [[longer, before], [before, longer]] {
+        let mut now = backup.backup().recovered();
+        for (number, walltime) in [(0, first), (1, last)] {
+            let mut held = quorum.held(number);
+            held[0].share.spec.walltime = Some(walltime);
+            now.comes_back(number, 1, held);
+        }
+        assert_eq!(now.state(1), AllocationState::Running);
+        for number in [0, 1] {
+            assert_eq!(now.ledger.desired(&node(number)).shares[0].spec.walltime, Some(longer));
+        }
+        let submitted = AllocationSpec { walltime: Some(before), ..now.ledger.allocation(id(1)).unwrap().spec.clone() };
+        assert!(now.ledger.allocation(id(1)).unwrap().was_submitted_as(&submitted));
     }
 }
 

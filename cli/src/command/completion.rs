@@ -1,0 +1,63 @@
+//! `lattice completion`: a script with which a shell completes what is typed. It is made of the same definition that
+//! reads the command line, without what `--help` hides.
+
+use crate::args::Cli;
+use crate::args::completion::Completion;
+use crate::failure::Failure;
+use crate::output::print;
+use clap::builder::Resettable;
+use clap::{Arg, Command, CommandFactory};
+use clap_complete::Shell;
+
+pub fn run(args: &Completion) -> Result<(), Failure> {
+    print(&script(args.shell))
+}
+
+fn script(shell: Shell) -> String {
+    let mut all = Cli::command();
+    all.build();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut without_hidden(&all), "lattice", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// The generators offer hidden options and commands as well: they get a definition that has none.
+fn without_hidden(command: &Command) -> Command {
+    // A name has to be static. There are some two hundred, once in a process that ends behind them.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let aliases = command.get_visible_aliases().map(|alias| &*alias.to_owned().leak());
+    // Building adds these, and adds them again.
+    let is_added = |name: &str| name == "help" || name == "version";
+    Command::new(name)
+        .about(command.get_about().cloned().unwrap_or_default())
+        .version(command.get_version().map(|_| env!("CARGO_PKG_VERSION")))
+        .disable_help_flag(command.is_disable_help_flag_set())
+        .visible_aliases(aliases)
+        .args(command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_added(arg.get_id().as_str())).map(on_its_own))
+        .subcommands(command.get_subcommands().filter(|c| !c.is_hide_set() && !is_added(c.get_name())).map(without_hidden))
+}
+
+/// What it says of other options may be about hidden ones.
+fn on_its_own(arg: &Arg) -> Arg {
+    let arg = arg.clone().conflicts_with(Resettable::Reset).overrides_with(Resettable::Reset);
+    arg.requires(Resettable::Reset).required_unless_present(Resettable::Reset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn each_shell_gets_what_help_shows_and_nothing_hidden() {
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            for shown in ["submit", "undrain", "walltime", "uncordon"] {
+                assert!(script.contains(shown), "{shell}: {shown}");
+            }
+            for hidden in ["no-color", "task-group", "depends-on"] {
+                assert!(!script.contains(hidden), "{shell}: {hidden}");
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! One who has the gossip key and no node of the cluster speaks in a node's name: nobody is muted by it, and what he
+//! said counts no more once the key is another.
+
+use crate::harness::{Group, JOB, World};
+use crate::telemetry::get;
+use lattice_gossip::{Config, Core, Event, Identity, Key, Keyring, Output};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use ring::{digest, hkdf};
+use serde_json::Value;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+static IMPERSONATION: Group = Group { theme: "impersonation", name: "impersonation", nodes: 3, quorum: 1, tweak: |_| {} };
+
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+/// Whom the thief plays, and who listens to him.
+const VICTIM: &str = "n1";
+const OTHERS: [&str; 2] = ["n2", "n3"];
+/// The cluster's name, which its seals depend on.
+const CLUSTER: &str = "lab";
+/// How far ahead of the clock the thief's later life is.
+const HOUR_MS: u64 = 3_600_000;
+
+pub fn trials() -> Vec<Trial> {
+    vec![IMPERSONATION.test("a_holder_of_the_key_mutes_no_node_and_counts_no_more_after_a_rotation", &[], played)]
+}
+
+/// Has the site's key, a socket, and no place in the cluster.
+struct Thief {
+    key: Vec<u8>,
+    socket: UdpSocket,
+}
+
+impl Thief {
+    fn new(w: &World) -> Self {
+        let hex = std::fs::read_to_string(w.cluster().dir.join("gossip.key")).unwrap();
+        let hex = hex.trim();
+        let key = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        Self { key, socket }
+    }
+
+    /// The datagram of 58 bytes: sealed in the victim's name, as this life of it, around one byte. See
+    /// `gossip/src/seal.rs`.
+    fn shortest(&self, life: u64) -> Vec<u8> {
+        let first_eight = |text: &str| digest::digest(&digest::SHA256, text.as_bytes()).as_ref()[..8].to_vec();
+        let sender = [&first_eight(VICTIM)[..], &life.to_be_bytes(), &[7; 8]].concat();
+        let mut datagram = [&[1], &first_eight(&format!("lattice cluster {CLUSTER}"))[..], &sender, &1u64.to_be_bytes()].concat();
+        let root = hkdf::Salt::new(hkdf::HKDF_SHA256, b"lattice gossip 1").extract(&self.key);
+        let info: [&[u8]; 3] = [b"lattice gossip 1", CLUSTER.as_bytes(), &sender];
+        let subkey: UnboundKey = root.expand(&info, &CHACHA20_POLY1305).unwrap().into();
+        let nonce = Nonce::assume_unique_for_key([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        let mut body = vec![0];
+        LessSafeKey::new(subkey).seal_in_place_append_tag(nonce, Aad::from(&datagram), &mut body).unwrap();
+        datagram.extend(body);
+        assert_eq!(datagram.len(), 58);
+        datagram
+    }
+
+    fn mutes(&self, w: &World, life: u64) {
+        for node in OTHERS {
+            self.socket.send_to(&self.shortest(life), gossip(w, node)).unwrap();
+        }
+    }
+
+    /// Is the victim, in this life and at another address: joins the others, and leaves. Says whether anybody answered.
+    fn plays(&self, w: &World, life: u64) -> bool {
+        let me = Identity { node: VICTIM.parse().unwrap(), addr: self.socket.local_addr().unwrap(), incarnation: life };
+        let key = Key::from_bytes(self.key.clone().try_into().unwrap());
+        let mut core = Core::new(me, Config::lab(), &Keyring::configured(key), CLUSTER, life);
+        // His clock is what he likes.
+        core.set_clock(0, life);
+        OTHERS.iter().for_each(|node| self.sends(&mut core, Event::Join(gossip(w, node))));
+        let (mut bytes, mut answered) = (vec![0; 2_000], 0);
+        while answered < 4
+            && let Ok((length, from)) = self.socket.recv_from(&mut bytes)
+        {
+            answered += 1;
+            self.sends(&mut core, Event::Datagram { from, bytes: &bytes[..length] });
+        }
+        self.sends(&mut core, Event::Leave);
+        answered > 0
+    }
+
+    fn sends(&self, core: &mut Core, event: Event<'_>) {
+        let mut out = Vec::new();
+        core.handle(0, event, &mut out);
+        for output in out {
+            if let Output::Datagram { to, bytes } = output {
+                self.socket.send_to(&bytes, to).unwrap();
+            }
+        }
+    }
+}
+
+fn gossip(w: &World, node: &str) -> SocketAddr {
+    w.cluster().node(node).unwrap().gossip.parse().unwrap()
+}
+
+/// The victim, as a node's gossip shows it.
+fn victim(w: &World, at: &str) -> Value {
+    let members = w.at(at).json(&["gossip", "members"]).unwrap();
+    members.as_array().unwrap().iter().find(|m| text(m, "node") == VICTIM).cloned().unwrap_or_default()
+}
+
+fn life(w: &World, at: &str) -> u64 {
+    victim(w, at)["incarnation"].as_u64().unwrap_or(0)
+}
+
+/// Whether all see the victim alive where it is.
+fn is_well(w: &World) -> bool {
+    let own = gossip(w, VICTIM).to_string();
+    NODES.iter().all(|at| {
+        let shown = victim(w, at);
+        text(&shown, "liveness") == "alive" && text(&shown, "address") == own
+    })
+}
+
+/// Whether every node shows, or none does, that the victim is contradicted.
+fn all_show(w: &World, contradicted: bool) -> bool {
+    NODES.iter().all(|at| victim(w, at)["contradicted_for_ms"].is_u64() == contradicted)
+}
+
+fn metric(w: &World, node: &str, name: &str, label: &str) -> u64 {
+    let (_, page) = get(&w.cluster().node(node).unwrap().metrics, "/metrics", "");
+    let mut lines = page.lines().filter(|line| line.starts_with(name) && line.contains(label));
+    let line = lines.next().unwrap_or_else(|| panic!("{name} {label} is served"));
+    line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
+}
+
+fn refused(w: &World, node: &str, reason: &str) -> u64 {
+    metric(w, node, "lattice_gossip_datagrams_refused_total{", &format!("reason=\"{reason}\""))
+}
+
+fn contradictions(w: &World) -> u64 {
+    metric(w, VICTIM, "lattice_gossip_contradictions_total", "")
+}
+
+/// What the victim says itself comes to all others.
+fn is_heard(w: &World) {
+    for held in [true, false] {
+        let verb: &[&str] = if held { &["node", "cordon", VICTIM, "--reason", "fan"] } else { &["node", "uncordon", VICTIM] };
+        w.ok(verb);
+        w.wait("the others to hear the victim", || OTHERS.iter().all(|at| victim(w, at)["held"] == held));
+    }
+}
+
+fn restart(w: &World) {
+    let before = life(w, "n2");
+    faults::kill_node(&w.dir, VICTIM).unwrap();
+    faults::start_node(&w.dir, VICTIM).unwrap();
+    w.wait("the victim's next life in all views", || is_well(w) && OTHERS.iter().all(|at| life(w, at) > before));
+    is_heard(w);
+}
+
+fn played(w: &World) {
+    let thief = Thief::new(w);
+    w.wait("all to see the victim", || is_well(w));
+    let own = life(w, "n2");
+    let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+
+    // A life that nothing can follow, and one that the clock allows.
+    thief.mutes(w, u64::MAX);
+    w.wait("it to be refused", || OTHERS.iter().all(|at| refused(w, at, "life_ahead") == 1));
+    thief.mutes(w, now + HOUR_MS);
+    w.wait("it to be read", || OTHERS.iter().all(|at| refused(w, at, "undecodable") == 1));
+    is_heard(w);
+    assert!(!thief.plays(w, u64::MAX), "nobody answers a life that is ahead of the clock");
+    is_heard(w);
+    assert!(is_well(w) && OTHERS.iter().all(|at| life(w, at) == own) && all_show(w, false));
+    assert_eq!(contradictions(w), 0);
+
+    // All the others take him for the victim, and then for dead.
+    assert!(thief.plays(w, now + HOUR_MS), "else this proves nothing");
+    w.wait("the victim to hear of it", || contradictions(w) > 0);
+    w.wait("the victim to be well again, in a life above", || is_well(w) && NODES.iter().all(|at| life(w, at) > now + HOUR_MS));
+    is_heard(w);
+    w.wait("all to show it", || all_show(w, true));
+    let shown = w.at("n3").run(&["gossip", "members"], JOB).unwrap();
+    assert!(shown.err().contains("n1: for ") && shown.err().contains("it never published"), "{}", shown.err());
+    let status = w.at(VICTIM).json(&["node", "status"]).unwrap();
+    assert!(status["degraded"].to_string().contains("it never published"), "{status}");
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+
+    // Nothing of before counts with another key.
+    assert_eq!(w.run_for(&["gossip", "keys", "rotate"], JOB).code(), 0);
+    w.wait("nobody to show it any more", || all_show(w, false));
+    assert!(is_well(w));
+    // At an address of his own: to the last one he may still be written to.
+    let thief = Thief::new(w);
+    thief.mutes(w, now + 2 * HOUR_MS);
+    assert!(!thief.plays(w, now + 2 * HOUR_MS), "nobody opens what he seals");
+    w.wait("him to be refused", || OTHERS.iter().all(|at| refused(w, at, "unknown_key") > 0));
+    is_heard(w);
+    restart(w);
+    assert!(all_show(w, false));
+    w.completed(&w.submit(&["--nodes", "3", "--", "/bin/true"]));
+}

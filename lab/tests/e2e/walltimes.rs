@@ -1,0 +1,134 @@
+//! Another walltime for work that was submitted: who may, how far, and that its nodes follow, whatever is killed meanwhile.
+
+use crate::checkpoint::Chain;
+use crate::harness::{DAEMON, Group, NOBODY, World, ms};
+use lattice_lab::faults;
+use lattice_lab::lattice::text;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::time::Duration;
+
+/// SIGTERM is given 2 s here; see `World::start`.
+static WALLTIMES: Group = Group { theme: "walltimes", name: "walltimes", nodes: 2, quorum: 1, tweak: |_| {} };
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        WALLTIMES.test("waiting_work_gets_any_that_a_submission_may_have", &[], waiting),
+        WALLTIMES.test("a_running_job_that_is_shortened_ends_then_also_where_an_agent_was_away", &[], shortened),
+        WALLTIMES.test("a_running_job_that_is_lengthened_lives_on_though_its_agents_are_killed", &[], lengthened),
+        WALLTIMES.test("work_that_saves_itself_is_asked_before_its_new_end", &[], asked_before_the_new_end),
+    ]
+}
+
+const POLITE: &str = "trap 'echo got TERM; exit 3' TERM; echo ready; while :; do sleep 0.1; done";
+
+/// Submits as this user: the id.
+fn submit(w: &World, uid: u32, args: &[&str]) -> String {
+    let done = w.run_as(uid, &[&["submit", "-o", "name"], args].concat());
+    assert_eq!(done.code(), 0, "{}", done.err());
+    done.out().trim().to_owned()
+}
+
+fn update(w: &World, uid: u32, id: &str, walltime: &str) {
+    let done = w.run_as(uid, &["update", id, "--walltime", walltime]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+}
+
+fn refused(w: &World, uid: u32, id: &str, walltime: &str, code: i32, says: &str) {
+    let before = w.status(id)["walltime_seconds"].clone();
+    let done = w.run_as(uid, &["update", id, "--walltime", walltime]);
+    assert!(done.code() == code && done.err().contains(says), "{walltime}, {says}: {} {}", done.code(), done.err());
+    assert_eq!(w.status(id)["walltime_seconds"], before);
+}
+
+fn walltime_s(w: &World, id: &str) -> Option<u64> {
+    w.status(id)["walltime_seconds"].as_u64()
+}
+
+/// What the audit log has of changes: who, and what.
+fn changes(w: &World, id: &str) -> Vec<(String, String)> {
+    let records = w.lattice.json(&["audit", "query", "--alloc", id]).unwrap();
+    let changes = records.as_array().unwrap().iter().filter(|r| text(r, "action") == "WalltimeChanged");
+    changes.map(|r| (text(r, "actor"), text(r, "detail"))).collect()
+}
+
+fn ran_ms(ended: &Value) -> u64 {
+    assert_eq!((text(ended, "state").as_str(), text(ended, "reason").as_str()), ("Failed", "walltime_exceeded"), "{ended}");
+    ms(ended, "ended_at") - ms(ended, "started_at")
+}
+
+fn waiting(w: &World) {
+    let id = submit(w, NOBODY, &["--hold", "--walltime", "1h", "--", "/bin/sh", "-c", POLITE]);
+    let told = w.run_as(NOBODY, &["update", &id, "-t", "90"]);
+    assert_eq!(told.out(), format!("Allocation {} has a walltime of 01:30:00\n", &id[..8]), "{}", told.err());
+    assert_eq!(walltime_s(w, &id), Some(5400));
+    assert!(w.ok(&["status", &id]).contains("01:30:00"));
+    refused(w, NOBODY, &id, "366-00", 2, "365 days");
+    refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
+    // By an operator as well; said again it is no other change.
+    w.ok(&["update", "--walltime", "3s", &id]);
+    w.ok(&["update", "--walltime", "3s", &id]);
+    assert_eq!(w.run_as(NOBODY, &["resume", &id]).code(), 0);
+    let ran = ran_ms(&w.ended(&id));
+    assert!((2_900..4_900).contains(&ran), "3 s, not {ran} ms");
+    refused(w, NOBODY, &id, "10m", 4, "it is Failed");
+    let by = |who: &str, detail: &str| (who.to_owned(), detail.to_owned());
+    let want = [by("nobody", "01:30:00 instead of 01:00:00 while Pending"), by("root@n1", "00:00:03 instead of 01:30:00 while Pending")];
+    assert_eq!(changes(w, &id), want);
+    let unknown = w.run(&["update", "ffffffff", "-t", "5"]);
+    assert_eq!(unknown.code(), 3, "{}", unknown.err());
+}
+
+fn shortened(w: &World) {
+    let id = submit(w, NOBODY, &["--nodes", "2", "--walltime", "1h", "--", "/bin/sh", "-c", POLITE]);
+    w.wait("both ranks", || w.log(&id).matches("ready").count() == 2);
+    refused(w, NOBODY, &id, "2h", 4, "only operators lengthen");
+    refused(w, NOBODY, &id, "30s", 4, "is the least that it can be");
+    refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
+    // One of its agents hears of it when it is back.
+    faults::kill_node(&w.dir, "n2").unwrap();
+    update(w, NOBODY, &id, "80s");
+    faults::start_node(&w.dir, "n2").unwrap();
+    let ended = w.lattice.ended_within(&id, Duration::from_secs(110)).unwrap_or_else(|e| panic!("{e:#}"));
+    let ran = ran_ms(&ended);
+    assert!((79_500..84_000).contains(&ran), "80 s, not {ran} ms");
+    w.wait("the signal at both", || w.log(&id).matches("got TERM").count() == 2);
+    w.assert_nothing_left();
+}
+
+fn lengthened(w: &World) {
+    let id = submit(w, NOBODY, &["--nodes", "2", "--walltime", "20s", "--", "/bin/sh", "-c", POLITE]);
+    w.wait("both ranks", || w.log(&id).matches("ready").count() == 2);
+    refused(w, NOBODY, &id, "40s", 4, "only operators lengthen");
+    w.ok(&["update", &id, "--walltime", "40s"]);
+    // Twice: the second life knows it from its journal alone, or from its list.
+    for node in ["n1", "n2", "n1", "n2"] {
+        faults::kill_node(&w.dir, node).unwrap();
+        faults::start_node(&w.dir, node).unwrap();
+    }
+    let ran = ran_ms(&w.ended(&id));
+    assert!((39_500..44_000).contains(&ran), "40 s, not {ran} ms");
+    w.wait("the signal at both", || w.log(&id).matches("got TERM").count() == 2);
+    assert_eq!(changes(w, &id), [("root@n1".to_owned(), "00:00:40 instead of 00:00:20 while Running".to_owned())]);
+    w.assert_nothing_left();
+}
+
+/// It is asked a tenth of the walltime before its end: before the new one, and not before the old one.
+fn asked_before_the_new_end(w: &World) {
+    let chain = Chain::submit(w, &[], &["--nodes", "1", "--walltime=25s", "--requeue=never"]);
+    let id = &chain.id;
+    w.ok(&["update", id, "--walltime", "40s"]);
+    let mut over = Value::Null;
+    w.wait("it to be asked and suspended", || {
+        over = w.status(id);
+        text(&over, "state") == "Suspended"
+    });
+    assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
+    let first = &over["attempts"][0];
+    let made = w.lattice.json(&["checkpoint", "show", id]).unwrap();
+    let saved_s = (ms(&made, "made_at") - ms(first, "started_at")) / 1000;
+    assert!((33..41).contains(&saved_s), "it saved itself after {saved_s} s: {made}");
+    w.ok(&["cancel", id]);
+    w.ended(id);
+    w.assert_nothing_left();
+}

@@ -1,0 +1,90 @@
+//! Another walltime for work that was submitted.
+//!
+//! | work | its owner | an operator |
+//! |---|---|---|
+//! | waits for nodes, or is held | shorter or longer, as a submission could have it | the same |
+//! | has nodes | shorter, by no more than leaves it a minute | shorter the same, or longer |
+//!
+//! The specification has the present walltime, which its nodes, the scheduler and its next claims go by. What was submitted is kept
+//! beside it: the same submission said again is still the same.
+
+use super::views::holds_nodes;
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::{Refusal, WalltimeRefusal};
+use lattice_model::duration::clock_text;
+use lattice_model::{AllocationId, AllocationSpec, AuditAction, DesiredShare, NodeId, Principal, WalltimeChange};
+use std::time::Duration;
+
+/// Work that has nodes keeps at least this much of its walltime before it.
+const LEFT_MIN: Duration = Duration::from_secs(60);
+
+impl Ledger {
+    pub(super) fn set_walltime(
+        &mut self,
+        step: &mut Step,
+        id: AllocationId,
+        by: &Principal,
+        walltime: Duration,
+        as_operator: bool,
+    ) -> Result<Outcome, Refusal> {
+        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        if !as_operator && !by.owns(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        let refused = |why| Err(Refusal::Walltime { id, why });
+        let (before, state) = (allocation.spec.walltime, allocation.state);
+        if state.is_terminal() {
+            return refused(WalltimeRefusal::HasEnded { state });
+        }
+        // Said again: the answer was lost on its way.
+        if before == Some(walltime) {
+            return Ok(Outcome::Done);
+        }
+        let spec = AllocationSpec { walltime: Some(walltime), ..allocation.spec.clone() };
+        spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        if holds_nodes(state) {
+            let ran = allocation.started_at.map_or(Duration::ZERO, |at| Duration::from_millis(step.at.since_ms(at)));
+            let least = Duration::from_secs((ran + LEFT_MIN).as_secs() + 1);
+            let is_longer = before.is_some_and(|before| walltime > before);
+            if before.is_some_and(|before| before <= ran) {
+                return refused(WalltimeRefusal::IsOver);
+            }
+            if is_longer && !as_operator {
+                return refused(WalltimeRefusal::HasNodes { state });
+            }
+            if !is_longer && walltime < ran + LEFT_MIN {
+                return refused(WalltimeRefusal::TooShort { ran, least });
+            }
+        }
+        let detail = format!("{} instead of {} while {state}", clock_text(walltime), text(before));
+        self.record(step, &by.name, AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
+        self.change_walltime(step, id, Some(walltime));
+        Ok(Outcome::Done)
+    }
+
+    /// After a recovery: what a node runs had more time than the backup knows. It is not ended early for that.
+    pub(super) fn adopt_walltime(&mut self, step: &mut Step, node: &NodeId, share: &DesiredShare) {
+        let (id, told) = (share.allocation, share.spec.walltime);
+        let Some(before) = self.allocations.get(&id).map(|a| a.spec.walltime) else { return };
+        let is_longer = before.is_some_and(|before| told.is_none_or(|told| told > before));
+        if is_longer && self.is_live(id, share.epoch) {
+            let detail = format!("{} instead of {}; node {node} had it before the recovery", text(told), text(before));
+            self.record(step, "quorum", AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
+            self.change_walltime(step, id, told);
+        }
+    }
+
+    fn change_walltime(&mut self, step: &mut Step, id: AllocationId, walltime: Option<Duration>) {
+        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        let before = std::mem::replace(&mut allocation.spec.walltime, walltime);
+        allocation.walltime_change.get_or_insert(WalltimeChange { submitted: before });
+        if holds_nodes(allocation.state) {
+            let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
+            step.changed.desired.extend(nodes);
+        }
+    }
+}
+
+fn text(walltime: Option<Duration>) -> String {
+    walltime.map_or_else(|| "none".to_owned(), clock_text)
+}

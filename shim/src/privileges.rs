@@ -1,0 +1,126 @@
+//! What the shim gives up once its mounts are made, and the work that it starts with it.
+//!
+//! | what | the shim | work of a user | work of root |
+//! |---|---|---|---|
+//! | capabilities in use | [`NEEDED`]; all where work is root's | none | the shim's |
+//! | bounding set | without [`OF_THE_MACHINE`] | the same | the same |
+//! | `NoNewPrivs` | unless the site lets work gain privileges | the same | the same |
+//!
+//! With `NoNewPrivs` a program of root gets no capability that the shim lacks. So where the owner is root, the shim keeps
+//! what it has.
+
+use anyhow::Context;
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::unistd::geteuid;
+
+/// Numbers of linux/capability.h.
+const CAP_CHOWN: u32 = 0;
+const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_FOWNER: u32 = 3;
+const CAP_KILL: u32 = 5;
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+const CAP_SETPCAP: u32 = 8;
+const CAP_SYS_MODULE: u32 = 16;
+const CAP_SYS_RAWIO: u32 = 17;
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_PACCT: u32 = 20;
+const CAP_SYS_BOOT: u32 = 22;
+const CAP_SYS_RESOURCE: u32 = 24;
+const CAP_SYS_TIME: u32 = 25;
+const CAP_MKNOD: u32 = 27;
+const CAP_AUDIT_CONTROL: u32 = 30;
+const CAP_MAC_OVERRIDE: u32 = 32;
+const CAP_MAC_ADMIN: u32 = 33;
+
+/// What serving an allocation needs.
+const NEEDED: [u32; 8] = [
+    // Log files, scripts and terminals are the owner's, and are opened, punched and removed here.
+    CAP_CHOWN,
+    CAP_DAC_OVERRIDE,
+    CAP_FOWNER,
+    // Signals to the owner's processes.
+    CAP_KILL,
+    // To start them as the owner.
+    CAP_SETGID,
+    CAP_SETUID,
+    // Whose the other end of a rank's PMI port is, is read in `/proc/PID/fd`.
+    CAP_SYS_PTRACE,
+    // Exits are written down on a file system that is full but for what it reserves.
+    CAP_SYS_RESOURCE,
+];
+
+/// What acts on the whole machine. No program of an allocation can get it, by whatever setuid program.
+const OF_THE_MACHINE: [u32; 9] = [
+    CAP_SYS_MODULE,
+    CAP_SYS_RAWIO,
+    CAP_SYS_PACCT,
+    CAP_SYS_BOOT,
+    CAP_SYS_TIME,
+    CAP_MKNOD,
+    CAP_AUDIT_CONTROL,
+    CAP_MAC_OVERRIDE,
+    CAP_MAC_ADMIN,
+];
+
+/// Of linux/capability.h, version 3.
+const VERSION_3: u32 = 0x2008_0522;
+
+/// `struct __user_cap_header_struct`.
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+/// The lower or upper half of the three sets, `struct __user_cap_data_struct`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Half {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// Gives up what [the table](self) says. Before the first program is started, in a process of one thread.
+pub fn drop_unneeded(owner_is_root: bool, work_may_gain_privileges: bool) -> anyhow::Result<()> {
+    let mut halves = capabilities().context("giving up privileges: reading the capabilities")?;
+    // A shim that is not root can neither shrink its bounding set nor has anything else to give up.
+    if halves[0].effective & 1 << CAP_SETPCAP != 0 {
+        for capability in OF_THE_MACHINE {
+            drop_from_bounding_set(capability).context("giving up privileges: shrinking the bounding set")?;
+        }
+    }
+    if geteuid().is_root() && !owner_is_root {
+        let needed = NEEDED.iter().fold(0, |all, capability| all | 1 << capability);
+        for (half, kept) in halves.iter_mut().zip([needed, 0]) {
+            let kept = half.permitted & kept;
+            *half = Half { effective: kept, permitted: kept, inheritable: 0 };
+        }
+        set_capabilities(&halves).context("giving up privileges: setting the capabilities")?;
+    }
+    if !work_may_gain_privileges {
+        prctl::set_no_new_privs().context("giving up privileges: setting NoNewPrivs")?;
+    }
+    Ok(())
+}
+
+fn capabilities() -> Result<[Half; 2], Errno> {
+    let header = Header { version: VERSION_3, pid: 0 };
+    let mut halves = [Half::default(); 2];
+    // SAFETY: the kernel reads one header and writes the two halves that this version has; both live until it returns.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capget, &raw const header, halves.as_mut_ptr()) })?;
+    Ok(halves)
+}
+
+fn set_capabilities(halves: &[Half; 2]) -> Result<(), Errno> {
+    let header = Header { version: VERSION_3, pid: 0 };
+    // SAFETY: the kernel reads one header and two halves, which live until it returns.
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) }).map(drop)
+}
+
+fn drop_from_bounding_set(capability: u32) -> Result<(), Errno> {
+    // SAFETY: integers alone.
+    Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) }).map(drop)
+}
