@@ -26,7 +26,8 @@ pub type Word = (NodeId, NodeId);
 /// The agents of this member that answer, and what they said.
 #[derive(Debug, Default)]
 pub struct Witnesses {
-    agents: Mutex<BTreeMap<NodeId, mpsc::Sender<Vec<NodeId>>>>,
+    /// The sessions of each, the newest last: one that a peer carries and one of the node's own may overlap.
+    agents: Mutex<BTreeMap<NodeId, Vec<mpsc::Sender<Vec<NodeId>>>>>,
     said: Mutex<BTreeSet<Word>>,
 }
 
@@ -44,7 +45,7 @@ impl Witnesses {
     pub fn attend(self: &Arc<Self>, node: NodeId) -> Witness {
         // One question at a time: an agent that is slow is left out.
         let (sender, questions) = mpsc::channel(1);
-        lock(&self.agents).insert(node.clone(), sender.clone());
+        lock(&self.agents).entry(node.clone()).or_default().push(sender.clone());
         Witness { of: Arc::clone(self), node, sender, questions }
     }
 
@@ -55,7 +56,7 @@ impl Witnesses {
         }
         let silent: BTreeSet<&NodeId> = about.iter().collect();
         let agents = lock(&self.agents);
-        let others = agents.iter().filter(|(node, _)| !silent.contains(node)).map(|(_, sender)| sender);
+        let others = agents.iter().filter(|(node, _)| !silent.contains(node)).filter_map(|(_, sessions)| sessions.last());
         for sender in others.choose_multiple(&mut rand::rng(), WITNESSES) {
             // Full: it has not answered the one before.
             let _busy = sender.try_send(about.to_vec());
@@ -84,7 +85,7 @@ impl Witnesses {
 }
 
 impl Witness {
-    /// The next question. Never, once another session of the same node attends.
+    /// The next question. None comes while a newer session of the same node attends.
     pub async fn question(&mut self) -> Vec<NodeId> {
         match self.questions.recv().await {
             Some(question) => question,
@@ -96,8 +97,11 @@ impl Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         let mut agents = lock(&self.of.agents);
-        if agents.get(&self.node).is_some_and(|known| known.same_channel(&self.sender)) {
-            agents.remove(&self.node);
+        if let Some(sessions) = agents.get_mut(&self.node) {
+            sessions.retain(|known| !known.same_channel(&self.sender));
+            if sessions.is_empty() {
+                agents.remove(&self.node);
+            }
         }
     }
 }
@@ -134,13 +138,17 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_ends_leaves_a_newer_one_of_its_node_alone() {
+    fn of_two_sessions_of_a_node_the_one_that_stays_is_asked() {
         let all = Arc::new(Witnesses::default());
-        let (old, new) = (all.attend(node(1)), all.attend(node(1)));
-        drop(old);
-        assert_eq!(lock(&all.agents).len(), 1);
-        drop(new);
-        assert!(lock(&all.agents).is_empty());
+        for first_ends_first in [true, false] {
+            let (old, new) = (all.attend(node(1)), all.attend(node(1)));
+            let (ends, mut stays) = if first_ends_first { (old, new) } else { (new, old) };
+            drop(ends);
+            all.ask(&[node(9)]);
+            assert_eq!(stays.questions.try_recv().unwrap(), [node(9)]);
+            drop(stays);
+            assert!(lock(&all.agents).is_empty());
+        }
     }
 
     #[test]

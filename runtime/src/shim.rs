@@ -74,7 +74,7 @@ pub struct ShimConfig {
     #[serde(default)]
     pub boot: Option<Boot>,
     /// What the quorum said of the allocation when it was started: for an agent that has lost its own memory of it. The
-    /// shim has no use for it.
+    /// shim makes the files of the script from it, on the node that runs the script.
     #[serde(default)]
     pub share: Option<Box<DesiredShare>>,
     /// Which processors and GPUs of the node are its own, for the same.

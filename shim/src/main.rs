@@ -27,7 +27,8 @@ mod slurm;
 mod terminal;
 mod work;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
+use lattice_model::Entrypoint;
 use lattice_runtime::shim::{Living, PROTOCOL_MAJOR, ShimConfig, ShimDir};
 use lattice_runtime::{data_mounts, mounts};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -66,7 +67,12 @@ fn run() -> anyhow::Result<()> {
     let text = std::fs::read(dir.config()).with_context(|| format!("reading {}", dir.config().display()))?;
     let mut config: ShimConfig = serde_json::from_slice(&text).with_context(|| format!("reading {}", dir.config().display()))?;
     ensure!(config.protocol == PROTOCOL_MAJOR, "protocol {} was asked for, this shim speaks {PROTOCOL_MAJOR}", config.protocol);
-    // Kept for an agent that lost its memory; here it would only take room.
+    // The rest is kept for an agent that lost its memory; here it would only take room.
+    let script = config.share.as_deref().filter(|share| share.nodes.first().is_some_and(|(head, _)| head.as_str() == config.node));
+    let script = script.and_then(|share| match &share.spec.entrypoint {
+        Entrypoint::Script { text, .. } => Some(text.to_string()),
+        Entrypoint::Command { .. } => None,
+    });
     (config.share, config.assignment) = (None, None);
     if let Err(error) = Living::of_self().and_then(|me| me.write(&dir)) {
         say(&format!("who this is could not be written down: {error}"));
@@ -76,7 +82,12 @@ fn run() -> anyhow::Result<()> {
     nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
     let open_files = raise_open_files();
     let may_gain = config.work_may_gain_privileges;
-    let set_up = mount_all(&config).and_then(|()| privileges::drop_unneeded(config.owner.is_root(), may_gain));
+    let script_files = || match &script {
+        Some(text) => script::make_files(&dir, text, &config.owner).map_err(|refused| anyhow!(refused.why)),
+        None => Ok(()),
+    };
+    let set_up =
+        mount_all(&config).and_then(|()| script_files()).and_then(|()| privileges::drop_unneeded(config.owner.is_root(), may_gain));
     let failed = set_up.err().map(|error| format!("{error:#}"));
     if let Some(failed) = &failed {
         say(failed);

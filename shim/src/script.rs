@@ -35,10 +35,21 @@ fn interpreter(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Writes the script and opens it for reading.
+/// Makes the files of the script that this node is to run, so that a disk without room for them is seen while the work can still
+/// begin on another node.
+pub fn make_files(dir: &ShimDir, text: &str, owner: &Principal) -> Result<(), NotStarted> {
+    log_files::create_directory(dir, 0)?;
+    log_files::create(dir, 0, 0, owner)?;
+    write(dir, text, owner).map(drop)
+}
+
+/// Writes the script, unless it is there already, and opens it for reading.
 pub fn write(dir: &ShimDir, text: &str, owner: &Principal) -> Result<File, NotStarted> {
     let path = dir.script();
     let written = || -> io::Result<File> {
+        if std::fs::read(&path).is_ok_and(|present| present == text.as_bytes()) {
+            return File::open(&path);
+        }
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}

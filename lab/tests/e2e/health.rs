@@ -208,7 +208,7 @@ fn failed(w: &World) {
     let before = w.status(&job);
     assert_eq!(before["nodes"], serde_json::json!(["n2"]));
     w.ok(&["node", "fail", "n2", "--reason", "PSU 1"]);
-    assert!(stands(w, "n2").0 == "Down" && stands(w, "n2").1.contains("its hardware failed, says root: PSU 1"));
+    assert!(stands(w, "n2").0 == "Down" && stands(w, "n2").1.contains("its hardware failed, says root@n1: PSU 1"));
     assert_eq!(text(&w.status(&job), "state"), "Running", "nobody vouched that it does not run");
     let said = w.ok(&["node", "fail", "n2", "--reason", "PSU 1", "--off", "--yes"]);
     assert!(said.contains("lattice node repaired n2"), "{said}");

@@ -66,6 +66,7 @@ mod mpi4py;
 mod network;
 mod notifications;
 mod opens;
+mod operators;
 mod outage;
 mod partitions;
 mod pmix;
@@ -186,6 +187,7 @@ fn main() -> ExitCode {
         summaries::trials(),
         debugging::trials(),
         opens::trials(),
+        operators::trials(),
         monitoring::trials(),
         hangs::trials(),
         deploy::trials(),

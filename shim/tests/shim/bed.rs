@@ -1,6 +1,9 @@
 //! One real shim and a test that plays its agent. Whatever the test does, nothing is left behind.
 
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks, Placement, Principal, RankBinding, RankOutcome};
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, DesiredShare, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks,
+    Placement, Principal, RankBinding, RankOutcome, Resources,
+};
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_runtime::data_mounts::Mount;
 use lattice_runtime::identity;
@@ -52,6 +55,8 @@ pub struct Setting {
     pub deep: String,
     /// Whether it keeps a run lease.
     pub run_lease: bool,
+    /// The allocation is this script's.
+    pub script: Option<&'static str>,
 }
 
 /// The connection that a test holds as the agent.
@@ -66,6 +71,26 @@ pub fn nobody() -> Principal {
     }
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
     Principal { name: "me".into(), uid: uid.as_raw(), gid: gid.as_raw(), groups: vec![] }
+}
+
+fn share(allocation: AllocationId, text: &str) -> DesiredShare {
+    let entrypoint = Entrypoint::Script { text: text.into(), args: vec![] };
+    DesiredShare {
+        allocation,
+        epoch: Epoch(7),
+        owner: nobody(),
+        state: AllocationState::Staging,
+        resources: Resources { cores: 1, memory_bytes: 0, gpus: 0 },
+        nodes: vec![("n1".parse().unwrap(), "127.0.0.1:1".into())],
+        spec: AllocationSpec::new("a", entrypoint, Path::new("/")),
+        vni: None,
+        requeue_count: 0,
+        run_lease_ms: None,
+        restore: None,
+        preempt: None,
+        suspends: true,
+        telemetry: None,
+    }
 }
 
 impl Bed {
@@ -91,7 +116,7 @@ impl Bed {
             node: "n1".into(),
             open_files: None,
             boot: None,
-            share: None,
+            share: setting.script.map(|text| Box::new(share(allocation, text))),
             assignment: None,
             log_room: None,
             run_lease: setting.run_lease,

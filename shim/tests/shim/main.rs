@@ -63,6 +63,7 @@ fn main() {
         trial("newer_agent_replaces_the_older", tree, survival::newer_agent),
         trial("shim_killed_leaves_exits_and_a_scope_to_sweep", tree, survival::killed_shim),
         trial("shim_is_started_once_and_in_any_depth", tree, survival::deep_directory),
+        trial("script_runs_though_the_disk_became_full_before_it_was_asked_for", tree, survival::full_before_the_script),
         trial("full_disk_does_not_keep_work_from_ending", tree, survival::full_disk),
         trial("shim_is_small", tree, survival::small),
         trial("pmi_garbage_ends_that_launch_alone", tree, mpi::garbage),

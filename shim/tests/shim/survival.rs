@@ -231,6 +231,18 @@ pub fn full_disk() {
     bed.quit();
 }
 
+pub fn full_before_the_script() {
+    const SCRIPT: &str = "#!/bin/sh\nexit 5\n";
+    let mut bed = Bed::ready(Setting { deep: "small".into(), disk_kib: Some(512), script: Some(SCRIPT), ..Setting::default() });
+    let mut filler = std::fs::File::create(bed.dir.0.join("filler")).unwrap();
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    let env = vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
+    bed.agent.send(&ToShim::StartScript { text: SCRIPT.into(), args: vec![], env, working_dir: "/".into() });
+    let seen = bed.agent.until("ScriptEnded", |m| matches!(m, FromShim::ScriptEnded { .. }));
+    assert_eq!(seen.last(), Some(&FromShim::ScriptEnded { outcome: RankOutcome::Exited { code: 5 } }));
+    bed.quit();
+}
+
 pub fn small() {
     let mut bed = Bed::ready(Setting::default());
     let launch = bed.start_sh(1, 64, "read x <&3");
