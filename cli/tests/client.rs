@@ -70,6 +70,7 @@ impl Scene {
         v1::Allocation {
             id: id.to_owned(),
             name: "job".into(),
+            owner: "ada".into(),
             state: if self.exit_code == Some(0) { "Completed" } else { "Failed" }.into(),
             exit_code: self.exit_code,
             nodes_wanted: 1,
@@ -544,7 +545,7 @@ fn wide_shows_every_column_and_yaml_what_json_shows() {
         let (code, stdout, _) = run(dir, &["status", "-o", "wide"]);
         let want = "\
 ID        NAME  OWNER  STATE      NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER  TENANT  UENV  ON  REASON
-10000000  job   —      Completed  1      service   —        —     default   —       —     —   —
+10000000  job   ada    Completed  1      service   —        —     default   —       —     —   —
 ";
         assert!(code == Some(0) && stdout.starts_with(want), "{stdout}");
         let json: serde_json::Value = serde_json::from_str(&run(dir, &["status", "-o", "json"]).1).unwrap();

@@ -68,7 +68,7 @@ fn found(w: &World) {
     // The ends of terminals come behind.
     w.wait("both ends", || query(w, &["--alloc", &id, "--type", "attach-ended"]).len() == 2);
     let all = query(w, &["--alloc", &id[..8]]);
-    let of_root: Vec<Value> = all.iter().filter(|r| text(r, "actor") == "root").cloned().collect();
+    let of_root: Vec<Value> = all.iter().filter(|r| ["root", "root@n1"].contains(&text(r, "actor").as_str())).cloned().collect();
     let want = ["LogsRead", "AttachStarted", "AttachEnded", "LaunchStarted", "CancelRequested", "AllocationEnded"];
     let mut got = actions(&of_root);
     got.retain(|a| want.contains(&a.as_str()));
@@ -85,7 +85,7 @@ fn found(w: &World) {
     seen("AttachStarted", "root", &format!("at {node}: session "));
     seen("AttachEnded", "root", "its program ended with 0");
     seen("LaunchStarted", "root", "/bin/true");
-    seen("CancelRequested", "root", "while Running");
+    seen("CancelRequested", "root@n1", "while Running");
     // By every question that has it.
     let one = all.iter().find(|r| text(r, "action") == "AttachStarted" && text(r, "actor") == "root").unwrap();
     let since = text(&w.status(&id), "submitted_at");

@@ -6,6 +6,7 @@ use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::shim::{
     FRAME_BYTES_MAX, FromShim, LogStream, PROTOCOL_MAJOR, StartError, StopReason, ToShim, connect_shim, encode, start_shim,
 };
+use std::io::Write;
 use std::path::Path;
 
 pub fn killed_agent() {
