@@ -221,8 +221,8 @@ impl AuditFilter {
     /// Whether a record is wanted.
     pub fn matches(&self, record: &AuditRecord) -> bool {
         // An operator is recorded with the machine, `anna@n1`.
-        let acted = |user: &String| record.actor.strip_prefix(user.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'));
-        let of_user = |user: &String| acted(user) || record.owner.as_ref() == Some(user);
+        let person = record.actor.split_once('@').map(|(person, _)| person);
+        let of_user = |user: &String| record.actor == *user || person == Some(user) || record.owner.as_ref() == Some(user);
         self.user.as_ref().is_none_or(of_user)
             && self.allocation.as_ref().is_none_or(|p| record.allocation.is_some_and(|id| p.fits(id)))
             && self.node.as_ref().is_none_or(|n| record.node.as_ref() == Some(n))

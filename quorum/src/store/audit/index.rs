@@ -157,6 +157,9 @@ impl Postings {
             put(By::Node, key_of_name(node.as_str()));
         }
         put(By::User, key_of_name(&record.actor));
+        if let Some((person, _)) = record.actor.split_once('@') {
+            put(By::User, key_of_name(person));
+        }
         if let Some(owner) = record.owner.as_ref().filter(|owner| **owner != record.actor) {
             put(By::User, key_of_name(owner));
         }

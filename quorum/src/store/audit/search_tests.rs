@@ -33,7 +33,8 @@ fn records(count: u64) -> Vec<AuditRecord> {
         revision: Revision(seq),
         // The clock is set back once.
         at: Timestamp(if seq > 20_000 { seq - 5000 } else { seq }),
-        actor: format!("u{}", seq % 7),
+        // Some with the machine.
+        actor: format!("u{}{}", seq % 7, if seq.is_multiple_of(13) { "@n4" } else { "" }),
         action: AuditAction::ALL[usize::try_from(seq % 5).unwrap()],
         allocation: (!seq.is_multiple_of(3)).then(|| id(seq % 997)),
         owner: seq.is_multiple_of(2).then(|| format!("u{}", seq % 3)),
