@@ -79,6 +79,7 @@ mod quorum_list;
 mod readiness;
 pub mod recovery;
 mod relay;
+mod revocations;
 mod service;
 mod session;
 mod signalling;
@@ -126,6 +127,7 @@ use crate::places::Places;
 use crate::placing::{Placing, Rounds};
 use crate::recovery::Unusable;
 use crate::relay::Carried;
+use crate::revocations::Revocations;
 use crate::session::{Registration, SessionState};
 use crate::spool::Spools;
 use crate::traces::Traces;
@@ -242,6 +244,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
     let (mesh, incoming) = Mesh::listen(config.mesh_listen().parse()?, &credentials, stop.child_token())?;
     let troubles = Troubles::default();
     let fabric = Fabric::open(&config, troubles.clone())?;
+    let revocations = Revocations::open(&config.state_dir, credentials.revoked().clone(), troubles.clone(), &mut degraded);
     let keys = GossipKeys::open(&config.state_dir, key, troubles.clone(), &mut degraded);
     let peers = Peers::open(&config.state_dir);
     let membership = gossip(&config, &peers, keys.keyring(), journal.life(), stop.child_token()).await?;
@@ -396,7 +399,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         Arc::clone(&context),
         quorum.clone(),
         registration,
-        (keys, membership.clone(), wipes),
+        (keys, revocations, membership.clone(), wipes),
         (reports_view, node_view.clone()),
         (session_state, beats, heard),
         session_stop,

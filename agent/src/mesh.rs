@@ -25,8 +25,9 @@ pub mod usage;
 
 use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
-use lattice_quorum::identity::{Caller, Role};
+use lattice_quorum::identity::{Caller, Role, Shown};
 use lattice_quorum::refused::Cause;
+use lattice_quorum::revoked::Revoked;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,
@@ -85,9 +86,12 @@ pub struct Mesh {
     credentials: Credentials,
     /// What is dialled with from now on.
     dialling: watch::Receiver<ClientConfig>,
-    connections: Arc<Mutex<HashMap<(NodeId, String), Connection>>>,
+    connections: Arc<Connections>,
     counts: Arc<Counts>,
 }
+
+/// Those that were opened from here, by node and address.
+type Connections = Mutex<HashMap<(NodeId, String), Connection>>;
 
 /// What happened on the mesh, for metrics.
 #[derive(Debug, Default)]
@@ -135,9 +139,10 @@ impl Mesh {
             }
         });
         let (send, receive) = mpsc::channel(INCOMING);
-        let counts = Arc::new(Counts::default());
+        let (counts, connections) = (Arc::new(Counts::default()), Arc::<Connections>::default());
+        tokio::spawn(close_revoked(Arc::clone(&connections), credentials.clone(), stop.clone()));
         tokio::spawn(accept(endpoint.clone(), credentials.clone(), send, Arc::clone(&counts), stop));
-        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections: Arc::default(), counts }, receive))
+        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections, counts }, receive))
     }
 
     /// Opens a stream to `node`, whose mesh is at `address`, over the connection that there is or a new one.
@@ -175,8 +180,12 @@ impl Mesh {
             count(&self.credentials, socket, &e);
             unreachable(e.to_string())
         })?;
-        let peer = caller(&connection).filter(|peer| peer.name == node.as_str() && is_agent(peer));
-        if peer.is_none() {
+        let shown = shown(&connection);
+        if let Some(Err(revoked)) = shown.as_ref().map(|shown| self.credentials.revoked().check(shown)) {
+            refuse_revoked(&connection, &self.credentials, &revoked);
+            return Err(unreachable(revoked.to_string()));
+        }
+        if !shown.is_some_and(|shown| shown.caller.name == node.as_str() && is_agent(&shown.caller)) {
             connection.close(VarInt::from_u32(1), b"a certificate of the node that is wanted is needed");
             let error = unreachable("what answers there has another's certificate".to_owned());
             self.credentials.refused().count(Cause::Name, &error);
@@ -227,10 +236,33 @@ async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T
     tokio::time::timeout(limit, stream).await.map_err(full)
 }
 
-/// Who is at the other end, as the certificate says that TLS has verified.
-fn caller(connection: &Connection) -> Option<Caller> {
+/// The certificate that is at the other end, and that TLS has verified.
+fn shown(connection: &Connection) -> Option<Shown> {
     let certificates = connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
-    Caller::from_certificates(&certificates).ok()
+    Shown::from_certificates(&certificates).ok()
+}
+
+fn refuse_revoked(connection: &Connection, credentials: &Credentials, revoked: &Revoked) {
+    let why = revoked.to_string();
+    credentials.refused().count(Cause::Revoked, &format_args!("{}: {why}", connection.remote_address()));
+    connection.close(VarInt::from_u32(1), why.as_bytes());
+}
+
+/// Ends the connections from here whose other end's certificate comes to count no more.
+async fn close_revoked(connections: Arc<Connections>, credentials: Credentials, stop: CancellationToken) {
+    let mut changes = credentials.revoked().changes();
+    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+        let _seen = changes.borrow_and_update();
+        connections.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, connection| {
+            match shown(connection).map(|shown| credentials.revoked().check(&shown)) {
+                Some(Err(revoked)) => {
+                    refuse_revoked(connection, &credentials, &revoked);
+                    false
+                }
+                Some(Ok(())) | None => true,
+            }
+        });
+    }
 }
 
 /// Whether it is another agent: neither a member nor a person.
@@ -276,19 +308,22 @@ async fn serve(
             return;
         }
     };
-    let Some(peer) = caller(&connection).filter(is_agent) else {
+    let Some(shown) = shown(&connection).filter(|shown| is_agent(&shown.caller)) else {
         credentials.refused().count(Cause::Role, &format_args!("{remote}: a certificate with a node's name and role is needed"));
         connection.close(VarInt::from_u32(1), b"a certificate with a node's name and role is needed");
         return;
     };
+    let mut revoked = Box::pin(credentials.revoked().until_revoked(&shown));
     loop {
         let stream = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
+            revoked = &mut revoked => return refuse_revoked(&connection, &credentials, &revoked),
             stream = connection.accept_bi() => stream,
         };
         let Ok((reply, recv)) = stream else { return };
         counts.accepted.fetch_add(1, Ordering::Relaxed);
-        if send.send(Incoming { peer: peer.clone(), send: reply, recv }).await.is_err() {
+        if send.send(Incoming { peer: Caller::clone(&shown.caller), send: reply, recv }).await.is_err() {
             return;
         }
     }

@@ -11,6 +11,7 @@ use crate::gpus::Offer;
 use crate::membership::Membership;
 use crate::quorum_list::QuorumList;
 use crate::relay::{Relay, Through};
+use crate::revocations::Revocations;
 use crate::wipe::Wipes;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
@@ -98,7 +99,7 @@ pub async fn run(
     context: Shared,
     quorum: QuorumClient,
     registration: Registration,
-    (keys, membership, wipes): (GossipKeys, Membership, Wipes),
+    (keys, revocations, membership, wipes): (GossipKeys, Revocations, Membership, Wipes),
     (reports, view): (watch::Receiver<Arc<Vec<NodeReport>>>, watch::Receiver<Arc<NodeView>>),
     (state, acknowledged, heard): (watch::Sender<SessionState>, watch::Sender<Option<u64>>, watch::Sender<NodeHealth>),
     stop: CancellationToken,
@@ -110,6 +111,7 @@ pub async fn run(
         members,
         registration,
         keys,
+        revocations,
         relay: Relay::new(membership.clone()),
         membership,
         wipes,
@@ -163,6 +165,7 @@ struct Session {
     registration: Registration,
     /// What gossip is sealed with.
     keys: GossipKeys,
+    revocations: Revocations,
     membership: Membership,
     relay: Relay,
     /// What of its orders to wipe the node were carried out.
@@ -279,6 +282,7 @@ impl Session {
                         }
                     }
                     Ok(Down::Members(list)) => self.members.learn(&list),
+                    Ok(Down::Revoked { names }) => self.revocations.learn(names),
                     Ok(Down::Keyring { generation, ring }) => {
                         self.keys.take(generation, &ring, &self.membership).await;
                         // Not with the next heartbeat: a rotation waits for the last node to say this.
@@ -331,6 +335,7 @@ impl Session {
                 }
                 _ = heartbeat.tick() => {
                     self.keys.keep();
+                    self.revocations.keep();
                     let said = self.said();
                     if let Some(incarnation) = incarnation
                         && !beats.send(&up, incarnation, said, &mut self.beats).await

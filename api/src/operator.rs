@@ -26,12 +26,13 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 /// The metadata of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
 /// The methods that are an operator's. A client that has a credential signs its calls of these.
-pub const METHODS: [&str; 23] = [
+pub const METHODS: [&str; 24] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
     "AdminService/ExportAudit",
     "AdminService/QueryAudit",
+    "AdminService/RevokeCertificates",
     "AdminService/RotateGossipKeys",
     "AdminService/SetLimits",
     "AdminService/SetNetworkGrace",

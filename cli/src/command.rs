@@ -22,6 +22,7 @@ mod node;
 pub mod nodes;
 mod preempt;
 mod quorum;
+mod revocations;
 mod service;
 mod session;
 mod signal;
@@ -40,7 +41,7 @@ use crate::args::admin::{Admin, AdminCommand};
 use crate::args::gossip::GossipCommand;
 use crate::args::network::AdminNetworkCommand;
 use crate::args::node::NodeCommand;
-use crate::args::quorum::QuorumCommand;
+use crate::args::quorum::{Ca, CaCommand, QuorumCommand};
 use crate::args::top::Top;
 use crate::args::watching::Watch;
 use crate::failure::Failure;
@@ -100,7 +101,9 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             QuorumCommand::Remove(args) => members::remove(session, args).await.map(well),
             QuorumCommand::Replace(args) => members::replace(session, args).await.map(well),
             QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(well),
-            QuorumCommand::Ca(rest) => Err(handover::exec(QUORUM, "ca", &rest.args)),
+            QuorumCommand::Ca(Ca { what: CaCommand::Revoke(args) }) => revocations::revoke(session, args).await.map(well),
+            QuorumCommand::Ca(Ca { what: CaCommand::Revoked }) => revocations::list(session).await.map(well),
+            QuorumCommand::Ca(Ca { what: CaCommand::WithItsKey(args) }) => Err(handover::exec(QUORUM, "ca", &args)),
             QuorumCommand::Backup(rest) => Err(handover::exec(QUORUM, "backup", &rest.args)),
             QuorumCommand::Verify(rest) => Err(handover::exec(QUORUM, "verify", &rest.args)),
             QuorumCommand::Recover(rest) => Err(handover::exec(QUORUM, "recover", &rest.args)),

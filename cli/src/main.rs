@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
         Command::Quorum(quorum) => match quorum.0.what.of_a_member() {
-            Some((verb, rest)) => Err(handover::exec(QUORUM, verb, &rest.args)),
+            Some((verb, rest)) => Err(handover::exec(QUORUM, verb, rest)),
             None => talk_to_agent(cli),
         },
         _ => talk_to_agent(cli),

@@ -107,6 +107,8 @@ actions! {
     GossipKeySeals,
     /// All of them seal with it: the one before it is forgotten.
     GossipKeyRetired,
+    /// Certificates of a name count no more: those that were issued before.
+    CertificatesRevoked,
     VClusterSet,
     VClusterDeleted,
     SessionCreated,

@@ -37,6 +37,8 @@ use unfinished::{Place, Places, Unfinished};
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long its first record may take.
 const FIRST_RECORD_MAX: Duration = Duration::from_secs(2);
+/// How long a connection stands whose certificate was revoked before: each call there is told so.
+const REVOKED_MAX: Duration = Duration::from_secs(1);
 /// Pause where nothing can be accepted: out of descriptors, mostly.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Connections whose handshake is over and that the server has not taken yet.
@@ -133,15 +135,18 @@ async fn handshake(stream: TcpStream, remote: SocketAddr, place: &Place, credent
     let hello = hello?;
     place.said_hello();
     let stream = hello.into_stream(credentials.server()).await?;
-    let peer = Connected::by(stream.get_ref().1.peer_certificates().unwrap_or_default());
-    Ok(Accepted { stream, peer })
+    let peer = Connected::by(stream.get_ref().1.peer_certificates().unwrap_or_default(), credentials.revoked().clone());
+    let revoked = Box::pin(peer.clone().counts_no_more(REVOKED_MAX));
+    Ok(Accepted { stream, peer, revoked, is_over: false })
 }
 
-/// A connection and who is at its other end.
-#[derive(Debug)]
+/// A connection and who is at its other end. It ends when their certificate is revoked: with another one they connect anew.
 pub(crate) struct Accepted {
     stream: TlsStream<TcpStream>,
     peer: Connected,
+    revoked: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Whether that has come.
+    is_over: bool,
 }
 
 impl tonic::transport::server::Connected for Accepted {
@@ -154,6 +159,10 @@ impl tonic::transport::server::Connected for Accepted {
 
 impl AsyncRead for Accepted {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.is_over = self.is_over || self.revoked.as_mut().poll(cx).is_ready();
+        if self.is_over {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "its certificate is revoked")));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

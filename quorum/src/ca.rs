@@ -3,11 +3,12 @@
 //! The key lies where `init` wrote it (mode 0600). `issue` makes a first certificate with it; where a member has it
 //! (`ca_key`), members and agents get their next ones by themselves ([`Authority::renew`], [`crate::credentials`]).
 
-use crate::identity::{ANY_NAME, Caller, CallerError, QUORUM_NAME, Role, member_name};
+use crate::identity::{ANY_NAME, Caller, CallerError, QUORUM_NAME, Role, member_name, serial};
 use crate::tls::replace_file;
+use lattice_model::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, PublicKeyData, SanType, date_time_ymd,
+    KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
@@ -118,7 +119,7 @@ pub fn issue(dir: &Path, name: &str, role: Role, hosts: &[String], out: &Path, l
     }
     let key = KeyPair::generate()?;
     let subject = Subject { who: Caller { name: name.to_owned(), role }, names };
-    let certificate = authority.sign(subject, &key, lifetime)?;
+    let certificate = authority.sign(subject, &key, lifetime, issued_now())?;
     write(&files.key, &key.serialize_pem(), 0o600)?;
     write(&files.cert, &certificate, 0o644)?;
     Ok(files)
@@ -133,7 +134,7 @@ pub fn issue_operator(dir: &Path, name: &str, out: &Path, lifetime: Duration) ->
     }
     let key = KeyPair::generate()?;
     let subject = Subject { who: Caller { name: name.to_owned(), role: Role::Operator }, names: Vec::new() };
-    let certificate = Authority::of(dir)?.sign(subject, &key, lifetime)?;
+    let certificate = Authority::of(dir)?.sign(subject, &key, lifetime, issued_now())?;
     write(out, &format!("{certificate}{}", key.serialize_pem()), 0o600)
 }
 
@@ -143,7 +144,7 @@ pub fn reissue(dir: &Path, files: &Issued, lifetime: Duration) -> Result<(), CaE
     let present =
         CertificateDer::from_pem_file(&files.cert).map_err(|e| CaError::Present { why: format!("{}: {e}", files.cert.display()) })?;
     let key = KeyPair::generate()?;
-    let certificate = Authority::of(dir)?.sign(Subject::of(&present)?, &key, lifetime)?;
+    let certificate = Authority::of(dir)?.sign(Subject::of(&present)?, &key, lifetime, issued_now())?;
     for (path, text, mode) in [(&files.key, key.serialize_pem(), 0o600), (&files.cert, certificate, 0o644)] {
         let fail = |source| CaError::File { path: path.clone(), what: "cannot be replaced", source };
         replace_file(path, text.as_bytes(), mode).map_err(fail)?;
@@ -193,17 +194,18 @@ impl Authority {
     }
 
     /// The next certificate of whoever has `present`, which TLS has verified: the same name, role and hosts, for the key
-    /// with which `request` (PKCS#10, DER) is signed. All else in the request is not looked at.
-    pub fn renew(&self, request: &[u8], present: &CertificateDer<'_>, lifetime: Duration) -> Result<String, CaError> {
+    /// with which `request` (PKCS#10, DER) is signed, issued at a time that revocations go by. All else in the request is not looked at.
+    pub fn renew(&self, request: &[u8], present: &CertificateDer<'_>, lifetime: Duration, issued: Timestamp) -> Result<String, CaError> {
         let request = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(request))?;
-        self.sign(Subject::of(present)?, &request.public_key, lifetime)
+        self.sign(Subject::of(present)?, &request.public_key, lifetime, issued)
     }
 
     /// A certificate, PEM. It ends with the authority's at the latest.
-    fn sign(&self, subject: Subject, key: &impl PublicKeyData, lifetime: Duration) -> Result<String, CaError> {
+    fn sign(&self, subject: Subject, key: &impl PublicKeyData, lifetime: Duration, issued: Timestamp) -> Result<String, CaError> {
         let left = u64::try_from(self.until - now().as_secs().cast_signed()).map_err(|_| CaError::Over)?;
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::ExplicitNoCa;
+        params.serial_number = Some(SerialNumber::from(serial(issued)));
         valid_for(&mut params, lifetime.min(Duration::from_secs(left)));
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, subject.who.name);
@@ -259,6 +261,10 @@ fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
+fn issued_now() -> Timestamp {
+    Timestamp(u64::try_from(now().as_millis()).unwrap_or(u64::MAX))
+}
+
 /// Until `lifetime` from now; from a day ago, since clocks differ, or a tenth of the lifetime where that is less.
 fn valid_for(params: &mut CertificateParams, lifetime: Duration) {
     let epoch = date_time_ymd(1970, 1, 1);
@@ -310,6 +316,7 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), CaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::Shown;
 
     #[test]
     fn certificates_carry_name_and_role_and_nothing_is_overwritten() {
@@ -347,10 +354,13 @@ mod tests {
         asked.distinguished_name.push(DnType::CommonName, "member-1");
         asked.distinguished_name.push(DnType::OrganizationalUnitName, "quorum");
         let request = asked.serialize_request(&key).unwrap();
-        let pem = authority.renew(request.der(), &present, LIFETIME_MIN).unwrap();
+        let pem = authority.renew(request.der(), &present, LIFETIME_MIN, Timestamp(7)).unwrap();
         let renewed = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
         assert_eq!(Caller::from_certificates(std::slice::from_ref(&renewed)), Caller::from_certificates(std::slice::from_ref(&present)));
         assert_eq!(Subject::of(&renewed).unwrap().names, Subject::of(&present).unwrap().names);
+        let issue_time = |of: &CertificateDer<'_>| Shown::from_certificates(std::slice::from_ref(of)).unwrap().issued;
+        assert_eq!(issue_time(&renewed), Timestamp(7), "the quorum's time");
+        assert!(issued_now().0 - issue_time(&present).0 < 60_000, "this machine's");
         let (_, read) = X509Certificate::from_der(&renewed).unwrap();
         assert_eq!(read.tbs_certificate.subject_pki.raw, key.subject_public_key_info());
         let seconds = read.validity().not_after.timestamp() - read.validity().not_before.timestamp();
@@ -358,8 +368,8 @@ mod tests {
         // A request that its key did not sign.
         let mut forged = request.der().to_vec();
         *forged.last_mut().unwrap() ^= 1;
-        assert!(matches!(authority.renew(&forged, &present, DAY), Err(CaError::Make(_))));
-        assert!(authority.renew(b"no request", &present, DAY).is_err());
+        assert!(matches!(authority.renew(&forged, &present, DAY, Timestamp(7)), Err(CaError::Make(_))));
+        assert!(authority.renew(b"no request", &present, DAY, Timestamp(7)).is_err());
 
         // Another authority's key is of no use with this one's certificate, and one that others can read of none at all.
         let other = dir.join("other");

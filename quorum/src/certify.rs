@@ -2,11 +2,12 @@
 
 use crate::ca::REQUEST_BYTES_MAX;
 use crate::credentials::AskAuthority;
-use crate::identity::{Caller, Role};
+use crate::identity::{Caller, Role, Shown};
 use crate::member::shared::Core;
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
+use crate::service::by_leader;
 use crate::wire::{Answer, Refusal, Request};
 use futures::FutureExt;
 use lattice_model::Timestamp;
@@ -41,7 +42,12 @@ impl CertificateEnds {
 }
 
 /// The caller's next certificate. `present`: the one that it has, as TLS has verified it.
-pub(crate) fn renew(core: &Core, caller: &Caller, present: Option<&CertificateDer<'_>>, request: &[u8]) -> Result<Answer, Refusal> {
+pub(crate) async fn renew(
+    core: &Arc<Core>,
+    caller: &Caller,
+    present: Option<&CertificateDer<'_>>,
+    request: &[u8],
+) -> Result<Answer, Refusal> {
     let gone = caller.role == Role::Quorum && !caller.member().is_some_and(|id| core.roster().members.contains_key(&id));
     if gone {
         let why = format!("{} is no member of this cluster", caller.name);
@@ -53,19 +59,39 @@ pub(crate) fn renew(core: &Core, caller: &Caller, present: Option<&CertificateDe
         return Err(Refusal::TooLarge { what, bytes: request.len() as u64, most: REQUEST_BYTES_MAX as u64 });
     }
     let present = present.ok_or_else(|| Refusal::Malformed { why: "the connection carries no client certificate".to_owned() })?;
-    let pem = sign(core, request, present)?;
+    let pem = sign(core, request, present).await?;
     tracing::info!(name = caller.name, role = %caller.role, "a certificate is renewed");
     Ok(Answer::Certificate { pem })
 }
 
-fn sign(core: &Core, request: &[u8], present: &CertificateDer<'_>) -> Result<String, Refusal> {
+/// When a certificate is issued that follows `present`, which no revocation refuses that the leader knows: this member may lie behind.
+/// Members are renewed without a leader as well, for there is none where all of their certificates are over.
+async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>) -> Result<Timestamp, Refusal> {
+    let shown = Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+    let issued = if shown.caller.role == Role::Quorum {
+        core.agreed.ledger().issue_time()
+    } else {
+        match by_leader(core, Request::ListRevocations).await? {
+            Answer::Revocations { revoked, issue_time } => {
+                core.credentials.revoked().learn(revoked.into_iter().map(|(name, revocation)| (name, revocation.before)));
+                issue_time
+            }
+            other => return Err(Refusal::Unavailable { why: format!("the leader answered something else: {other:?}") }),
+        }
+    };
+    core.credentials.revoked().check(&shown).map_err(|revoked| Refusal::Malformed { why: revoked.to_string() })?;
+    Ok(issued)
+}
+
+async fn sign(core: &Arc<Core>, request: &[u8], present: &CertificateDer<'_>) -> Result<String, Refusal> {
     let Some(authority) = &core.authority else {
         // Another member may have it.
         let why = format!("member {} has no ca_key to sign certificates with", core.config.id);
         return Err(Refusal::Unavailable { why });
     };
+    let issued = issue_time(core, present).await?;
     let lifetime = Duration::from_secs(core.config.certificate_seconds);
-    authority.renew(request, present, lifetime).map_err(|error| Refusal::Malformed { why: with_causes(&error) })
+    authority.renew(request, present, lifetime, issued).map_err(|error| Refusal::Malformed { why: with_causes(&error) })
 }
 
 /// How a member gets its own: signed here, or by the first member that can.
@@ -77,7 +103,7 @@ pub(crate) fn own(core: &Arc<Core>) -> AskAuthority {
 async fn ask(core: Arc<Core>, request: Vec<u8>) -> Result<String, String> {
     if core.authority.is_some() {
         let present = Arc::clone(&core.credentials.material().borrow());
-        return sign(&core, &request, present.leaf()).map_err(|refusal| refusal.to_string());
+        return sign(&core, &request, present.leaf()).await.map_err(|refusal| refusal.to_string());
     }
     let body = pack(&Request::RenewCertificate { request }).map_err(|e| with_causes(&e))?;
     let mut why = format!("member {} has no ca_key, and there is no other member", core.config.id);

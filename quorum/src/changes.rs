@@ -3,7 +3,7 @@
 //! ```text
 //!   machine ──ChangeSet──▶ history (bounded) ◀── watches read on from their place; one that it has left behind is cut off
 //!           ──node──▶ that node's session wakes and reads its desired list anew (latest value, never a queue);
-//!                     every session wakes for other gossip keys
+//!                     every session wakes for other gossip keys and for revocations
 //! ```
 
 use crate::history::{ChangeSet, Compacted, History};
@@ -21,13 +21,15 @@ pub struct Changes {
     /// Wakes those who watch.
     newer: watch::Sender<()>,
     sessions: Mutex<HashMap<NodeId, Vec<Weak<Notify>>>>,
+    revocations: watch::Sender<()>,
 }
 
 impl Changes {
     /// From this state on.
     pub fn since(ledger: &Ledger) -> Self {
         let history = Mutex::new(History::new(ledger.place()));
-        Self { history, newer: watch::Sender::new(()), sessions: Mutex::new(HashMap::new()) }
+        let sessions = Mutex::new(HashMap::new());
+        Self { history, newer: watch::Sender::new(()), sessions, revocations: watch::Sender::new(()) }
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -49,7 +51,12 @@ impl Changes {
         self.newer.subscribe()
     }
 
-    /// Wakes at each change of what `node` is to do, and of the gossip keys, until it is dropped. A node may have two sessions for a
+    /// Wakes when a name was revoked.
+    pub fn revocations(&self) -> watch::Receiver<()> {
+        self.revocations.subscribe()
+    }
+
+    /// Wakes at each change of what `node` is to do, of the gossip keys and of the revocations, until it is dropped. A node may have two sessions for a
     /// moment, one of them carried by a peer: each is woken, for either may be the one that stays.
     pub fn session(&self, node: NodeId) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
@@ -77,11 +84,14 @@ impl Changes {
 
     /// Tells what an entry changed. Called while the ledger cannot be read, so that nobody sees one without the other.
     pub fn tell(&self, ledger: &Ledger, changed: Changed) {
-        if changed.keyring {
+        if changed.keyring || changed.revocations {
             self.wake_sessions();
         } else if !changed.desired.is_empty() {
             let sessions = self.sessions();
             wake(changed.desired.iter().filter_map(|node| sessions.get(node)));
+        }
+        if changed.revocations {
+            self.revocations.send_replace(());
         }
         let set = ChangeSet::of(ledger, changed);
         if !set.is_empty() {
@@ -94,6 +104,7 @@ impl Changes {
     pub fn tell_everything(&self, ledger: &Ledger) {
         self.history().restart(ledger.place());
         self.wake_sessions();
+        self.revocations.send_replace(());
         self.newer.send_replace(());
     }
 

@@ -11,9 +11,10 @@
 //! The kept file counts as long as the configured certificate is the one that it was renewed from, and itself holds:
 //! another configured certificate is an operator's word.
 
-use crate::identity::{Caller, CallerError, QUORUM_NAME, member_name};
+use crate::identity::{Caller, CallerError, QUORUM_NAME, Shown, member_name};
 use crate::pack::with_causes;
 use crate::refused::{Cause, Refused};
+use crate::revoked::RevocationList;
 use crate::tls::{ClientTls, TlsError, TlsFiles, replace_file};
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
@@ -249,6 +250,7 @@ struct Inner {
     instead_of: Mutex<String>,
     trouble: Mutex<Option<String>>,
     refused: Refused,
+    revoked: RevocationList,
 }
 
 impl Credentials {
@@ -270,7 +272,8 @@ impl Credentials {
     fn of(material: Material, places: Option<Places>, instead_of: String) -> Self {
         let material = watch::Sender::new(Arc::new(material));
         let instead_of = Mutex::new(instead_of);
-        Self(Arc::new(Inner { material, places, instead_of, trouble: Mutex::default(), refused: Refused::default() }))
+        let (trouble, refused, revoked) = (Mutex::default(), Refused::default(), RevocationList::default());
+        Self(Arc::new(Inner { material, places, instead_of, trouble, refused, revoked }))
     }
 
     /// What is in force now; hears of each change.
@@ -281,6 +284,11 @@ impl Credentials {
     /// Connections that were refused for their certificates' sake, by this process at either end.
     pub fn refused(&self) -> &Refused {
         &self.0.refused
+    }
+
+    /// Which certificates of others count no more.
+    pub fn revoked(&self) -> &RevocationList {
+        &self.0.revoked
     }
 
     /// Why the certificate in force cannot be followed by another, where that is so.
@@ -468,13 +476,20 @@ impl Credentials {
                 self.0.refused.count(cause, &format_args!("{address}: {error}"));
             }
         })?;
-        let peer = Caller::from_certificates(stream.get_ref().1.peer_certificates().unwrap_or_default());
-        let fits = peer.as_ref().ok().and_then(Caller::member).is_some_and(|id| match wanted {
+        let peer = Shown::from_certificates(stream.get_ref().1.peer_certificates().unwrap_or_default());
+        if let Ok(peer) = &peer
+            && let Err(revoked) = self.0.revoked.check(peer)
+        {
+            self.0.refused.count(Cause::Revoked, &format_args!("{address}: {revoked}"));
+            return Err(io::Error::other(revoked));
+        }
+        let fits = peer.as_ref().ok().and_then(|peer| peer.caller.member()).is_some_and(|id| match wanted {
             Wanted::Member(wanted) => wanted == id,
             Wanted::AnyMember => true,
         });
         if !fits {
-            let who = peer.map_or_else(|error| error.to_string(), |peer| format!("it is {} (role {})", peer.name, peer.role));
+            let who = |peer: Shown| format!("it is {} (role {})", peer.caller.name, peer.caller.role);
+            let who = peer.map_or_else(|error| error.to_string(), who);
             let why = format!("what answers at {address} is not the member that is wanted: {who}");
             self.0.refused.count(Cause::Name, &why);
             return Err(io::Error::other(why));
@@ -514,7 +529,7 @@ fn alert_in_words(error: &io::Error) -> String {
     match alert {
         Cause::Expired => "it has ended (or the clocks differ): `lattice doctor` shows until when it holds".to_owned(),
         Cause::Authority => "it is of another authority".to_owned(),
-        Cause::Name | Cause::Role | Cause::Handshake | Cause::Generation | Cause::Replayed => error.to_string(),
+        Cause::Name | Cause::Role | Cause::Revoked | Cause::Handshake | Cause::Generation | Cause::Replayed => error.to_string(),
     }
 }
 

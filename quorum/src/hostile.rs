@@ -186,6 +186,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },
         // Last: the claim was made while the node was of the default's.
         Action::SetVCluster { change: vcluster(), by: "u".into() },
+        Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
@@ -252,6 +253,7 @@ fn decoders() -> Vec<Decoder> {
                     deadline: Some(When::AfterMs(9)),
                 },
                 Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() },
+                Request::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
                 Request::SetVCluster { change: vcluster(), by: "u".into() },
                 create,
                 lookup,
@@ -307,6 +309,7 @@ fn decoders() -> Vec<Decoder> {
                 Down::Desired(lattice_model::DesiredList::default()),
                 Down::Keyring { generation: Generation(1), ring: ledger.keyring().clone() },
                 Down::Hear { nodes: vec!["n2".parse().unwrap()] },
+                Down::Revoked { names: vec![("n2".to_owned(), Timestamp(9))] },
             ],
         ),
         decoder(

@@ -1,11 +1,15 @@
 //! Who is at the other end of a connection: the name (CN) and role (OU) in its certificate, and the names that
 //! certificates of each role are known by.
 
+use crate::refused::Cause;
+use crate::revoked::{RevocationList, Revoked};
+use lattice_model::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -82,6 +86,18 @@ pub enum CallerError {
     Lacks(&'static str),
     #[error("the client certificate's role: {0}")]
     Role(#[from] RoleError),
+    #[error(transparent)]
+    Revoked(#[from] Revoked),
+}
+
+impl CallerError {
+    /// As what it is counted.
+    pub(crate) fn cause(&self) -> Cause {
+        match self {
+            Self::Revoked(_) => Cause::Revoked,
+            Self::NoCertificate | Self::Unreadable | Self::Lacks(_) | Self::Role(_) => Cause::Name,
+        }
+    }
 }
 
 impl Caller {
@@ -102,31 +118,78 @@ impl Caller {
         Ok(Self { name: name.to_owned(), role })
     }
 
-    /// Who sent this gRPC request.
-    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Arc<Self>, tonic::Status> {
-        let peer = request.extensions().get::<Connected>();
-        let caller = peer.map_or(Err(CallerError::NoCertificate), |peer| peer.caller.clone());
-        caller.map_err(|error| tonic::Status::unauthenticated(error.to_string()))
+    /// Who sent this gRPC request, with a certificate that counts.
+    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Arc<Self>, CallerError> {
+        let peer = request.extensions().get::<Connected>().ok_or(CallerError::NoCertificate)?;
+        let shown = peer.shown.as_ref().map_err(Clone::clone)?;
+        peer.revoked.check(shown)?;
+        Ok(Arc::clone(&shown.caller))
+    }
+}
+
+/// The built-in authority's serial numbers: these bytes, when the certificate was issued (milliseconds since 1970, 8 bytes, the most
+/// significant first), and 8 bytes by chance.
+const SERIAL_MARK: [u8; 2] = *b"Lt";
+const SERIAL_BYTES: usize = 18;
+
+/// A serial number for a certificate that is issued at this time.
+pub(crate) fn serial(issued: Timestamp) -> Vec<u8> {
+    let chance = rand::random::<[u8; 8]>();
+    [&SERIAL_MARK[..], &issued.0.to_be_bytes(), &chance].concat()
+}
+
+/// A certificate as far as it matters whether it is revoked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Whom it names.
+    pub caller: Arc<Caller>,
+    /// When it was issued: what its serial number says, or the beginning of its validity where another authority made it.
+    pub issued: Timestamp,
+}
+
+impl Shown {
+    /// Reads it from the end certificate of a chain that TLS has verified.
+    ///
+    /// # Errors
+    /// [`CallerError`], where it names nobody.
+    pub fn from_certificates(chain: &[CertificateDer<'_>]) -> Result<Self, CallerError> {
+        let caller = Arc::new(Caller::from_certificates(chain)?);
+        let der = chain.first().ok_or(CallerError::NoCertificate)?;
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|_| CallerError::Unreadable)?;
+        let of_us = Some(certificate.raw_serial()).filter(|serial| serial.len() == SERIAL_BYTES);
+        let of_serial = of_us.and_then(|serial| serial.strip_prefix(&SERIAL_MARK)?.first_chunk()).map(|ms| u64::from_be_bytes(*ms));
+        let begins = || u64::try_from(certificate.validity().not_before.timestamp()).unwrap_or_default().saturating_mul(1000);
+        Ok(Self { caller, issued: Timestamp(of_serial.unwrap_or_else(begins)) })
     }
 }
 
 /// Who is at the other end of a connection: read once, when TLS has verified it.
 #[derive(Clone, Debug)]
 pub(crate) struct Connected {
-    caller: Result<Arc<Caller>, CallerError>,
+    shown: Result<Shown, CallerError>,
     /// Its certificate.
     pub certificate: Option<Arc<CertificateDer<'static>>>,
+    revoked: RevocationList,
 }
 
 impl Connected {
     /// What its certificate entitles to; `None` where it names nobody.
     pub fn role(&self) -> Option<Role> {
-        self.caller.as_ref().ok().map(|caller| caller.role)
+        self.shown.as_ref().ok().map(|shown| shown.caller.role)
+    }
+
+    /// Returns when its certificate is revoked. Where it is already, after `patience`: it is told why it is refused.
+    pub async fn counts_no_more(self, patience: Duration) {
+        let Ok(shown) = &self.shown else { return std::future::pending().await };
+        match self.revoked.check(shown) {
+            Ok(()) => drop(self.revoked.until_revoked(shown).await),
+            Err(_) => tokio::time::sleep(patience).await,
+        }
     }
 
     /// What the verified chain of a connection says.
-    pub fn by(chain: &[CertificateDer<'_>]) -> Self {
+    pub fn by(chain: &[CertificateDer<'_>], revoked: RevocationList) -> Self {
         let certificate = chain.first().map(|der| Arc::new(der.clone().into_owned()));
-        Self { caller: Caller::from_certificates(chain).map(Arc::new), certificate }
+        Self { shown: Shown::from_certificates(chain), certificate, revoked }
     }
 }

@@ -18,6 +18,7 @@
 //! *wipes* (a node that is to be wiped is claimed by nobody before that is confirmed), how far *notifications* are (a new leader goes on behind
 //! the last), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
 //! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
+//! *revocations* (a stolen certificate counts nowhere, also not under another leader), the
 //! *level* (no member meets a command that it does not know), the *generation* and what a *recovery* waits for (no work is placed that a
 //! node may run already), the *audit head* (one history) and who signs it. Free capacity, heartbeats and progress are not here.
 //!
@@ -45,6 +46,7 @@ mod preemptions;
 mod recovery;
 mod reports;
 mod requeues;
+mod revocations;
 mod scripts;
 mod services;
 mod sessions;
@@ -78,6 +80,8 @@ mod preemption_scenarios;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod revocation_scenarios;
+#[cfg(test)]
 pub(crate) mod scenarios;
 #[cfg(test)]
 mod session_scenarios;
@@ -109,6 +113,7 @@ pub use level::{
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
+pub use revocations::{REVOCATIONS_MAX, Revocation};
 pub use tenants::{QuotaChange, TenantChange};
 pub use user_limits::{UserLimit, UserLimits, UserLimitsChange};
 pub use vclusters::VClusterChange;
@@ -212,6 +217,8 @@ pub struct Ledger {
     rates: user_limits::SubmissionRates,
     #[serde(skip)]
     user_usage: user_limits::UserUsage,
+    #[serde(default, skip_serializing_if = "revocations::Revocations::is_empty")]
+    revocations: revocations::Revocations,
 }
 
 fn level_first() -> u32 {
@@ -264,6 +271,8 @@ pub struct Changed {
     pub leases: BTreeSet<String>,
     /// Whether the gossip keys changed.
     pub keyring: bool,
+    /// Whether a name was revoked.
+    pub revocations: bool,
     /// vClusters that changed, or were deleted.
     pub vclusters: BTreeSet<String>,
     /// Network domains that were given a number, or whose number is free again.
@@ -281,6 +290,7 @@ impl Changed {
         self.tenants.extend(other.tenants);
         self.leases.extend(other.leases);
         self.keyring |= other.keyring;
+        self.revocations |= other.revocations;
         self.vclusters.extend(other.vclusters);
         self.domains.extend(other.domains);
         self.vni_pool |= other.vni_pool;
@@ -355,6 +365,7 @@ impl Default for Ledger {
             waiting: BTreeSet::new(),
             rates: user_limits::SubmissionRates::default(),
             user_usage: user_limits::UserUsage::default(),
+            revocations: revocations::Revocations::default(),
         }
     }
 }
@@ -425,6 +436,7 @@ impl Ledger {
             Action::SetTenant { change, by } => self.set_tenant(step, change, by),
             Action::DeleteTenant { name, by } => self.delete_tenant(step, name, by),
             Action::AddKey { secret, by } => self.add_key(step, secret, by),
+            Action::Revoke { name, by, reason } => self.revoke(step, name, by, reason),
             Action::SealWithKey { id } => self.seal_with_key(step, *id),
             Action::RetireKey { id } => self.retire_key(step, *id),
             Action::SetVCluster { change, by } => self.set_vcluster(step, change, by),

@@ -52,6 +52,7 @@ pub mod pack;
 pub mod permission;
 pub mod raft;
 pub mod refused;
+pub mod revoked;
 pub mod roster;
 pub mod rotation;
 pub mod shortages;

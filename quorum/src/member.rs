@@ -41,7 +41,7 @@ use crate::store::machine::{Agreed, Machine};
 use crate::store::room::Room;
 use crate::timekeeper::Timekeeper;
 use crate::tls::TlsError;
-use crate::{backup, membership, metrics, service, turns};
+use crate::{backup, membership, metrics, revoked, service, turns};
 use duties::duties;
 use lattice_model::MemberId;
 use openraft::SnapshotPolicy;
@@ -274,10 +274,20 @@ impl Member {
         let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
         let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
         let turns = tokio::spawn(turns::take(Arc::clone(&core)));
+        let mut revocations = core.agreed.changes.revocations();
+        revoked::learn(&core);
+        let revoking = tokio::spawn({
+            let core = Arc::clone(&core);
+            async move {
+                while let Some(Ok(())) = core.stop.run_until_cancelled(revocations.changed()).await {
+                    revoked::learn(&core);
+                }
+            }
+        });
         let (service, raft) = core.config.listens();
         let (servers, failures) = service::serve(&core, listeners);
         tracing::info!(member = core.config.id, cluster = core.config.cluster, service, raft, "serving");
-        let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, copies, turns];
+        let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, revoking, copies, turns];
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
         tasks.extend(metrics::begin(&core).await);
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));

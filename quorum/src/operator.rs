@@ -6,8 +6,9 @@
 //!
 //! An agent that was broken into can use a token again for the same method, for as long as clocks may differ; it cannot make one.
 
-use crate::credentials::Material;
-use crate::identity::{Caller, CallerError, Role};
+use crate::credentials::Credentials;
+use crate::identity::{CallerError, Role, Shown};
+use crate::revoked::Revoked;
 use crate::tls::TlsError;
 use lattice_model::operator_token::{CLOCK_SKEW_MAX, signed_bytes};
 use lattice_model::{OperatorToken, Timestamp};
@@ -35,23 +36,27 @@ pub enum TokenError {
     Role(Role),
     #[error("the certificate in it does not hold")]
     Certificate(#[from] TlsError),
+    #[error(transparent)]
+    Revoked(#[from] Revoked),
     #[error("its signature is not of the certificate's key")]
     Signature,
     #[error("it was signed {} s {} this machine's time; {} s are borne: compare the clocks", .by.as_secs(), if *.ahead { "ahead of" } else { "behind" }, CLOCK_SKEW_MAX.as_secs())]
     Clock { by: Duration, ahead: bool },
 }
 
-/// Verifies a token against the authority that `trusted` believes.
+/// Verifies a token against what `trusted` believes.
 ///
 /// # Errors
 /// See [`TokenError`].
-pub fn verify(token: &OperatorToken, trusted: &Material, now: Timestamp) -> Result<Operator, TokenError> {
+pub fn verify(token: &OperatorToken, trusted: &Credentials, now: Timestamp) -> Result<Operator, TokenError> {
     let certificate = CertificateDer::from(token.certificate.as_slice());
-    let who = Caller::from_certificates(std::slice::from_ref(&certificate))?;
+    let shown = Shown::from_certificates(std::slice::from_ref(&certificate))?;
+    let who = &shown.caller;
     if who.role != Role::Operator {
         return Err(TokenError::Role(who.role));
     }
-    trusted.verify(&certificate, &[])?;
+    trusted.material().borrow().verify(&certificate, &[])?;
+    trusted.revoked().check(&shown)?;
     let (_, read) = X509Certificate::from_der(&certificate).map_err(|_| CallerError::Unreadable)?;
     let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &read.public_key().subject_public_key.data);
     key.verify(&signed_bytes(&token.method, token.signed_at), &token.signature).map_err(|_| TokenError::Signature)?;
@@ -59,7 +64,7 @@ pub fn verify(token: &OperatorToken, trusted: &Material, now: Timestamp) -> Resu
     if by > CLOCK_SKEW_MAX {
         return Err(TokenError::Clock { by, ahead: token.signed_at > now });
     }
-    Ok(Operator { name: who.name, method: token.method.clone() })
+    Ok(Operator { name: who.name.clone(), method: token.method.clone() })
 }
 
 #[cfg(test)]
@@ -86,11 +91,15 @@ mod tests {
         }
     }
 
-    fn authority(dir: &Path) -> Material {
+    fn authority(dir: &Path) -> Credentials {
         ca::init(dir).unwrap();
-        let issued = ca::issue(dir, "n1", Role::Api, &[], dir, ca::LIFETIME).unwrap();
-        let files = TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key };
-        Material::new(files.read().unwrap()).unwrap()
+        ca::issue(dir, "n1", Role::Api, &[], dir, ca::LIFETIME).unwrap();
+        authority_again(dir)
+    }
+
+    fn authority_again(dir: &Path) -> Credentials {
+        let files = TlsFiles { ca: dir.join("ca.crt"), cert: dir.join("n1.crt"), key: dir.join("n1.key") };
+        Credentials::new(files.read().unwrap()).unwrap()
     }
 
     fn operator(dir: &Path, name: &str, lifetime: Duration) -> Credential {
@@ -113,6 +122,17 @@ mod tests {
         for (then, holds) in [(now.0 + skew, true), (now.0 - skew, true), (now.0 + skew + 1, false), (now.0 - skew - 1, false)] {
             assert_eq!(verify(&token, &trusted, Timestamp(then)).is_ok(), holds, "{then}");
         }
+
+        // A revocation of hers takes it back, though it was signed before, and not what she is issued afterwards.
+        let revoking = authority_again(&ours);
+        let issued = Shown::from_certificates(&[CertificateDer::from(token.certificate.as_slice())]).unwrap().issued;
+        revoking.revoked().learn([("anna".to_owned(), issued)]);
+        assert!(verify(&token, &revoking, now).is_ok());
+        revoking.revoked().learn([("anna".to_owned(), Timestamp(issued.0 + 1))]);
+        assert!(matches!(verify(&token, &revoking, now), Err(TokenError::Revoked(_))));
+        std::fs::remove_file(ours.join("anna.pem")).unwrap();
+        let again = operator(&ours, "anna", ca::OPERATOR_LIFETIME).sign("NodeService/SetHold", now).unwrap();
+        assert_eq!(verify(&again, &revoking, now).unwrap(), proven);
 
         // For another method, another time, or with another key's signature it proves nothing.
         for forged in [

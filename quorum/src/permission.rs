@@ -170,6 +170,8 @@ table! {
         SetLimits: No Yes No Operator(&["AdminService/SetLimits"]);
         RotateKeys: No Yes No Operator(&["AdminService/RotateGossipKeys"]);
         ListKeys: No Yes No Itself;
+        Revoke: No Yes No Operator(&["AdminService/RevokeCertificates"]);
+        ListRevocations: No Yes No Itself;
         Backup: Yes No No Itself;
         SetVCluster: No Yes No Operator(&["VClusterService/Create", "VClusterService/SetConfig"]);
         DeleteVCluster: No Yes No Operator(&["VClusterService/Delete"]);
@@ -271,6 +273,7 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
         | Request::SetDomainGrace { by, .. }
         | Request::SetLimits { by, .. }
         | Request::RotateKeys { by, .. }
+        | Request::Revoke { by, .. }
         | Request::SetVCluster { by, .. }
         | Request::DeleteVCluster { by, .. }
         | Request::BootNode { by, .. }
@@ -327,6 +330,7 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
         | Request::LookupService { .. }
         | Request::GetLimits
         | Request::ListKeys
+        | Request::ListRevocations
         | Request::Backup
         | Request::ListVClusters
         | Request::ListSessions => {}
@@ -362,6 +366,7 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::SetDomainGrace { by, .. }
         | Request::SetLimits { by, .. }
         | Request::RotateKeys { by, .. }
+        | Request::Revoke { by, .. }
         | Request::SetVCluster { by, .. }
         | Request::DeleteVCluster { by, .. }
         | Request::BootNode { by, .. }
@@ -389,6 +394,7 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::LookupService { .. }
         | Request::GetLimits
         | Request::ListKeys
+        | Request::ListRevocations
         | Request::Backup
         | Request::ListVClusters
         | Request::ListSessions => None,

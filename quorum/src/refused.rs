@@ -12,6 +12,8 @@ pub enum Cause {
     Name,
     /// The certificate's role does not entitle to the call.
     Role,
+    /// The certificate was revoked.
+    Revoked,
     /// The certificate's time is over.
     Expired,
     /// The certificate is of another authority.
@@ -53,6 +55,7 @@ impl Cause {
 pub struct Refused {
     name: AtomicU64,
     role: AtomicU64,
+    revoked: AtomicU64,
     expired: AtomicU64,
     authority: AtomicU64,
     handshake: AtomicU64,
@@ -66,6 +69,7 @@ impl Refused {
         let counter = match cause {
             Cause::Name => &self.name,
             Cause::Role => &self.role,
+            Cause::Revoked => &self.revoked,
             Cause::Expired => &self.expired,
             Cause::Authority => &self.authority,
             Cause::Handshake => &self.handshake,
@@ -83,6 +87,7 @@ impl Refused {
         let all = [
             ("certificates of another name", &self.name),
             ("certificates of another role", &self.role),
+            ("revoked certificates", &self.revoked),
             ("expired certificates", &self.expired),
             ("certificates of another authority", &self.authority),
             ("other failed handshakes", &self.handshake),

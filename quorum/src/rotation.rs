@@ -4,10 +4,12 @@
 //!   brought in ──all have it──▶ it seals ──all seal with it, and what was under way has come──▶ the older one goes
 //! ```
 //!
-//! All: nodes that are not Down, in their present lives. A node that is Down is not waited for; it is given the ring when it
+//! A revoked certificate's machine had the key: the leader begins the rotation itself then.
+//!
+//! All: nodes that are not Down, in their present lives, and that are not revoked. A node that is Down is not waited for; it is given the ring when it
 //! registers again. What agents say is kept in memory alone: every term asks anew, and waits until it has heard.
 
-use crate::ledger::keyring::{CONFIGURED, KeySource, Keyring};
+use crate::ledger::keyring::{CONFIGURED, KeySource, Keyring, Secret};
 use crate::ledger::{Action, Ledger};
 use crate::wire::{HeldKeys, KeyRole, KeyStanding, KeyringStanding};
 use lattice_model::{Incarnation, NodeId};
@@ -41,7 +43,7 @@ impl KeysHeld {
     /// Nodes that are not Down, each with what its present life said.
     fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let counts = ledger.nodes().filter(|n| !n.state.is_away());
+        let counts = ledger.nodes().filter(|n| !n.state.is_away() && !ledger.is_revoked(&n.id));
         let said = |n: &'a lattice_model::Node| all.get(&n.id).filter(|(of, _)| *of == n.incarnation).map(|(_, keys)| keys);
         counts.filter_map(|n| look(&n.id, said(n))).collect()
     }
@@ -76,6 +78,9 @@ impl Rotation {
     /// The step that may be taken now.
     pub fn due(&mut self, ledger: &Ledger, held: &KeysHeld, now: Instant) -> Option<Action> {
         let ring = ledger.keyring();
+        if !ring.is_rotating() && ledger.needs_gossip_key() {
+            return Some(Action::AddKey { secret: Secret(rand::random()), by: "quorum".to_owned() });
+        }
         if !ring.is_rotating() || !awaited(ledger, held).is_empty() {
             self.sealed = None;
             return None;
@@ -127,7 +132,6 @@ fn role(ring: &Keyring, id: u32) -> KeyRole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::keyring::Secret;
     use crate::ledger::scenarios::{node, registration};
     use crate::ledger::{Command, LEVEL_KNOWN, NodeStanding};
     use lattice_model::{NodeState, Revision, Timestamp};

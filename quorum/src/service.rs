@@ -10,6 +10,7 @@ mod raft_rpc;
 mod session;
 mod watching;
 
+pub(crate) use answer::by_leader;
 #[cfg(test)]
 pub(crate) use answer::{Forward, Forwarded};
 
@@ -106,7 +107,10 @@ struct Service {
 
 impl Service {
     fn caller<T>(&self, request: &tonic::Request<T>) -> Result<Arc<Caller>, Status> {
-        Caller::of(request).inspect_err(|status| self.core.credentials.refused().count(Cause::Name, &status.message()))
+        Caller::of(request).map_err(|error| {
+            self.core.credentials.refused().count(error.cause(), &error);
+            Status::unauthenticated(error.to_string())
+        })
     }
 
     fn wrong_role(&self, why: String) -> Status {
@@ -115,9 +119,7 @@ impl Service {
     }
 
     fn operator(&self, token: &OperatorToken) -> Result<Operator, Refusal> {
-        let trusted = Arc::clone(&self.core.credentials.material().borrow());
-        let now = proposer::now();
-        operator::verify(token, &trusted, now).map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
+        operator::verify(token, &self.core.credentials, proposer::now()).map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
     }
 
     /// What the table grants, of a call that is no [`Request`].
@@ -159,7 +161,7 @@ impl Quorum for Service {
             Ok(granted)
         });
         let answer = match (granted, question) {
-            (Ok(_), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request),
+            (Ok(_), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request).await,
             (Ok(grant), question) => {
                 let answer = answer::answer(&self.core, &caller, grant, question).await;
                 if let Err(refusal @ Refusal::Role { .. }) = &answer {

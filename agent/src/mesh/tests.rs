@@ -105,3 +105,40 @@ async fn a_peer_is_who_its_certificate_says_and_others_are_refused_and_counted()
         assert!(told.iter().any(|(w, count)| w == what && *count > 0), "{what}: {told:?}");
     }
 }
+
+#[tokio::test]
+async fn a_revoked_certificates_connections_end_at_both_ends_and_no_others_come_about_before_another_one_is_issued() {
+    let dir = Dir::new("revoked");
+    let ours = dir.authority("ours");
+    let day = Duration::from_secs(86_400);
+    let stolen = issued(&ours, "n1", Role::Node, day);
+    let (mut one, mut two) = (Agent::new(stolen.clone()), Agent::new(issued(&ours, "n2", Role::Api, day)));
+    let open = async |from: &Agent, node: &str, to: &mut Agent| {
+        let (mut send, recv) = from.mesh.open(&node.parse().unwrap(), &to.address).await.unwrap();
+        send.write_all(b"x").await.unwrap();
+        let incoming = to.incoming.recv().await.unwrap();
+        (send, recv, incoming)
+    };
+    let (_, mut towards, _at_one) = open(&two, "n1", &mut one).await;
+    let (_, _, mut from_one) = open(&one, "n2", &mut two).await;
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let before = lattice_model::Timestamp(u64::try_from(now).unwrap() + 1);
+    two.credentials.revoked().learn([("n1".to_owned(), before)]);
+    let limit = Duration::from_secs(2);
+    assert!(tokio::time::timeout(limit, towards.read_to_end(8)).await.unwrap().is_err(), "what was opened to it");
+    from_one.recv.read_exact(&mut [0]).await.unwrap();
+    assert!(tokio::time::timeout(limit, from_one.recv.read_to_end(8)).await.unwrap().is_err(), "what it opened");
+    let said = two.refused_by("n1", &one).await;
+    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+    let said = one.refused_by("n2", &two).await;
+    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+    assert!(two.counted().iter().any(|(what, count)| what == "revoked certificates" && *count >= 4), "{:?}", two.counted());
+
+    // The thief's certificate still counts nowhere when its owner has another one.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    std::fs::rename(ours.join("n1-node"), ours.join("n1-before")).unwrap();
+    let again = Agent::new(issued(&ours, "n1", Role::Node, day));
+    open(&again, "n2", &mut two).await;
+    let said = Agent::new(stolen).refused_by("n2", &two).await;
+    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+}

@@ -7,7 +7,7 @@ use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_model::Principal;
 use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{QuotaChange, TenantChange, UserLimitsChange};
+use lattice_quorum::ledger::{QuotaChange, Revocation, TenantChange, UserLimitsChange};
 use lattice_quorum::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -152,6 +152,30 @@ impl AdminService for Api {
         }
     }
 
+    async fn revoke_certificates(
+        &self,
+        request: Request<v1::RevokeCertificatesRequest>,
+    ) -> Result<Response<v1::RevokeCertificatesResponse>, Status> {
+        let operator = self.operator(&request).await?;
+        let by = operator.name.clone();
+        let v1::RevokeCertificatesRequest { name, reason } = request.into_inner();
+        self.done(&operator.asks(Ask::Revoke { name: name.clone(), by, reason })).await?;
+        let revocations = self.revocations().await?;
+        let before = revocations.iter().find(|(of, _)| *of == name).map(|(_, revocation)| revocation.before.0);
+        let before_ms = before.ok_or_else(|| Status::internal(format!("the quorum does not list {name} as revoked")))?;
+        Ok(Response::new(v1::RevokeCertificatesResponse { before_ms }))
+    }
+
+    async fn list_revocations(
+        &self,
+        request: Request<v1::ListRevocationsRequest>,
+    ) -> Result<Response<v1::ListRevocationsResponse>, Status> {
+        self.user(&request).await?;
+        let to_proto = |(name, Revocation { before, by, reason, .. })| v1::Revocation { name, before_ms: before.0, by, reason };
+        let revocations = self.revocations().await?.into_iter().map(to_proto).collect();
+        Ok(Response::new(v1::ListRevocationsResponse { revocations }))
+    }
+
     async fn rotate_gossip_keys(
         &self,
         request: Request<v1::RotateGossipKeysRequest>,
@@ -204,6 +228,13 @@ impl Api {
         }
         let members: Vec<String> = now.members.iter().map(|member| member.id.0.to_string()).collect();
         Err(Status::not_found(format!("there is no member {id} to remove: the members are {}", members.join(", "))))
+    }
+
+    async fn revocations(&self) -> Result<Vec<(String, Revocation)>, Status> {
+        match self.quorum.call(&Ask::ListRevocations, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Revocations { revoked, .. } => Ok(revoked),
+            other => Err(unexpected(&other)),
+        }
     }
 
     async fn limits(&self) -> Result<v1::Limits, Status> {

@@ -14,7 +14,6 @@ use lattice_quorum::operator;
 use lattice_quorum::pack::with_causes;
 use lattice_quorum::wire::{Refusal, Request as Ask};
 use std::io;
-use std::sync::Arc;
 use tonic::{Request, Status};
 
 /// A caller on the local socket.
@@ -89,8 +88,7 @@ impl Api {
         let account = self.person(request).await?;
         let token = token_of(request.metadata()).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let token = token.ok_or_else(|| not_operator(format!("{} shows none", account.name)))?;
-        let trusted = Arc::clone(&self.credentials.material().borrow());
-        let proven = operator::verify(&token, &trusted, now()).map_err(|error| not_operator(with_causes(&error)))?;
+        let proven = operator::verify(&token, &self.credentials, now()).map_err(|error| not_operator(with_causes(&error)))?;
         let method = request.extensions().get::<Method>().map_or("", |method| &method.0);
         if proven.method != method {
             return Err(not_operator(format!("{} signed for {}, not for {method}", proven.name, proven.method)));

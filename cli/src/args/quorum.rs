@@ -2,6 +2,7 @@
 
 use super::Rest;
 use clap::{Args, Subcommand};
+use std::ffi::OsString;
 
 #[derive(Args)]
 pub struct Quorum {
@@ -23,9 +24,8 @@ pub enum QuorumCommand {
     Replace(ReplaceMember),
     /// Let another member lead
     TransferLeader(Transfer),
-    /// The built-in certificate authority: init, issue, renew
-    #[command(disable_help_flag = true)]
-    Ca(Rest),
+    /// The built-in certificate authority: init, issue, renew, operator; revoke, revoked
+    Ca(Ca),
     /// Copy the state to the place for backups now; on a member's machine, by lattice-quorum
     #[command(disable_help_flag = true)]
     Backup(Rest),
@@ -42,16 +42,48 @@ pub enum QuorumCommand {
 
 impl QuorumCommand {
     /// What a member's own program does, and how it calls that.
-    pub fn of_a_member(&self) -> Option<(&'static str, &Rest)> {
+    pub fn of_a_member(&self) -> Option<(&'static str, &[OsString])> {
         match self {
-            Self::Ca(rest) => Some(("ca", rest)),
-            Self::Backup(rest) => Some(("backup", rest)),
-            Self::Verify(rest) => Some(("verify", rest)),
-            Self::Recover(rest) => Some(("recover", rest)),
-            Self::Restore(rest) => Some(("restore", rest)),
+            Self::Ca(Ca { what: CaCommand::WithItsKey(args) }) => Some(("ca", args)),
+            Self::Backup(rest) => Some(("backup", &rest.args)),
+            Self::Verify(rest) => Some(("verify", &rest.args)),
+            Self::Recover(rest) => Some(("recover", &rest.args)),
+            Self::Restore(rest) => Some(("restore", &rest.args)),
+            Self::Ca(Ca { what: CaCommand::Revoke(_) | CaCommand::Revoked }) => None,
             Self::Status | Self::Members | Self::Add(_) | Self::Remove(_) | Self::Replace(_) | Self::TransferLeader(_) => None,
         }
     }
+}
+
+#[derive(Args)]
+#[command(after_help = "On a machine with the authority's key, by lattice-quorum (each has --help):
+  init      Make an authority
+  issue     Issue a certificate to a member, an agent or a node
+  renew     Put another certificate in the place of one
+  operator  Issue an operator's credential")]
+pub struct Ca {
+    #[command(subcommand)]
+    pub what: CaCommand,
+}
+
+#[derive(Subcommand)]
+pub enum CaCommand {
+    /// Certificates of a name, of any role, that were issued until now count no more, anywhere (operators): sessions and connections are
+    /// closed, and the gossip key is replaced
+    Revoke(Revoke),
+    /// The names that were revoked
+    Revoked,
+    #[command(external_subcommand)]
+    WithItsKey(Vec<OsString>),
+}
+
+#[derive(Args)]
+pub struct Revoke {
+    /// The name in them: a node's, an operator's, or a former member's (member-ID)
+    pub name: String,
+    /// Why, for others and the audit log
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
 }
 
 #[derive(Args)]

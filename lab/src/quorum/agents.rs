@@ -165,7 +165,7 @@ impl Agent {
                     }
                     Down::Close { why } => bail!("{} was sent away: {why}", self.name),
                     Down::Move => bail!("{} was sent to another member", self.name),
-                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) | Down::Keyring { .. } | Down::Hear { .. } => {}
+                    Down::Registered { .. } | Down::Desired(_) | Down::Acked { .. } | Down::Members(_) | Down::Keyring { .. } | Down::Revoked { .. } | Down::Hear { .. } => {}
                 },
             }
         }

@@ -76,6 +76,7 @@ mod privileges;
 mod probe;
 mod recovery;
 mod refusal;
+mod revocation;
 mod services;
 mod sessions;
 mod signals;
@@ -188,6 +189,7 @@ fn main() -> ExitCode {
         debugging::trials(),
         opens::trials(),
         operators::trials(),
+        revocation::trials(),
         monitoring::trials(),
         hangs::trials(),
         deploy::trials(),

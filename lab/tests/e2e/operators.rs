@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Issues a credential to this name, owned by `uid`.
-fn issue(ca: &Path, name: &str, file: &Path, uid: u32) {
+pub fn issue(ca: &Path, name: &str, file: &Path, uid: u32) {
     let mut command = Command::new(binaries().lattice());
     command.args(["quorum", "ca", "operator", "--dir"]).arg(ca).args(["--name", name, "--out"]).arg(file);
     let done = process::run(&mut command, JOB).unwrap();
@@ -38,7 +38,7 @@ fn issue(ca: &Path, name: &str, file: &Path, uid: u32) {
     chown(file, Some(uid), Some(uid)).unwrap();
 }
 
-fn run_with(w: &World, uid: u32, credential: &Path, args: &[&str]) -> Finished {
+pub fn run_with(w: &World, uid: u32, credential: &Path, args: &[&str]) -> Finished {
     let home = w.dir.join(format!("home-{uid}"));
     let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(args);
     command.uid(uid).current_dir(&home).env("HOME", &home).env("LATTICE_OPERATOR", credential).env_remove("XDG_STATE_HOME");
@@ -52,7 +52,7 @@ fn holds(w: &World) -> Vec<String> {
     n2["holds"].as_array().unwrap().iter().map(|hold| hold.as_str().unwrap().to_owned()).collect()
 }
 
-fn own(w: &World, name: &str) -> PathBuf {
+pub fn own(w: &World, name: &str) -> PathBuf {
     w.dir.join(format!("home-{NOBODY}")).join(format!("{name}.pem"))
 }
 

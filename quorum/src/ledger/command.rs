@@ -106,6 +106,8 @@ pub enum Action {
     SetTenant { change: TenantChange, by: String },
     /// See [`crate::wire::Request::DeleteTenant`].
     DeleteTenant { name: String, by: String },
+    /// See [`crate::wire::Request::Revoke`].
+    Revoke { name: String, by: String, reason: String },
     /// See [`crate::wire::Request::RotateKeys`].
     AddKey { secret: Secret, by: String },
     /// All agents that can be heard have the key: it seals from now on.
@@ -275,6 +277,7 @@ impl Action {
             | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
             Self::HoldAllocation { .. } => super::HELD_WORK_LEVEL,
             Self::SetWalltime { .. } => super::WALLTIME_LEVEL,
+            Self::Revoke { .. } => super::level::REVOCATIONS_LEVEL,
             Self::SetLimits { users, .. } if !users.is_none() => super::USER_LIMITS_LEVEL,
             Self::RequeueAllocation { .. } => super::REQUEUES_LEVEL,
             Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
@@ -382,6 +385,7 @@ impl Action {
             | Self::EndWaits { .. }
             | Self::AskDrain { .. }
             | Self::AdvanceTime
+            | Self::Revoke { .. }
             | Self::DeleteSession { .. } => Urgency::Keeps,
             Self::Members { .. } => Urgency::Mends,
         }
@@ -437,6 +441,7 @@ impl Action {
             | Self::EndWaits { .. }
             | Self::AdvanceTime
             | Self::RaiseLevel { .. } => 256,
+            Self::Revoke { name, reason, .. } => 256 + name.len() + reason.len(),
             Self::Preempt { order, .. } => 512 + order.reason.len(),
             Self::Conforms { components, .. } => 256 + components.iter().map(|(name, value)| 8 + name.len() + value.len()).sum::<usize>(),
             Self::Wiped { failed, .. } => 256 + failed.as_ref().map_or(0, String::len),

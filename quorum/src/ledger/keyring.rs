@@ -100,6 +100,7 @@ impl Ledger {
         if self.keyring.is_empty() {
             self.keyring.keys.push(GossipKey { id: CONFIGURED, source: KeySource::Configured });
         }
+        self.revocations.rekeyed();
         let source = KeySource::Made { secret: secret.clone(), at: step.at, by: by.to_owned() };
         self.keyring.keys.push(GossipKey { id, source });
         let detail = format!("key {id} opens beside key {}, which seals", self.keyring.seals);

@@ -24,7 +24,7 @@ pub const LEVEL_FIRST: u32 = 1;
 /// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps; work is requeued for who asks, and
 /// signals to somebody else's work are recorded.
 /// 13: limits of each user and tenant; the history of ended work is shared among users.
-/// 14: the walltime of work that has been submitted is changed.
+/// 14: the walltime of work that has been submitted is changed; certificates are revoked.
 pub const LEVEL_KNOWN: u32 = 14;
 
 /// The level at which every member understands that work is held before it has begun.
@@ -69,6 +69,9 @@ pub const REQUEUES_LEVEL: u32 = 12;
 
 /// The level at which every member understands that the walltime of submitted work is changed.
 pub const WALLTIME_LEVEL: u32 = 14;
+
+/// The level at which every member keeps revoked certificates out.
+pub const REVOCATIONS_LEVEL: u32 = 14;
 
 /// The level at which every member bounds the time of commands.
 pub const TIME_LEVEL: u32 = 12;

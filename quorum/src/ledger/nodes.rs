@@ -52,6 +52,7 @@ impl Ledger {
                 self.register_again(step, new, &known)
             }
         };
+        self.revocations.registered(&new.node);
         // In one step: nobody sees it Ready and of a group that it was of before.
         if let Some(components) = made_of {
             self.conforms(step, &new.node, incarnation, components)?;

@@ -4,7 +4,7 @@ use super::{auditing, leasing, own, unserved};
 use crate::background;
 use crate::backup;
 use crate::history::allocation_bytes;
-use crate::identity::{Caller, Role};
+use crate::identity::{Caller, Role, member_name};
 use crate::ledger::access::told_by;
 use crate::ledger::{Action, Outcome, Urgency};
 use crate::member::shared::Core;
@@ -85,6 +85,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::CheckSubmission { .. }
         | Request::ListTenants
         | Request::ListKeys
+        | Request::ListRevocations
         | Request::ListVClusters
         | Request::ListSessions
         | Request::GetVniPool
@@ -143,6 +144,10 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Request::SetTenant { change, by } => (Action::SetTenant { change, by }, 0),
         Request::DeleteTenant { name, by } => (Action::DeleteTenant { name, by }, 0),
         Request::RotateKeys { secret, by } => (Action::AddKey { secret, by }, 0),
+        Request::Revoke { name, by, reason } => {
+            may_be_revoked(core, &name)?;
+            (Action::Revoke { name, by, reason }, 0)
+        }
         Request::SetVCluster { change, by } => (Action::SetVCluster { change, by }, 0),
         Request::DeleteVCluster { name, by } => (Action::DeleteVCluster { name, by }, 0),
         Request::CreateSession { id, allocation, by } => (Action::CreateSession { id, allocation, by }, 0),
@@ -164,6 +169,22 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },
     })
+}
+
+/// Members are taken out of the quorum before their certificates count no more: it would lose their votes otherwise.
+fn may_be_revoked(core: &Core, name: &str) -> Result<(), Refusal> {
+    match core.roster().members.keys().find(|id| member_name(**id) == name) {
+        Some(id) => {
+            Err(Refusal::Members { why: format!("{name} is a member of the quorum: `lattice quorum remove {id}` first, or `replace`") })
+        }
+        None => Ok(()),
+    }
+}
+
+fn revocations(core: &Core) -> Answer {
+    let ledger = core.agreed.ledger();
+    let revoked = ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.clone())).collect();
+    Answer::Revocations { revoked, issue_time: ledger.issue_time() }
 }
 
 fn proposed_by(caller: &Caller, claim: Claim) -> Claim {
@@ -205,7 +226,7 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
     }
 }
 
-pub(super) async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
+pub(crate) async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
     match leader_elsewhere(core) {
         None => answer_here(core, request).await,
         Some(leader) => match pass_on(core, leader, &Forward::Answer(request)).await.map_err(unserved)? {
@@ -260,6 +281,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
+        Request::ListRevocations => Ok(revocations(core)),
         Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.keys_held))),
         // What stands against every claim is more than what stood against the last one.
         Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
@@ -308,6 +330,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }
         | Request::RotateKeys { .. }
+        | Request::Revoke { .. }
         | Request::SetVCluster { .. }
         | Request::DeleteVCluster { .. }
         | Request::CreateSession { .. }

@@ -51,7 +51,10 @@ impl RaftService {
     }
     /// The id in the caller's certificate, which must be a member's.
     fn member<T>(&self, call: Call, request: &Request<T>) -> Result<u64, Status> {
-        let caller = Caller::of(request).inspect_err(|status| self.core.credentials.refused().count(Cause::Name, &status.message()))?;
+        let caller = Caller::of(request).map_err(|error| {
+            self.core.credentials.refused().count(error.cause(), &error);
+            Status::unauthenticated(error.to_string())
+        })?;
         permission::granted(call, &caller).map_err(|refusal| {
             let why = format!("{}: {refusal}", caller.name);
             self.core.credentials.refused().count(Cause::Role, &why);

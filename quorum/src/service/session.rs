@@ -174,6 +174,8 @@ struct Session<'a> {
     takes_keys: bool,
     /// The revision of the gossip keys that were last sent.
     sent_keys: Option<Revision>,
+    /// The log index of the newest revocation that was sent.
+    sent_revoked: Revision,
     /// What the agent is asked of other nodes, where it answers.
     witness: Option<Witness>,
     /// Reports that wait for room on the leader's disk.
@@ -264,6 +266,7 @@ impl<'a> Session<'a> {
             wipes: again.map(|again| Registration { incarnation, ..again }),
             takes_keys,
             sent_keys: None,
+            sent_revoked: Revision(0),
             witness,
             waiting: Vec::new(),
             again: Instant::now(),
@@ -278,6 +281,7 @@ impl<'a> Session<'a> {
         };
         down.send(&registered).await?;
         // Before anything else: until it has them, an agent that was away speaks to nobody.
+        session.send_revoked().await?;
         session.send_keys().await?;
         session.send_desired(revision).await?;
         Ok(session)
@@ -308,6 +312,7 @@ impl<'a> Session<'a> {
                         None => return Err(Ended::Gone),
                     },
                     () = self.changed.notified() => {
+                        self.send_revoked().await?;
                         self.send_keys().await?;
                         self.send_desired(Revision(0)).await?;
                     }
@@ -558,6 +563,19 @@ impl<'a> Session<'a> {
         };
         self.sent_keys = Some(ring.revision);
         self.down.send(&Down::Keyring { generation, ring }).await
+    }
+
+    /// Sends the revocations that were not sent yet.
+    async fn send_revoked(&mut self) -> Result<(), Ended> {
+        let (names, newest) = {
+            let ledger = self.core.agreed.ledger();
+            let new: Vec<_> = ledger.revocations().filter(|(_, revocation)| revocation.revision > self.sent_revoked).collect();
+            let newest = new.iter().map(|(_, revocation)| revocation.revision).max();
+            (new.into_iter().map(|(name, revocation)| (name.to_owned(), revocation.before)).collect(), newest)
+        };
+        let Some(newest) = newest else { return Ok(()) };
+        self.sent_revoked = newest;
+        self.down.send(&Down::Revoked { names }).await
     }
 
     /// Sends what the node is to do, unless that was sent before.

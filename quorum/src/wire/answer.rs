@@ -6,6 +6,7 @@ use super::standing::{
 };
 use super::status::QuorumStatus;
 use crate::audit::walk::AuditWalk;
+use crate::ledger::Revocation;
 use lattice_model::{
     Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, NodeId, Revision, Timestamp,
 };
@@ -75,6 +76,8 @@ pub enum Answer {
     KeyAdded { id: u32 },
     /// How the gossip keys stand.
     Keyring(KeyringStanding),
+    /// The names that were revoked, in their order; and when a certificate is issued that is signed now.
+    Revocations { revoked: Vec<(String, Revocation)>, issue_time: Timestamp },
     /// All vClusters: `default` first, then by name.
     VClusters(Vec<VClusterStanding>),
     /// All sessions, by allocation.

@@ -174,6 +174,10 @@ pub enum Request {
     RotateKeys { secret: Secret, by: String },
     /// How the gossip keys stand.
     ListKeys,
+    /// Certificates of this name, of any role, that were issued until now count no more, anywhere. The gossip key is replaced.
+    Revoke { name: String, by: String, reason: String },
+    /// The names that were revoked.
+    ListRevocations,
     /// Copies what the member asked has applied to the place that its configuration names. For members' certificates alone:
     /// an operator asks on a member's machine.
     Backup,

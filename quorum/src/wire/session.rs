@@ -143,6 +143,9 @@ pub enum Down {
     /// The gossip keys, behind [`Down::Registered`] and at each change; none while agents use their configuration's. The newest ring
     /// (by generation, then by its revision) is the true one, whoever sent it last. Only to agents that said that they take it.
     Keyring { generation: Generation, ring: Keyring },
+    /// Names whose certificates count no more, each with the time before which they were issued: all of them behind
+    /// [`Down::Registered`], later those that are new.
+    Revoked { names: Vec<(String, Timestamp)> },
     /// Nothing comes of these nodes to the quorum: which of them does gossip have alive? Only to agents that said that they answer.
     Hear { nodes: Vec<NodeId> },
 }

@@ -340,6 +340,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             1 => Action::SealWithKey { id: ledger.keyring().newest() },
             2 => Action::RetireKey { id: ledger.keyring().keys.first().map_or(0, |key| key.id) },
             3 => Action::SealWithKey { id: number.into() },
+            4 => Action::Revoke { name: format!("n{}", number % 4), by: "root@n1".into(), reason: String::new() },
             _ => Action::RetireKey { id: number.into() },
         },
     }

@@ -132,6 +132,12 @@ pub(super) fn invariant_gossip_keys_follow_each_other(before: &Ledger, after: &L
     let (was, now) = (before.keyring(), after.keyring());
     assert_eq!(applied.changed.keyring, was != now);
     assert!(now.keys.len() <= 2 && now.keys.is_sorted_by(|a, b| a.id < b.id) && was.newest() <= now.newest(), "{now:?}");
+    // Who must hear of a revocation is told; none is taken back, and each needs another key.
+    let revoked = |ledger: &Ledger| ledger.revocations().map(|(name, r)| (name.to_owned(), r.before)).collect::<BTreeMap<_, _>>();
+    let (were, are) = (revoked(before), revoked(after));
+    assert_eq!(applied.changed.revocations, were != are);
+    assert!(were.iter().all(|(name, time)| are.get(name).is_some_and(|now| now >= time)), "{were:?} {are:?}");
+    assert!(were == are || (after.needs_gossip_key() && are.values().all(|time| *time <= after.issue_time())), "{are:?}");
     // Without a ring there is the configured key alone.
     let opens = |ring: &Keyring, id: u32| if ring.is_empty() { id == CONFIGURED } else { ring.keys.iter().any(|key| key.id == id) };
     assert!(opens(now, now.seals) && opens(was, now.seals) && opens(now, was.seals), "{was:?} {now:?}");

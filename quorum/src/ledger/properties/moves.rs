@@ -210,7 +210,7 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
             (0..4u128, 0..IDS, prop::bool::weighted(0.1)).prop_map(|(id, of, long)| Move::Access { id, of, long }),
             (0..2u64, 0..3u8).prop_map(|(member, key)| Move::Key { member, key }),
             (0..2u64, 0..3u8, 0..4u64).prop_map(|(member, key, back)| Move::Sign { member, key, back }),
-            (0..5u8, 0..4u8).prop_map(|(step, number)| Move::Gossip { step, number }),
+            (0..6u8, 0..4u8).prop_map(|(step, number)| Move::Gossip { step, number }),
         ],
     ]
 }

@@ -1,0 +1,108 @@
+//! Names whose certificates count no more: those that were issued before the revocation.
+//!
+//! Whoever stole a key can do nothing with it from then on, and cannot have its certificate renewed either; what the authority
+//! issues to the same name afterwards counts. When a certificate was issued is in its serial number ([`crate::identity::Shown`]).
+//! A machine whose certificate was stolen has the gossip key as well: the leader replaces that, once for all names that were revoked
+//! since the last new key ([`crate::rotation`]).
+
+use super::{Ledger, Outcome, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::{AuditAction, Incarnation, NodeId, Revision, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Names that are revoked, at most.
+pub const REVOCATIONS_MAX: usize = 4096;
+/// Bytes of a reason, at most.
+const REASON_BYTES_MAX: usize = 512;
+
+/// That a name's certificates count no more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// Those that were issued before this.
+    pub before: Timestamp,
+    /// Who said so, and why (which may be empty).
+    pub by: String,
+    pub reason: String,
+    /// The log index of its last change.
+    pub revision: Revision,
+    /// The life that the node of this name was in; `None` where there is no such node, or it registered again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    life: Option<Incarnation>,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Revocations {
+    names: BTreeMap<String, Revocation>,
+    /// Whether a name was revoked behind the last new gossip key.
+    rekey: bool,
+}
+
+impl Revocations {
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.rekey
+    }
+
+    /// A new gossip key is brought in.
+    pub fn rekeyed(&mut self) {
+        self.rekey = false;
+    }
+
+    /// A node registers, with a certificate that counts.
+    pub fn registered(&mut self, node: &NodeId) {
+        if let Some(revocation) = self.names.get_mut(node.as_str()) {
+            revocation.life = None;
+        }
+    }
+
+    fn newest(&self) -> Timestamp {
+        self.names.values().map(|revocation| revocation.before).max().unwrap_or_default()
+    }
+}
+
+impl Ledger {
+    /// Names whose certificates of before count no more, in their order.
+    pub fn revocations(&self) -> impl Iterator<Item = (&str, &Revocation)> {
+        self.revocations.names.iter().map(|(name, revocation)| (name.as_str(), revocation))
+    }
+
+    /// When a certificate is issued that is signed in this state: no revocation of before refuses it, each one of behind does.
+    pub fn issue_time(&self) -> Timestamp {
+        self.time.max(self.revocations.newest())
+    }
+
+    /// Whether a new gossip key is due: a machine that was revoked has the present one.
+    pub fn needs_gossip_key(&self) -> bool {
+        self.revocations.rekey
+    }
+
+    /// Whether this node has not registered since its name was revoked: it is given no gossip keys.
+    pub fn is_revoked(&self, node: &NodeId) -> bool {
+        let life = self.revocations.names.get(node.as_str()).and_then(|revocation| revocation.life);
+        life.is_some_and(|life| self.nodes.get(node).is_some_and(|node| node.incarnation == life))
+    }
+
+    pub(super) fn revoke(&mut self, step: &mut Step, name: &str, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+        // Nodes, members and operators are called alike.
+        let node: NodeId = name.parse().map_err(|_| Refusal::Malformed { why: format!("{name:?} is no certificate's name") })?;
+        if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
+            let why = format!("a reason has at most {REASON_BYTES_MAX} bytes, none of them a control character");
+            return Err(Refusal::Malformed { why });
+        }
+        if self.revocations.names.len() >= REVOCATIONS_MAX && !self.revocations.names.contains_key(name) {
+            return Err(Refusal::TooMany { what: "revoked names".to_owned(), most: REVOCATIONS_MAX as u64 });
+        }
+        // Behind all that was signed in the state of before.
+        let before = Timestamp(self.issue_time().0.saturating_add(1));
+        let life = self.nodes.get(&node).map(|known| known.incarnation);
+        let revocation = Revocation { before, by: by.to_owned(), reason: reason.to_owned(), revision: step.revision, life };
+        self.revocations.names.insert(name.to_owned(), revocation);
+        self.revocations.rekey = true;
+        step.changed.revocations = true;
+        let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        let subject = Subject { node: self.nodes.contains_key(&node).then_some(&node), allocation: None };
+        self.record(step, by, AuditAction::CertificatesRevoked, subject, format!("those of {name} issued before {before}{why}"));
+        Ok(Outcome::Done)
+    }
+}
