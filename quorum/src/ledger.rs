@@ -34,6 +34,7 @@ pub mod signing;
 mod allocations;
 mod claims;
 mod conformance;
+mod ended;
 mod fencing;
 mod holds;
 mod leases;
@@ -48,9 +49,11 @@ mod requeues;
 mod scripts;
 mod services;
 mod sessions;
+mod submission_rates;
 mod telemetry;
 mod tenants;
 mod user_limits;
+mod user_usage;
 mod vclusters;
 mod views;
 mod waits;
@@ -87,6 +90,8 @@ mod telemetry_scenarios;
 mod tenant_scenarios;
 #[cfg(test)]
 mod time_scenarios;
+#[cfg(test)]
+mod user_limit_scenarios;
 #[cfg(test)]
 mod vcluster_scenarios;
 #[cfg(test)]
@@ -208,10 +213,10 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     waiting: BTreeSet<AllocationId>,
     /// How soon users may submit again.
-    #[serde(default, skip_serializing_if = "user_limits::SubmissionRates::is_empty")]
-    rates: user_limits::SubmissionRates,
+    #[serde(default, skip_serializing_if = "submission_rates::SubmissionRates::is_empty")]
+    rates: submission_rates::SubmissionRates,
     #[serde(skip)]
-    user_usage: user_limits::UserUsage,
+    user_usage: user_usage::UserUsage,
 }
 
 fn level_first() -> u32 {
@@ -304,7 +309,7 @@ struct Step {
     audit: Vec<AuditRecord>,
     changed: Changed,
     /// What allocations counted for before this step changed them; `None`: they were not there.
-    before: BTreeMap<AllocationId, Option<user_limits::Counts>>,
+    before: BTreeMap<AllocationId, Option<user_usage::Counts>>,
 }
 
 impl Step {
@@ -353,8 +358,8 @@ impl Default for Ledger {
             notified: BTreeMap::new(),
             closely: BTreeSet::new(),
             waiting: BTreeSet::new(),
-            rates: user_limits::SubmissionRates::default(),
-            user_usage: user_limits::UserUsage::default(),
+            rates: submission_rates::SubmissionRates::default(),
+            user_usage: user_usage::UserUsage::default(),
         }
     }
 }
