@@ -108,8 +108,8 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, WAITS_LEVEL, WALLTIME_LEVEL, level_of,
-    level_of_hold,
+    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL, WAITS_LEVEL,
+    WALLTIME_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -275,6 +275,8 @@ pub struct Changed {
     pub domains: BTreeSet<DomainKey>,
     /// Whether the pool of those numbers is another one now.
     pub vni_pool: bool,
+    /// Whether the limits of the cluster and its users are others now.
+    pub limits: bool,
 }
 
 impl Changed {
@@ -289,6 +291,7 @@ impl Changed {
         self.vclusters.extend(other.vclusters);
         self.domains.extend(other.domains);
         self.vni_pool |= other.vni_pool;
+        self.limits |= other.limits;
     }
 }
 

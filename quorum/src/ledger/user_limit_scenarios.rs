@@ -1,9 +1,11 @@
 //! Limits of users and tenants, one story at a time.
 
 use super::scenarios::{Story, id, spec, user};
-use super::{Action, ENDED_KEPT_MAX, LEVEL_KNOWN, Outcome, QuotaChange, USER_LIMITS_LEVEL, UserLimit, UserLimitsChange};
+use super::{
+    Action, ENDED_KEPT_MAX, LEVEL_KNOWN, Outcome, QuotaChange, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL, UserLimit, UserLimitsChange,
+};
 use crate::wire::Refusal;
-use lattice_model::{AllocationSpec, Entrypoint, RequeuePolicy};
+use lattice_model::{AllocationSpec, Claim, EndReason, Entrypoint, ReportItem, RequeuePolicy};
 
 fn limit(change: UserLimitsChange) -> Action {
     Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: change, by: "root".into() }
@@ -135,4 +137,77 @@ fn limits_wait_for_the_level_and_are_audited() {
     s.done(Action::RaiseLevel { level: LEVEL_KNOWN });
     let records = s.acted(limit(change));
     assert_eq!(records[0].detail, "sensitive_pool_size unlimited, user_pending 1");
+}
+
+fn running_limit(most: u32) -> Action {
+    limit(UserLimitsChange { user_running: QuotaChange::AtMost(most), ..UserLimitsChange::default() })
+}
+
+fn waits(s: &Story, number: u128) -> bool {
+    s.ledger.allocation(id(number)).unwrap().waits()
+}
+
+#[test]
+fn a_claim_beyond_what_a_user_may_have_running_is_refused_and_the_work_waits() {
+    let mut s = Story::new(5);
+    s.done(running_limit(2));
+    for number in 1..=3 {
+        s.submit(number, 1, RequeuePolicy::Always, 2);
+    }
+    submit(&mut s, 4, 8, None).unwrap();
+    let epoch = s.claimed(1, &[0]);
+    s.claimed(2, &[1]);
+    // Two schedulers race: the second one is refused, and nothing of the ledger changes.
+    let third = s.claim(3, &[2]);
+    assert_eq!(refused(&third), Some(UserLimit::Running));
+    let text = third.unwrap_err().to_string();
+    assert_eq!(text, "user u7's 2 running allocations are as many as one user may have (limit user_running: 2)");
+    assert!(waits(&s, 3));
+    // A claim that comes with the submission is refused in the same way, and what was submitted waits.
+    let proposal = Claim { allocation: id(5), requeue_count: 0, ..s.proposal(3, &[2]) };
+    let spec = Box::new(spec(1, RequeuePolicy::Never, 0));
+    s.done(Action::Submit { id: id(5), spec, owner: user(7), claim: Some(proposal) });
+    assert!(waits(&s, 5));
+    // Others are none of its business; a copy, which has counted nothing yet, says the same.
+    s.claimed(4, &[3]);
+    s.ledger = s.ledger.clone();
+    assert_eq!(refused(&s.claim(3, &[2])), Some(UserLimit::Running));
+    // What is requeued counts no more, also while its node still has something of it. To begin again, it waits too.
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
+    assert!(!s.ledger.allocation(id(1)).unwrap().state.is_terminal(), "it was requeued");
+    s.claimed(3, &[2]);
+    s.waits_over(1);
+    assert_eq!(refused(&s.claim(1, &[4])), Some(UserLimit::Running));
+    cancel(&mut s, 2, 7);
+    s.claimed(1, &[4]);
+}
+
+#[test]
+fn a_limit_on_running_work_that_is_lowered_ends_nothing_and_lifted_lets_work_begin() {
+    let mut s = Story::new(4);
+    for number in 1..=3 {
+        submit(&mut s, number, 7, None).unwrap();
+    }
+    s.claimed(1, &[0]);
+    s.claimed(2, &[1]);
+    let records = s.acted(running_limit(1));
+    assert_eq!(records[0].detail, "sensitive_pool_size unlimited, user_running 1");
+    assert!(!waits(&s, 1) && !waits(&s, 2), "both go on");
+    let text = s.claim(3, &[2]).unwrap_err().to_string();
+    assert_eq!(text, "user u7's 2 running allocations are more than one user may have (limit user_running: 1)");
+    cancel(&mut s, 1, 7);
+    assert_eq!(refused(&s.claim(3, &[2])), Some(UserLimit::Running));
+    s.done(limit(UserLimitsChange { user_running: QuotaChange::Unlimited, ..UserLimitsChange::default() }));
+    s.claimed(3, &[2]);
+}
+
+#[test]
+fn a_limit_on_running_work_waits_for_its_level() {
+    let mut s = Story::at_level(0, USER_RUNNING_LEVEL - 1);
+    s.done(limit(UserLimitsChange { user_pending: QuotaChange::AtMost(1), ..UserLimitsChange::default() }));
+    let too_early = s.act(running_limit(1));
+    assert!(matches!(too_early, Err(Refusal::ClusterLevel { needed: USER_RUNNING_LEVEL, .. })), "{too_early:?}");
+    // Members of the level before have no such limit: what they write of the others must be the same bytes here.
+    let bytes = crate::pack::to_bytes(&s.ledger.cluster_limits()).unwrap();
+    assert!(!bytes.windows(12).any(|part| part == b"user_running"));
 }

@@ -4,14 +4,18 @@
 //!   Submit ──▶ waiting < user_pending, tenant_pending? ──▶ rate? ──▶ scripts of work that has not ended fit? ──▶ taken
 //!                    no: Refusal::OverUserLimit, with when or after what to try again
 //!
+//!   Claim ───▶ running < user_running? ──▶ taken
+//!                    no: Refusal::OverUserLimit, and it waits until one of the user's allocations ends
+//!
 //!   ended work:  more than all may have ──▶ the oldest of the user who has most of it is forgotten
 //!                more than user_history, or its scripts leave no room ──▶ the oldest of that user is forgotten
 //! ```
 
 use super::tenants::QuotaChange;
 use super::user_usage::{Counted, Counts, Named, script_of};
-use super::{Ledger, Step, USER_LIMITS_LEVEL};
+use super::{Ledger, Step, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL};
 use crate::wire::Refusal;
+use lattice_model::user_running::TooManyRunning;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Principal, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,6 +27,10 @@ use std::sync::Arc;
 pub struct UserLimits {
     /// A user's allocations that wait or are suspended.
     pub user_pending: Option<u32>,
+    /// A user's allocations that hold nodes at once: those that are Staging or Running, from the claim to the end or
+    /// the requeue. What a node still cleans up after that does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_running: Option<u32>,
     /// What a user may submit in a second, for long; a hundred times as much at once.
     pub user_submissions_per_second: Option<u32>,
     /// Bytes of a user's scripts; each text counts once.
@@ -37,6 +45,7 @@ impl Default for UserLimits {
     fn default() -> Self {
         Self {
             user_pending: Some(10_000),
+            user_running: None,
             user_submissions_per_second: Some(100),
             user_script_bytes: Some(64 * 1024 * 1024),
             user_history: None,
@@ -54,6 +63,7 @@ impl UserLimits {
     fn of(&self, what: UserLimit) -> Option<u32> {
         match what {
             UserLimit::Pending => self.user_pending,
+            UserLimit::Running => self.user_running,
             UserLimit::SubmissionsPerSecond => self.user_submissions_per_second,
             UserLimit::ScriptBytes => self.user_script_bytes,
             UserLimit::History => self.user_history,
@@ -64,6 +74,7 @@ impl UserLimits {
     fn of_mut(&mut self, what: UserLimit) -> &mut Option<u32> {
         match what {
             UserLimit::Pending => &mut self.user_pending,
+            UserLimit::Running => &mut self.user_running,
             UserLimit::SubmissionsPerSecond => &mut self.user_submissions_per_second,
             UserLimit::ScriptBytes => &mut self.user_script_bytes,
             UserLimit::History => &mut self.user_history,
@@ -77,6 +88,8 @@ impl UserLimits {
 pub enum UserLimit {
     /// [`UserLimits::user_pending`].
     Pending,
+    /// [`UserLimits::user_running`].
+    Running,
     /// [`UserLimits::user_submissions_per_second`].
     SubmissionsPerSecond,
     /// [`UserLimits::user_script_bytes`].
@@ -88,13 +101,15 @@ pub enum UserLimit {
 }
 
 impl UserLimit {
-    const ALL: [Self; 5] = [Self::Pending, Self::SubmissionsPerSecond, Self::ScriptBytes, Self::History, Self::TenantPending];
+    const ALL: [Self; 6] =
+        [Self::Pending, Self::Running, Self::SubmissionsPerSecond, Self::ScriptBytes, Self::History, Self::TenantPending];
 }
 
 impl fmt::Display for UserLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Pending => "user_pending",
+            Self::Running => "user_running",
             Self::SubmissionsPerSecond => "user_submissions_per_second",
             Self::ScriptBytes => "user_script_bytes",
             Self::History => "user_history",
@@ -109,6 +124,9 @@ impl fmt::Display for UserLimit {
 pub struct UserLimitsChange {
     /// See [`UserLimits::user_pending`].
     pub user_pending: QuotaChange,
+    /// See [`UserLimits::user_running`].
+    #[serde(skip_serializing_if = "QuotaChange::is_keep")]
+    pub user_running: QuotaChange,
     /// See [`UserLimits::user_submissions_per_second`].
     pub user_submissions_per_second: QuotaChange,
     /// See [`UserLimits::user_script_bytes`].
@@ -125,12 +143,18 @@ impl UserLimitsChange {
         *self == Self::default()
     }
 
+    /// The level at which every member understands this change.
+    pub(super) fn level(&self) -> u32 {
+        if self.user_running.is_keep() { USER_LIMITS_LEVEL } else { USER_RUNNING_LEVEL }
+    }
+
     /// The limits as they are then, and those that are others than before, as the audit log has them.
     pub(super) fn over(&self, before: UserLimits) -> (UserLimits, String) {
         let (mut next, mut told) = (before, String::new());
         for what in UserLimit::ALL {
             let change = match what {
                 UserLimit::Pending => self.user_pending,
+                UserLimit::Running => self.user_running,
                 UserLimit::SubmissionsPerSecond => self.user_submissions_per_second,
                 UserLimit::ScriptBytes => self.user_script_bytes,
                 UserLimit::History => self.user_history,
@@ -232,6 +256,24 @@ impl Ledger {
         let per_second = limits.user_submissions_per_second;
         match per_second.and_then(|per_second| self.rates.wait_ms(owner.uid, now, per_second)) {
             Some(retry_ms) => Err(self.too_soon(owner, retry_ms)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a claim for a user of whose allocations as many hold nodes as may.
+    pub(super) fn admits_running(&mut self, step: &mut Step, allocation: &Allocation) -> Result<(), Refusal> {
+        let Some(most) = self.limits.users.user_running else { return Ok(()) };
+        let owner = &allocation.owner;
+        let running = self.counted(step).users.get(&owner.uid).map_or(0, |user| user.running);
+        match TooManyRunning::of(&owner.name, running, Some(most)) {
+            Some(TooManyRunning { user, running, most }) => Err(Refusal::OverUserLimit {
+                limit: UserLimit::Running,
+                whose: user,
+                current: running.into(),
+                requested: 1,
+                most: most.into(),
+                retry_ms: None,
+            }),
             None => Ok(()),
         }
     }

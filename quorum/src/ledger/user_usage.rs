@@ -1,5 +1,6 @@
 //! What users have here: follows from the allocations, counted once and then kept. Not part of the agreed state.
 
+use super::views::holds_nodes;
 use super::{Ledger, Step};
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Entrypoint};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,6 +36,8 @@ pub(super) struct Counted {
 #[derive(Debug, Default)]
 pub(super) struct User {
     pub(super) pending: u32,
+    /// Allocations that hold nodes.
+    pub(super) running: u32,
     /// The first to end first.
     pub(super) ended: VecDeque<AllocationId>,
     /// Texts of scripts, and how much of the user's work names them.
@@ -75,7 +78,7 @@ impl User {
     }
 
     fn has_nothing(&self) -> bool {
-        self.pending == 0 && self.ended.is_empty() && self.scripts.is_empty()
+        self.pending == 0 && self.running == 0 && self.ended.is_empty() && self.scripts.is_empty()
     }
 }
 
@@ -85,6 +88,7 @@ pub(super) struct Counts {
     uid: u32,
     /// That of an allocation that waits.
     pending_in: Option<String>,
+    holds_nodes: bool,
     script: Option<Arc<str>>,
     live: bool,
 }
@@ -94,6 +98,7 @@ impl Counts {
         Self {
             uid: allocation.owner.uid,
             pending_in: allocation.state.is_without_nodes().then(|| allocation.spec.tenant.clone()),
+            holds_nodes: holds_nodes(allocation.state),
             script: script_of(&allocation.spec).cloned(),
             live: !allocation.state.is_terminal(),
         }
@@ -123,6 +128,7 @@ impl Counted {
 
     pub(super) fn add(&mut self, counts: &Counts) {
         let user = self.users.entry(counts.uid).or_default();
+        user.running += u32::from(counts.holds_nodes);
         if let Some(tenant) = &counts.pending_in {
             user.pending += 1;
             if !tenant.is_empty() {
@@ -136,6 +142,7 @@ impl Counted {
 
     fn remove(&mut self, counts: &Counts) {
         let Some(user) = self.users.get_mut(&counts.uid) else { return };
+        user.running -= u32::from(counts.holds_nodes);
         if let Some(tenant) = &counts.pending_in {
             user.pending -= 1;
             if let Some(pending) = self.tenant_pending.get_mut(tenant) {
@@ -192,5 +199,12 @@ impl Ledger {
             self.user_usage.0 = Some(Counted::of(self));
         }
         self.user_usage.0.get_or_insert_default()
+    }
+
+    /// How many allocations of each user hold nodes, as counted; `None`: nothing has been counted yet.
+    #[cfg(test)]
+    pub(super) fn running_of_users(&self) -> Option<BTreeMap<u32, u32>> {
+        let running = self.user_usage.0.as_ref()?.users.iter().map(|(uid, user)| (*uid, user.running));
+        Some(running.filter(|(_, running)| *running > 0).collect())
     }
 }
