@@ -35,6 +35,8 @@ pub struct Cluster {
     pub domains: BTreeMap<(String, String), u32>,
     /// Where such numbers come from, once that is known.
     pub vni_pool: Option<VniPool>,
+    /// Allocations of one user that may hold nodes at once; `None`: any number.
+    pub user_running: Option<u32>,
     /// The newest revision that was heard of.
     pub revision: Revision,
     /// Whether the watch stands: what is here is no older than the network's delay.
@@ -51,6 +53,7 @@ impl Cluster {
             vclusters: self.vclusters.clone(),
             domains: self.domains.clone(),
             vni_pool: self.vni_pool,
+            user_running: self.user_running,
             alive: membership.alive(),
         }
     }
@@ -120,6 +123,7 @@ impl Cluster {
                 self.domains.remove(&(tenant, name));
             }
             Change::VniPool(pool) => self.vni_pool = Some(pool),
+            Change::Limits(limits) => self.user_running = limits.users.user_running,
             // Not asked for, or never within news.
             Change::Lease(_) | Change::LeaseEnded(_) | Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => {}
         }
@@ -128,7 +132,7 @@ impl Cluster {
 
 /// Watches until `stop`, and tells gossip where others are. A watch that broke goes on where it was, at another member.
 pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
-    // Quotas, queues and domains are for who places work.
+    // Quotas, queues, domains and limits are for who places work.
     let places = quorum.role() == Role::Api;
     let request = WatchRequest {
         nodes: true,
@@ -136,6 +140,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
         tenants: places,
         vclusters: places,
         domains: places,
+        limits: places,
         ..WatchRequest::nothing()
     };
     let mut following = Following::new(quorum, request);

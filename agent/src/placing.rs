@@ -265,7 +265,9 @@ async fn propose(
             Ok(_) => tracing::info!(%allocation, queue, "claimed"),
             Err(CallError::Refused(Refusal::StaleLease { .. })) => drop(lost.insert(queue.to_owned())),
             // That one waits, and takes no nodes: the others do not wait for it.
-            Err(CallError::Refused(refusal @ Refusal::NoVni(_))) => tracing::info!(%allocation, queue, %refusal, "a claim was refused"),
+            Err(CallError::Refused(refusal @ (Refusal::NoVni(_) | Refusal::OverUserLimit { .. }))) => {
+                tracing::info!(%allocation, queue, %refusal, "a claim was refused");
+            }
             Err(error @ CallError::Unavailable { .. }) => {
                 tracing::info!(%allocation, queue, %error, "a claim had no answer");
                 // Nor would the others have one.

@@ -47,6 +47,7 @@ pub mod telemetry;
 pub mod tenant;
 pub mod time;
 pub mod topology;
+pub mod user_running;
 pub mod vcluster;
 pub mod work_usage;
 

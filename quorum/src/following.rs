@@ -174,7 +174,8 @@ impl Reading {
             | Change::VClusterDeleted(_)
             | Change::Domain { .. }
             | Change::DomainReleased { .. }
-            | Change::VniPool(_)) => {
+            | Change::VniPool(_)
+            | Change::Limits(_)) => {
                 let revision = self.place.revision.max(revision_of(&single));
                 self.place.revision = revision;
                 self.within = Within::Singles;
@@ -198,6 +199,7 @@ fn revision_of(change: &Change) -> Revision {
         | Change::Domain { .. }
         | Change::DomainReleased { .. }
         | Change::VniPool(_)
+        | Change::Limits(_)
         | Change::StartAgain { .. } => Revision(0),
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Pure: a list as of a revision and the sets after it make up the state, whichever member gives which of the two.
 
-use crate::ledger::{Changed, DomainKey, Lease, Ledger};
+use crate::ledger::{Changed, ClusterLimits, DomainKey, Lease, Ledger};
 use crate::wire::WatchPlace;
 use lattice_model::{Allocation, Entrypoint, Node, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
@@ -35,6 +35,8 @@ pub struct ChangeSet {
     pub domains: Vec<(DomainKey, Option<u32>)>,
     /// Where it changed.
     pub vni_pool: Option<VniPool>,
+    /// Where they changed.
+    pub limits: Option<ClusterLimits>,
 }
 
 impl ChangeSet {
@@ -47,6 +49,7 @@ impl ChangeSet {
             allocations: changed.allocations.iter().filter_map(|id| ledger.allocation(*id).cloned()).collect(),
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
             vni_pool: changed.vni_pool.then(|| ledger.vni_pool()),
+            limits: changed.limits.then(|| ledger.cluster_limits()),
             domains: changed.domains.into_iter().map(|key| (key.clone(), ledger.domain(&key).map(|d| d.vni))).collect(),
             leases: changed.leases.into_iter().map(|name| (name.clone(), ledger.lease(&name).cloned())).collect(),
             vclusters: changed.vclusters.into_iter().map(|name| (name.clone(), ledger.vcluster(&name).cloned())).collect(),
@@ -56,6 +59,7 @@ impl ChangeSet {
     /// Whether nothing that is watched changed.
     pub fn is_empty(&self) -> bool {
         let quotas = self.tenants.is_empty() && self.vclusters.is_empty() && self.domains.is_empty() && self.vni_pool.is_none();
+        let quotas = quotas && self.limits.is_none();
         self.nodes.is_empty() && self.allocations.is_empty() && quotas && self.leases.is_empty()
     }
 
@@ -153,7 +157,7 @@ mod tests {
     fn set(revision: u64) -> ChangeSet {
         let tenants = vec![("physics".to_owned(), None)];
         let (nodes, allocations, leases, vclusters, domains) = (vec![], vec![], vec![], vec![], vec![]);
-        ChangeSet { revision: Revision(revision), nodes, allocations, tenants, leases, vclusters, domains, vni_pool: None }
+        ChangeSet { revision: Revision(revision), nodes, allocations, tenants, leases, vclusters, domains, vni_pool: None, limits: None }
     }
 
     fn revisions(history: &History, after: WatchPlace) -> Result<Vec<u64>, Compacted> {

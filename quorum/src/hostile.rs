@@ -2,7 +2,9 @@
 //! that the bytes do not have, and none takes what it refuses. `PROPTEST_CASES` makes it longer.
 
 use crate::ledger::keyring::Secret;
-use crate::ledger::{Action, AuditHead, Command, LEVEL_KNOWN, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange};
+use crate::ledger::{
+    Action, AuditHead, ClusterLimits, Command, LEVEL_KNOWN, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange,
+};
 use crate::pack::{from_bytes, to_bytes};
 use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use crate::service::{Forward, Forwarded};
@@ -330,6 +332,7 @@ fn decoders() -> Vec<Decoder> {
                 Change::StartAgain { why: "w".into() },
                 Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
                 Change::VniPool(VniPool::default()),
+                Change::Limits(ClusterLimits::default()),
             ],
         ),
         decoder(

@@ -35,6 +35,7 @@ pub mod signing;
 mod allocations;
 mod claims;
 mod conformance;
+mod ended;
 mod fencing;
 mod holds;
 mod leases;
@@ -50,9 +51,11 @@ mod revocations;
 mod scripts;
 mod services;
 mod sessions;
+mod submission_rates;
 mod telemetry;
 mod tenants;
 mod user_limits;
+mod user_usage;
 mod vclusters;
 mod views;
 mod waits;
@@ -92,6 +95,8 @@ mod tenant_scenarios;
 #[cfg(test)]
 mod time_scenarios;
 #[cfg(test)]
+mod user_limit_scenarios;
+#[cfg(test)]
 mod vcluster_scenarios;
 #[cfg(test)]
 mod walltime_scenarios;
@@ -107,8 +112,8 @@ pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
     CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, WAITS_LEVEL, WALLTIME_LEVEL, level_of,
-    level_of_hold,
+    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL, WAITS_LEVEL,
+    WALLTIME_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -213,10 +218,10 @@ pub struct Ledger {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     waiting: BTreeSet<AllocationId>,
     /// How soon users may submit again.
-    #[serde(default, skip_serializing_if = "user_limits::SubmissionRates::is_empty")]
-    rates: user_limits::SubmissionRates,
+    #[serde(default, skip_serializing_if = "submission_rates::SubmissionRates::is_empty")]
+    rates: submission_rates::SubmissionRates,
     #[serde(skip)]
-    user_usage: user_limits::UserUsage,
+    user_usage: user_usage::UserUsage,
     #[serde(default, skip_serializing_if = "revocations::Revocations::is_empty")]
     revocations: revocations::Revocations,
 }
@@ -279,6 +284,8 @@ pub struct Changed {
     pub domains: BTreeSet<DomainKey>,
     /// Whether the pool of those numbers is another one now.
     pub vni_pool: bool,
+    /// Whether the limits of the cluster and its users are others now.
+    pub limits: bool,
 }
 
 impl Changed {
@@ -294,6 +301,7 @@ impl Changed {
         self.vclusters.extend(other.vclusters);
         self.domains.extend(other.domains);
         self.vni_pool |= other.vni_pool;
+        self.limits |= other.limits;
     }
 }
 
@@ -314,7 +322,7 @@ struct Step {
     audit: Vec<AuditRecord>,
     changed: Changed,
     /// What allocations counted for before this step changed them; `None`: they were not there.
-    before: BTreeMap<AllocationId, Option<user_limits::Counts>>,
+    before: BTreeMap<AllocationId, Option<user_usage::Counts>>,
 }
 
 impl Step {
@@ -363,8 +371,8 @@ impl Default for Ledger {
             notified: BTreeMap::new(),
             closely: BTreeSet::new(),
             waiting: BTreeSet::new(),
-            rates: user_limits::SubmissionRates::default(),
-            user_usage: user_limits::UserUsage::default(),
+            rates: submission_rates::SubmissionRates::default(),
+            user_usage: user_usage::UserUsage::default(),
             revocations: revocations::Revocations::default(),
         }
     }

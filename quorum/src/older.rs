@@ -86,7 +86,8 @@ pub(crate) fn change(change: &mut Change, knows: Knows) {
         | Change::VClusterDeleted(_)
         | Change::Domain { .. }
         | Change::DomainReleased { .. }
-        | Change::VniPool(_) => {}
+        | Change::VniPool(_)
+        | Change::Limits(_) => {}
     }
 }
 

@@ -194,6 +194,7 @@ table! {
         WatchLeases: No Yes No Itself;
         WatchVClusters: No Yes No Itself;
         WatchDomains: No Yes No Itself;
+        WatchLimits: No Yes No Itself;
         /// What a present member passes on to the leader.
         Forward: Own No No Itself;
         /// Raft's messages: each member speaks in its own name.

@@ -11,6 +11,7 @@ mod misfit;
 mod outlook;
 mod quotas;
 mod settling;
+mod user_running;
 
 pub use holdings::Holdings;
 pub use misfit::{Misfit, misfit};
@@ -23,6 +24,7 @@ use lattice_model::{Allocation, AllocationId, Claim, Exclusion, Node, NodeId, Re
 use quotas::Quotas;
 use settling::Settling;
 use std::collections::{BTreeMap, BTreeSet};
+use user_running::RunningOfUsers;
 
 /// What a scheduler knows at one moment. Free = size − committed shares; gossip can only subtract.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +41,8 @@ pub struct View {
     pub domains: BTreeMap<(String, String), u32>,
     /// Where such numbers come from; `None`: it is not known.
     pub vni_pool: Option<VniPool>,
+    /// Allocations of one user that may hold nodes at once; `None`: any number.
+    pub user_running: Option<u32>,
     /// Nodes that this agent's gossip shows alive.
     pub alive: BTreeSet<NodeId>,
 }
@@ -139,13 +143,19 @@ fn queue(view: &View) -> Vec<&Allocation> {
     queue
 }
 
-/// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in each
-/// queue: the first one that does not fit keeps all behind it waiting there, unless it cannot fit in this cluster as it is
-/// registered (it waits for nodes to be added, and blocks nobody), its tenant's quotas leave no room for it, or there is no number
-/// for its network domain, or an earlier attempt of it may still run somewhere and must not run twice, or it was requeued and waits.
+/// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in
+/// each queue: the first one that does not fit keeps all behind it waiting there. These keep nobody waiting:
+///
+/// * one that cannot fit in this cluster as it is registered: it waits for nodes to be added
+/// * one whose tenant's quotas leave no room for it
+/// * one whose user has as many running allocations as one user may have
+/// * one for whose network domain there is no number
+/// * one of which an earlier attempt may still run somewhere, and which must not run twice
+/// * one that was requeued and waits
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
     let mut domains = Domains::of(view);
+    let mut running = RunningOfUsers::of(view);
     let settling = Settling::of(view);
     let mut held = Holdings::of(view.nodes.values(), view.allocations.values());
     let mut claims = Vec::new();
@@ -155,6 +165,9 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         let Some(lease_token) = token_of(queue).filter(|_| !blocked.contains(queue)) else { continue };
         let wanted = allocation.spec.nodes as usize;
         if possible(view, allocation) < wanted || quotas.keeps_off(allocation).is_some() || domains.keeps_off(allocation).is_some() {
+            continue;
+        }
+        if running.keeps_off(allocation).is_some() {
             continue;
         }
         if allocation.waits_until.is_some() || settling.keeps_off(allocation).is_some() {
@@ -186,6 +199,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         }
         quotas.take(allocation, free.iter().map(|n| &n.id));
         domains.take(allocation);
+        running.take(allocation);
         let amount = |node: &Node| allocation.spec.amount_of(&node.size);
         for node in &free {
             held.take(&node.id, allocation.id, allocation.epoch, amount(node));
@@ -228,8 +242,9 @@ fn possible_where(view: &View, allocation: &Allocation, wanted: impl Fn(&Node) -
     conformity::together(&fit, &allocation.spec)
 }
 
-/// What keeps a pending allocation off whatever nodes there are, in the documents' words; `None`: its tenant's quotas leave
-/// room, there is a number for its network domain, no earlier attempt stands in its way, and it waits for no time.
+/// What keeps a pending allocation off whatever nodes there are, in the documents' words. `None`: its tenant's quotas leave
+/// room, its user may have one more running, there is a number for its network domain, no earlier attempt stands in its
+/// way, and it waits for no time.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
     Judge::of(view).kept_off(allocation).map(|(why, _)| why)
 }

@@ -5,6 +5,7 @@ use crate::domains::Domains;
 use crate::misfit::{self, misfit};
 use crate::quotas::Quotas;
 use crate::settling::Settling;
+use crate::user_running::RunningOfUsers;
 use crate::{Holdings, View, possible, possible_where, why_not};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::input::STDIN_VARIABLE;
@@ -98,6 +99,7 @@ pub struct Judge<'a> {
     held: Holdings,
     quotas: Quotas<'a>,
     domains: Domains<'a>,
+    running: RunningOfUsers,
     settling: Settling<'a>,
 }
 
@@ -105,7 +107,14 @@ impl<'a> Judge<'a> {
     /// Of this view.
     pub fn of(view: &'a View) -> Self {
         let held = Holdings::of(view.nodes.values(), view.allocations.values());
-        Self { view, held, quotas: Quotas::of(view), domains: Domains::of(view), settling: Settling::of(view) }
+        Self {
+            view,
+            held,
+            quotas: Quotas::of(view),
+            domains: Domains::of(view),
+            running: RunningOfUsers::of(view),
+            settling: Settling::of(view),
+        }
     }
 
     /// Nodes that can be taken for an allocation now, and why each of the others cannot.
@@ -130,6 +139,10 @@ impl<'a> Judge<'a> {
             };
             let brief = format!("quota: {} of {} {of} in use", excess.current, excess.limit);
             return Some((format!("waiting for quota headroom: {excess}"), brief));
+        }
+        if let Some(too_many) = self.running.keeps_off(allocation) {
+            let brief = format!("user limit: {} of {} running", too_many.running, too_many.most);
+            return Some((format!("{too_many}: it begins by itself when one of them has ended"), brief));
         }
         if let Some(no_vni) = self.domains.keeps_off(allocation) {
             let brief = format!("no VNI for network {}", allocation.spec.connectivity.network_domain);

@@ -222,6 +222,35 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
 }
 
 #[test]
+fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else_waiting() {
+    let of = |mut allocation: Allocation, uid: u32| {
+        (allocation.owner.uid, allocation.owner.name) = (uid, format!("u{uid}"));
+        allocation
+    };
+    let queue = vec![of(pending(1, 1, 10), 7), of(pending(2, 1, 20), 7), of(pending(3, 1, 30), 8)];
+    let mut v = view(5, queue);
+    let there = of(running_on(pending(9, 1, 1), "n1", Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 }), 7);
+    v.allocations.insert(there.id, there);
+    assert_eq!(placed(&v).len(), 3, "without a limit");
+    // One round does not go over the limit with two claims either.
+    v.user_running = Some(2);
+    assert_eq!(placed(&v), [(id(1), vec!["n2".into()]), (id(3), vec!["n3".into()])]);
+    v.user_running = Some(1);
+    assert_eq!(placed(&v), [(id(3), vec!["n2".into()])]);
+    let judge = Judge::of(&v);
+    let (why, brief) = judge.kept_off(&v.allocations[&id(1)]).unwrap();
+    let want = "user u7's running allocation is as many as one user may have (limit user_running: 1): it begins by itself when";
+    assert!(why.starts_with(want), "{why}");
+    assert_eq!(brief, "user limit: 1 of 1 running");
+    assert_eq!(explain(&v, &v.allocations[&id(2)]).summary, why);
+    // Nobody else's is behind it.
+    assert_eq!(Outlook::of(&v).get(&id(3)).unwrap().place, Some(1));
+    // What has ended counts no more, whatever is left of it on its node.
+    v.allocations.get_mut(&id(9)).unwrap().state = AllocationState::Completed;
+    assert_eq!(placed(&v).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(1), id(3)]);
+}
+
+#[test]
 fn what_gets_no_vni_waits_and_keeps_nobody_else_waiting() {
     let of = |mut allocation: Allocation, domain: &str| {
         (allocation.spec.tenant, allocation.spec.connectivity.network_domain) = ("physics".into(), domain.into());

@@ -135,6 +135,7 @@ impl AdminService for Api {
         let asked = request.into_inner();
         let users = UserLimitsChange {
             user_pending: quota_change(asked.user_pending),
+            user_running: quota_change(asked.user_running),
             user_submissions_per_second: quota_change(asked.user_submissions_per_second),
             user_script_bytes: quota_change(asked.user_script_bytes),
             user_history: quota_change(asked.user_history),
@@ -245,6 +246,7 @@ impl Api {
                     sensitive_pool_size: now.limits.sensitive_pool_size,
                     sensitive_nodes: now.sensitive_nodes,
                     user_pending: users.user_pending,
+                    user_running: users.user_running,
                     user_submissions_per_second: users.user_submissions_per_second,
                     user_script_bytes: users.user_script_bytes,
                     user_history: users.user_history,

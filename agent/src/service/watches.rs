@@ -174,6 +174,7 @@ fn event(changes: &[Change], uid: Option<u32>, sees: Viewer, viewer: &Principal)
             | Change::Domain { .. }
             | Change::DomainReleased { .. }
             | Change::VniPool(_)
+            | Change::Limits(_)
             | Change::Start { .. }
             | Change::Changes { .. }
             | Change::StartAgain { .. } => {}

@@ -46,6 +46,9 @@ pub struct SetLimits {
     /// A user's allocations that wait or are suspended [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_pending: Option<Quota>,
+    /// A user's allocations that hold nodes at once (Staging or Running); further ones wait [none: no limit]
+    #[arg(long, value_name = "N|none", value_parser = quota)]
+    pub user_running: Option<Quota>,
     /// What a user may submit in a second, for long; a hundred times as much at once [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_submissions_per_second: Option<Quota>,

@@ -16,6 +16,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
     let asked = v1::SetLimitsRequest {
         sensitive_pool_size: change(sensitive_pool_size),
         user_pending: change(args.user_pending),
+        user_running: change(args.user_running),
         user_submissions_per_second: change(args.user_submissions_per_second),
         user_script_bytes: change(args.user_script_bytes),
         user_history: change(args.user_history),
@@ -32,6 +33,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             ("Sensitive pool size", shown(limits.sensitive_pool_size)),
             ("Nodes claimed for sensitive use", limits.sensitive_nodes.to_string()),
             ("Pending, of a user", shown(limits.user_pending)),
+            ("Running, of a user", shown(limits.user_running)),
             ("Submissions a second, of a user", shown(limits.user_submissions_per_second)),
             ("Bytes of scripts, of a user", shown(limits.user_script_bytes)),
             ("Ended work shown, of a user", shown(limits.user_history)),
@@ -41,6 +43,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             "sensitive_pool_size": limits.sensitive_pool_size,
             "sensitive_nodes": limits.sensitive_nodes,
             "user_pending": limits.user_pending,
+            "user_running": limits.user_running,
             "user_submissions_per_second": limits.user_submissions_per_second,
             "user_script_bytes": limits.user_script_bytes,
             "user_history": limits.user_history,

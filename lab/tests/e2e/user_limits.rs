@@ -1,7 +1,8 @@
 //! What one user may have in the quorum, so that no user takes from others what they need there.
 
 use crate::harness::{DAEMON, Group, NOBODY, World};
-use lattice_lab::lattice::text;
+use lattice_lab::faults;
+use lattice_lab::lattice::{Lattice, text};
 use libtest_mimic::Trial;
 use std::fs;
 use std::os::unix::fs::chown;
@@ -11,6 +12,8 @@ static USERS: Group = Group::small("user_limits");
 pub fn trials() -> Vec<Trial> {
     vec![
         USERS.test("one_users_waiting_work_leaves_others_theirs", &[], pending),
+        USERS.test("what_a_user_may_not_have_running_yet_waits_and_begins_by_itself", &[], running),
+        USERS.test("schedulers_that_race_exceed_no_users_limit_of_running_work", &[], race),
         USERS.test("who_submits_too_fast_is_told_when_to_try_again", &[], rate),
         USERS.test("scripts_are_limited_and_freed_when_nothing_names_them", &[], scripts),
         USERS.test("one_users_flood_pushes_no_history_of_others_out", &[], history),
@@ -48,7 +51,7 @@ struct Restored<'a>(&'a World);
 impl Drop for Restored<'_> {
     fn drop(&mut self) {
         let all = ["--user-pending=10000", "--user-submissions-per-second=100", "--user-script-bytes=67108864", "--user-history=none"];
-        let _ = self.0.run(&[&["admin", "limits", "--tenant-pending=100000"], &all[..]].concat());
+        let _ = self.0.run(&[&["admin", "limits", "--user-running=none", "--tenant-pending=100000"], &all[..]].concat());
     }
 }
 
@@ -77,6 +80,79 @@ fn pending(w: &World) {
     assert!(w.ok(&["audit", "query", "--type", "limits-set"]).contains("user_pending 3"));
     cancel(w, NOBODY, &[&mine[1..], &[again]].concat());
     cancel(w, DAEMON, &[theirs]);
+}
+
+/// Submits as this user what has no hold: the id.
+fn submit_to_run(w: &World, uid: u32, args: &[&str]) -> String {
+    let done = w.run_as(uid, &[&["submit", "-o", "name"], args].concat());
+    assert_eq!(done.code(), 0, "{}", done.err());
+    done.out().trim().to_owned()
+}
+
+fn running(w: &World) {
+    assert!(w.lattice.json(&["admin", "limits"]).unwrap()["user_running"].is_null(), "there is none at first");
+    let _restored = limit(w, &["--user-running", "1"]);
+    assert_eq!(w.lattice.json(&["admin", "limits"]).unwrap()["user_running"], 1);
+    let share = ["--cores", "1", "--walltime", "10m", "--requeue"];
+    let first = submit_to_run(w, NOBODY, &[&share[..], &["--", "/bin/sleep", "600"]].concat());
+    w.running(&first);
+    let second = submit_to_run(w, NOBODY, &[&share[..], &["--", "/bin/sleep", "600"]].concat());
+    let why = "user nobody's running allocation is as many as one user may have (limit user_running: 1)";
+    w.wait("its reason", || text(&w.status(&second), "reason").contains(why));
+    let explained = w.run_as(NOBODY, &["explain", &second]).out();
+    assert!(explained.contains(why) && explained.contains("begins by itself"), "{explained}");
+    let listed = w.run_as(NOBODY, &["status"]).out();
+    assert!(listed.contains("user limit: 1 of 1 running"), "{listed}");
+    // Nobody else waits for it, in the same queue.
+    w.completed(&submit_to_run(w, DAEMON, &["--", "true"]));
+    assert_eq!(text(&w.status(&second), "state"), "Pending");
+    // A member that begins again counts what runs.
+    let leader = w.leader();
+    faults::kill_member(&w.dir, leader).unwrap();
+    faults::start_member(&w.dir, leader).unwrap();
+    w.leader();
+    w.completed(&submit_to_run(w, DAEMON, &["--", "true"]));
+    assert_eq!((text(&w.status(&first), "state"), text(&w.status(&second), "state")), ("Running".to_owned(), "Pending".to_owned()));
+    // One that is requeued is before the other one in the queue, and counts again when it has begun again.
+    w.ok(&["requeue", "--reason", "again", &first]);
+    w.wait("it to run again", || text(&w.status(&first), "requeue_count") == "1" && text(&w.status(&first), "state") == "Running");
+    assert_eq!(text(&w.status(&second), "state"), "Pending");
+    // It begins by itself when the first one has ended.
+    w.ok(&["cancel", &first]);
+    w.running(&second);
+    w.ok(&["cancel", &second]);
+    w.ended(&second);
+    // The limit is an operator's to lift, and what waits begins when it is.
+    let first = submit_to_run(w, NOBODY, &[&share[..], &["--", "/bin/sleep", "600"]].concat());
+    w.running(&first);
+    let second = submit_to_run(w, NOBODY, &[&share[..], &["--", "true"]].concat());
+    w.wait("its reason", || text(&w.status(&second), "reason").contains(why));
+    assert_eq!(w.run_as(NOBODY, &["admin", "limits", "--user-running=none"]).code(), 4);
+    w.ok(&["admin", "limits", "--user-running=none"]);
+    w.completed(&second);
+    assert_eq!(text(&w.status(&first), "state"), "Running");
+    w.ok(&["cancel", &first]);
+    assert!(w.ok(&["audit", "query", "--type", "limits-set"]).contains("user_running 1"));
+}
+
+fn race(w: &World) {
+    let _restored = limit(w, &["--user-running", "1"]);
+    // Through three agents at once, each of which may place what it takes: one after the other.
+    let through = ["n1", "n2", "n3"].map(|agent| w.at(agent));
+    let submit = |lattice: &Lattice| {
+        let done = lattice.run(&["submit", "-o", "name", "--", "/bin/sleep", "0.3"], crate::harness::JOB).unwrap();
+        assert_eq!(done.code(), 0, "{}", done.err());
+        done.out().trim().to_owned()
+    };
+    let submitted: Vec<String> = std::thread::scope(|scope| {
+        let tries: Vec<_> = through.iter().map(|lattice| scope.spawn(move || submit(lattice))).collect();
+        tries.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let ended: Vec<_> = submitted.iter().map(|id| w.completed(id)).collect();
+    let mut times: Vec<(String, String)> = ended.iter().map(|a| (text(a, "started_at"), text(a, "ended_at"))).collect();
+    times.sort_unstable();
+    assert!(times.iter().all(|(started, ended)| !started.is_empty() && !ended.is_empty()), "{times:?}");
+    assert!(times.windows(2).all(|pair| pair[0].1 <= pair[1].0), "two ran at once: {times:?}");
 }
 
 fn rate(w: &World) {

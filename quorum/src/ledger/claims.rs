@@ -62,6 +62,7 @@ impl Ledger {
         if let Some(excess) = self.excess_of_sensitive(&allocation, claim) {
             return Err(Refusal::Quota(excess));
         }
+        self.admits_running(step, &allocation)?;
         if let Some(until) = allocation.waits_until {
             return Err(Refusal::Waits { id, until });
         }

@@ -278,7 +278,7 @@ impl Action {
             Self::HoldAllocation { .. } => super::HELD_WORK_LEVEL,
             Self::SetWalltime { .. } => super::WALLTIME_LEVEL,
             Self::Revoke { .. } => super::level::REVOCATIONS_LEVEL,
-            Self::SetLimits { users, .. } if !users.is_none() => super::USER_LIMITS_LEVEL,
+            Self::SetLimits { users, .. } if !users.is_none() => users.level(),
             Self::RequeueAllocation { .. } => super::REQUEUES_LEVEL,
             Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
             Self::RecordAccess(access) => access.kind.level(),

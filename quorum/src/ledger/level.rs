@@ -24,7 +24,8 @@ pub const LEVEL_FIRST: u32 = 1;
 /// 12: requeued work waits; work is held before it has begun; time never goes back and never leaps; work is requeued for who asks, and
 /// signals to somebody else's work are recorded.
 /// 13: limits of each user and tenant; the history of ended work is shared among users.
-/// 14: the walltime of work that has been submitted is changed; certificates are revoked.
+/// 14: the walltime of work that has been submitted is changed; certificates are revoked; how many allocations of a user hold
+/// nodes at once is limited.
 pub const LEVEL_KNOWN: u32 = 14;
 
 /// The level at which every member understands that work is held before it has begun.
@@ -62,6 +63,9 @@ pub const WAITS_LEVEL: u32 = 12;
 
 /// The level at which every member limits what users have in the quorum.
 pub const USER_LIMITS_LEVEL: u32 = 13;
+
+/// The level at which every member limits how many allocations of a user hold nodes.
+pub const USER_RUNNING_LEVEL: u32 = 14;
 
 /// The level at which every member understands that work is put back into the queue for who asks, and that signals
 /// are recorded.

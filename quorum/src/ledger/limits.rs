@@ -24,6 +24,11 @@ impl Ledger {
         LimitsStanding { limits: self.limits, sensitive_nodes: count(self.sensitive_nodes().len()) }
     }
 
+    /// The limits alone.
+    pub fn cluster_limits(&self) -> ClusterLimits {
+        self.limits
+    }
+
     pub(super) fn set_limits(
         &mut self,
         step: &mut Step,
@@ -37,6 +42,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         self.limits = next;
+        step.changed.limits = true;
         let shown = next.sensitive_pool_size.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
         self.record(step, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{told}"));
         Ok(Outcome::Done)

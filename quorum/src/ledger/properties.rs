@@ -14,7 +14,7 @@ use invariants::{
     invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota,
     invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_sensitive_nodes_are_limited,
-    invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs, invariant_waits_end,
+    invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs, invariant_users_run_what_they_may, invariant_waits_end,
     invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, Revision, Timestamp};
@@ -69,6 +69,7 @@ fn play(moves: &[Move]) -> History {
         invariant_services_are_of_what_runs(&ledger);
         invariant_sensitive_nodes_are_limited(&before, &ledger);
         invariant_waits_end(&ledger);
+        invariant_users_run_what_they_may(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             assert!(epoch > last_epoch, "epochs rise");

@@ -12,7 +12,7 @@
 
 use super::Packets;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
-use crate::ledger::{DomainKey, Lease};
+use crate::ledger::{ClusterLimits, DomainKey, Lease};
 use crate::member::shared::Core;
 use crate::older;
 use crate::pack::pack;
@@ -54,7 +54,7 @@ enum Ended {
 
 /// What a watch asks for, as the table of permissions has it.
 pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
-    let WatchRequest { nodes, allocations, tenants, leases, vclusters, domains, uid: _, resumable: _, since: _ } = wanted;
+    let WatchRequest { nodes, allocations, tenants, leases, vclusters, domains, limits, uid: _, resumable: _, since: _ } = wanted;
     let allocations = match allocations {
         WatchAllocations::None => false,
         WatchAllocations::Live | WatchAllocations::One(_) => true,
@@ -66,6 +66,7 @@ pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
         (*leases, Call::WatchLeases),
         (*vclusters, Call::WatchVClusters),
         (*domains, Call::WatchDomains),
+        (*limits, Call::WatchLimits),
     ];
     asked.into_iter().filter_map(|(asked, call)| asked.then_some(call)).collect()
 }
@@ -127,6 +128,7 @@ struct List {
     vclusters: Vec<Arc<VCluster>>,
     domains: Vec<(DomainKey, u32)>,
     vni_pool: Option<VniPool>,
+    limits: Option<ClusterLimits>,
 }
 
 /// Made one by one, as they are sent.
@@ -139,7 +141,7 @@ impl List {
         let nodes = self.nodes.into_iter().map(|n| Change::Node(Box::new((*n).clone())));
         let allocations = self.allocations.into_iter().map(|a| Change::Allocation(Box::new((*a).clone())));
         let vclusters = self.vclusters.into_iter().map(|v| Change::VCluster(Box::new((*v).clone())));
-        let pool = self.vni_pool.into_iter().map(Change::VniPool);
+        let pool = self.vni_pool.into_iter().map(Change::VniPool).chain(self.limits.into_iter().map(Change::Limits));
         let domains = self.domains.into_iter().map(|(key, vni)| told_domain(key, Some(vni)));
         Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
@@ -267,7 +269,8 @@ impl Watch<'_> {
         let vclusters = if self.wanted.vclusters { ledger.vclusters().cloned().collect() } else { Vec::new() };
         let domains = ledger.domains().filter(|_| self.wanted.domains).map(|(key, domain)| (key.clone(), domain.vni)).collect();
         let vni_pool = self.wanted.domains.then(|| ledger.vni_pool());
-        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters, domains, vni_pool }
+        let limits = self.wanted.limits.then(|| ledger.cluster_limits());
+        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters, domains, vni_pool, limits }
     }
 
     fn concerns(&self, allocation: &Allocation) -> bool {
@@ -286,6 +289,7 @@ impl Watch<'_> {
             None => Change::TenantDeleted(name.clone()),
         });
         let pool = set.vni_pool.filter(|_| self.wanted.domains).into_iter().map(Change::VniPool);
+        let pool = pool.chain(set.limits.filter(|_| self.wanted.limits).into_iter().map(Change::Limits));
         let domains = set.domains.iter().filter(|_| self.wanted.domains).map(|(key, vni)| told_domain(key.clone(), *vni));
         let leases = set.leases.iter().filter(|_| self.wanted.leases).map(|(name, lease)| told_lease(name, lease.as_ref()));
         let vclusters = set.vclusters.iter().filter(|_| self.wanted.vclusters).map(|(name, vcluster)| match vcluster {
@@ -387,7 +391,8 @@ fn bytes_about(change: &Change) -> usize {
         | Change::VClusterDeleted(_)
         | Change::Domain { .. }
         | Change::DomainReleased { .. }
-        | Change::VniPool(_) => 256,
+        | Change::VniPool(_)
+        | Change::Limits(_) => 256,
         // Never within others.
         Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => 0,
     }

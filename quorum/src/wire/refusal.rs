@@ -7,6 +7,7 @@ use lattice_model::duration::clock_text;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
+use lattice_model::user_running::TooManyRunning;
 use lattice_model::{AllocationId, AllocationState, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -168,6 +169,10 @@ fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u
     let again = retry_ms.map_or_else(String::new, |ms| format!(": try again in {} s", ms.div_ceil(1000)));
     match limit {
         UserLimit::Pending => format!("user {whose} has {} waiting, and may have {most}", counted(current, "allocation")),
+        UserLimit::Running => {
+            let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+            TooManyRunning { user: whose.to_owned(), running: count(current), most: count(most) }.to_string()
+        }
         UserLimit::TenantPending => format!("tenant {whose:?} has {} waiting, and may have {most}", counted(current, "allocation")),
         UserLimit::SubmissionsPerSecond => {
             format!("user {whose} submits faster than {} a second{again}", counted(most, "allocation"))
@@ -255,6 +260,9 @@ impl Refusal {
                     "submit again when some of them have begun, or cancel some (`lattice status --state pending`); an operator can raise the \
                      limit: `lattice admin limits`"
                         .to_owned()
+                }
+                UserLimit::Running => {
+                    "it begins by itself when one of them has ended; an operator can raise the limit: `lattice admin limits`".to_owned()
                 }
                 UserLimit::SubmissionsPerSecond => {
                     "nothing was submitted; an operator can raise the limit: `lattice admin limits`".to_owned()

@@ -1,6 +1,7 @@
 //! A watch: what is wanted to be told of, and what is told.
 
 use super::standing::LeaseStanding;
+use crate::ledger::ClusterLimits;
 use lattice_model::{Allocation, AllocationId, Generation, Node, Revision, Tenant, VCluster, VniPool};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,9 @@ pub struct WatchRequest {
     /// Whether network domains and the pool of their numbers are wanted.
     #[serde(default)]
     pub domains: bool,
+    /// Whether the limits of the cluster and its users are wanted.
+    #[serde(default)]
+    pub limits: bool,
     /// Whether the watcher knows [`Change::Changes`] and [`Change::StartAgain`]. One that does not is told each change alone, and
     /// starts again whenever its stream ends.
     #[serde(default)]
@@ -55,6 +59,7 @@ impl WatchRequest {
             leases: false,
             vclusters: false,
             domains: false,
+            limits: false,
             resumable: true,
             since: None,
         }
@@ -121,4 +126,6 @@ pub enum Change {
     DomainReleased { tenant: String, name: String },
     /// The pool that such numbers are from.
     VniPool(VniPool),
+    /// The limits of the cluster and its users.
+    Limits(ClusterLimits),
 }

@@ -137,6 +137,7 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         | Call::WatchLeases
         | Call::WatchVClusters
         | Call::WatchDomains
+        | Call::WatchLimits
         | Call::Forward
         | Call::Append
         | Call::Vote
@@ -183,6 +184,7 @@ async fn other_is_refused(lab: &Lab, call: Call, role: Role) -> bool {
         Call::WatchLeases => WatchRequest { leases: true, ..nothing },
         Call::WatchVClusters => WatchRequest { vclusters: true, ..nothing },
         Call::WatchDomains => WatchRequest { domains: true, ..nothing },
+        Call::WatchLimits => WatchRequest { limits: true, ..nothing },
         Call::Forward => {
             let mut grpc = Grpc::new(dial(lab, role, lab.config(1).listens().0).await);
             let mut request = tonic::Request::new(pack(&Request::ListNodes).unwrap());

@@ -316,8 +316,9 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms }
         }
         Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
-        Move::Limits { sensitive } => {
-            Action::SetLimits { sensitive_pool_size: sensitive, users: UserLimitsChange::default(), by: "root".into() }
+        Move::Limits { sensitive, running } => {
+            let users = UserLimitsChange { user_running: running, ..UserLimitsChange::default() };
+            Action::SetLimits { sensitive_pool_size: sensitive, users, by: "root".into() }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

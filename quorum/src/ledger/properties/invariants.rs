@@ -258,3 +258,23 @@ pub(super) fn invariant_no_claim_exceeds_a_quota(before: &Ledger, after: &Ledger
     let limit = tenant.max_concurrent_allocations;
     assert!(allocations <= was.1 || limit.is_none_or(|limit| allocations <= limit), "{tenant:?}: {allocations} allocations");
 }
+
+/// No step brings a user above the limit of running allocations. What was counted step by step is what a recount finds.
+pub(super) fn invariant_users_run_what_they_may(before: &Ledger, after: &Ledger) {
+    let running = |ledger: &Ledger| {
+        let mut running: BTreeMap<u32, u32> = BTreeMap::new();
+        for allocation in ledger.allocations().filter(|a| matches!(a.state, AllocationState::Staging | AllocationState::Running)) {
+            *running.entry(allocation.owner.uid).or_default() += 1;
+        }
+        running
+    };
+    let (was, now) = (running(before), running(after));
+    let most = after.cluster_limits().users.user_running;
+    for (uid, count) in &now {
+        let within = most.is_none_or(|most| *count <= most);
+        assert!(within || *count <= was.get(uid).copied().unwrap_or_default(), "user {uid} runs {count} of {most:?}");
+    }
+    if let Some(counted) = after.running_of_users() {
+        assert_eq!(counted, now);
+    }
+}

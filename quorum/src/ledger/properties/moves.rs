@@ -101,6 +101,7 @@ pub(super) enum Move {
     },
     Limits {
         sensitive: QuotaChange,
+        running: QuotaChange,
     },
     /// A node says what it is made of; or an operator accepts that, or the time to mend it is over.
     Conform {
@@ -162,6 +163,10 @@ fn a_quota() -> impl Strategy<Value = QuotaChange> {
     prop_oneof![Just(QuotaChange::Keep), Just(QuotaChange::Unlimited), (2..6u32).prop_map(QuotaChange::AtMost)]
 }
 
+fn a_running_limit() -> impl Strategy<Value = QuotaChange> {
+    prop_oneof![Just(QuotaChange::Keep), Just(QuotaChange::Unlimited), (0..3u32).prop_map(QuotaChange::AtMost)]
+}
+
 pub(super) fn a_move() -> impl Strategy<Value = Move> {
     let (id, node, node_again) = (0..IDS, 0..NODES, 0..NODES);
     prop_oneof![
@@ -199,7 +204,7 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
         1 => any::<bool>().prop_map(|stale| Move::Expire { stale }),
         1 => (999..1004u32, 1..6u32, 0..60u64).prop_map(|(start, size, grace)| Move::Pool { start, size, grace }),
         4 => prop_oneof![3 => Just(None), 1 => (0..60u64).prop_map(Some)].prop_map(|grace| Move::Domains { grace }),
-        1 => a_quota().prop_map(|sensitive| Move::Limits { sensitive }),
+        1 => (a_quota(), a_running_limit()).prop_map(|(sensitive, running)| Move::Limits { sensitive, running }),
         1 => (0..NODES, 0..3u8, 0..8u8).prop_map(|(node, kernel, how)| Move::Conform { node, kernel, how }),
         1 => (0..NODES, 0..12u8).prop_map(|(node, how)| Move::Wipe { node, how }),
         1 => (0..300u64).prop_map(|upto| Move::Notified { upto }),

@@ -1,7 +1,7 @@
 //! What a watcher of everything has.
 
 use crate::history::ChangeSet;
-use crate::ledger::{DomainKey, Ledger};
+use crate::ledger::{ClusterLimits, DomainKey, Ledger};
 use lattice_model::{Allocation, AllocationId, Node, NodeId, Tenant, VCluster, VniPool};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ pub(super) struct Watcher {
     vclusters: BTreeMap<String, Arc<VCluster>>,
     domains: BTreeMap<DomainKey, u32>,
     vni_pool: VniPool,
+    limits: ClusterLimits,
 }
 
 impl Watcher {
@@ -28,6 +29,7 @@ impl Watcher {
             vclusters: ledger.vclusters().map(|v| (v.name.clone(), Arc::clone(v))).collect(),
             domains: ledger.domains().map(|(key, domain)| (key.clone(), domain.vni)).collect(),
             vni_pool: ledger.vni_pool(),
+            limits: ledger.cluster_limits(),
         }
     }
 
@@ -59,6 +61,7 @@ impl Watcher {
             }
         }
         self.vni_pool = set.vni_pool.unwrap_or(self.vni_pool);
+        self.limits = set.limits.unwrap_or(self.limits);
     }
 }
 

@@ -1,0 +1,92 @@
+//! Allocations that have ended: how long they are shown, and which are forgotten for others.
+
+use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, Ledger, Step, USER_LIMITS_LEVEL};
+use lattice_model::{AllocationId, Timestamp};
+use std::collections::VecDeque;
+
+/// Ended allocations of a user that are looked at for one of which nothing is left on a node.
+const LOOK_AT_ENDED_MAX: usize = 1000;
+
+impl Ledger {
+    /// The allocation has ended: it is shown for a while, and others are forgotten for it. The audit log keeps what became of them.
+    pub(super) fn keep_ended(&mut self, step: &mut Step, id: AllocationId) {
+        self.ended.push_back(id);
+        if self.level < USER_LIMITS_LEVEL {
+            return self.forget_ended_of_all(step.at);
+        }
+        let Some(uid) = self.allocations.get(&id).map(|a| a.owner.uid) else { return };
+        if self.user_usage.0.is_some() {
+            self.counted(step).users.entry(uid).or_default().ended.push_back(id);
+        } else {
+            // Counts this one with the others.
+            self.counted(step);
+        }
+        let most = self.limits.users.user_history.map_or(usize::MAX, |most| most as usize);
+        while self.counted(step).users.get(&uid).is_some_and(|user| user.ended.len() > most) && self.forget_oldest_of(step, uid) {}
+        while self.ended.len() > ENDED_KEPT_MAX {
+            let longest = self.counted(step).longest_history();
+            if !longest.is_some_and(|uid| self.forget_oldest_of(step, uid)) {
+                break;
+            }
+        }
+        while let Some(oldest) = self.ended.front().copied().filter(|oldest| self.is_old(*oldest, step.at)) {
+            self.forget(step, oldest);
+        }
+    }
+
+    /// Whether it ended too long ago to be shown.
+    fn is_old(&self, id: AllocationId, now: Timestamp) -> bool {
+        let ended_at = self.allocations.get(&id).and_then(|a| a.ended_at);
+        ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS)
+    }
+
+    /// Whether a node has something of it still.
+    fn is_leaving(&self, id: AllocationId) -> bool {
+        let holds = |node| self.holdings(node).iter().any(|held| held.allocation == id);
+        self.allocations.get(&id).is_some_and(|a| a.nodes().any(holds))
+    }
+
+    /// Forgets the user's first to end of which nothing is left on a node. Whether there was one.
+    pub(super) fn forget_oldest_of(&mut self, step: &mut Step, uid: u32) -> bool {
+        self.counted(step);
+        let user = self.user_usage.0.as_ref().and_then(|counted| counted.users.get(&uid));
+        let oldest = user.and_then(|user| user.ended.iter().take(LOOK_AT_ENDED_MAX).find(|id| !self.is_leaving(**id))).copied();
+        oldest.is_some_and(|oldest| {
+            self.forget(step, oldest);
+            true
+        })
+    }
+
+    fn forget(&mut self, step: &mut Step, id: AllocationId) {
+        self.note_before(step, id);
+        let uid = self.allocations.remove(&id).map(|a| a.owner.uid);
+        remove_from(&mut self.ended, id);
+        if let Some(uid) = uid
+            && let Some(user) = self.user_usage.0.as_mut().and_then(|counted| counted.users.get_mut(&uid))
+        {
+            remove_from(&mut user.ended, id);
+        }
+        self.count_changed(step);
+    }
+
+    /// As levels before [`USER_LIMITS_LEVEL`] do.
+    fn forget_ended_of_all(&mut self, now: Timestamp) {
+        while let Some(oldest) = self.ended.front() {
+            let ended_at = self.allocations.get(oldest).and_then(|a| a.ended_at);
+            let is_old = ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS);
+            if self.ended.len() <= ENDED_KEPT_MAX && !is_old {
+                return;
+            }
+            if let Some(oldest) = self.ended.pop_front() {
+                self.allocations.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// It is near the front, mostly.
+fn remove_from(ended: &mut VecDeque<AllocationId>, id: AllocationId) {
+    if let Some(place) = ended.iter().position(|there| *there == id) {
+        ended.remove(place);
+    }
+}
