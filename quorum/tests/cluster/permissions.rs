@@ -117,7 +117,7 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::SetLimits => Request::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: Default::default(), by },
         Call::RotateKeys => Request::RotateKeys { secret: Secret([7; 32]), by },
         Call::ListKeys => Request::ListKeys,
-        Call::Revoke => Request::Revoke { name: "n1".into(), by, reason: String::new() },
+        Call::Revoke => Request::Revoke { name: "nobody-has-this".into(), by, reason: String::new() },
         Call::ListRevocations => Request::ListRevocations,
         Call::Backup => Request::Backup,
         Call::SetVCluster => Request::SetVCluster { change: vcluster, by },
