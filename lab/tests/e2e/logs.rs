@@ -273,6 +273,11 @@ fn ring(w: &World) {
     assert_eq!(logs(w, &["--tail", "200000", &id]).out().lines().next(), Some("002800001"));
 }
 
+fn exchange(one: &Path, other: &Path) {
+    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).unwrap();
+}
+
 fn store_away(w: &World) {
     let pause = w.dir.join("go-on");
     let more = "seq -f %09.0f 100001 3000000; echo last";
@@ -285,15 +290,16 @@ fn store_away(w: &World) {
     w.wait("the first part to be flushed", || std::fs::read_to_string(&index).is_ok_and(|t| t.contains("\"end\":1000000,")));
     // No directory can be made below a file.
     let (store, aside) = (w.dir.join("objects"), w.dir.join("objects.aside"));
-    std::fs::rename(&store, &aside).unwrap();
-    std::fs::write(&store, "").unwrap();
+    // In one step: the agent would make the directory again in between.
+    std::fs::write(&aside, "").unwrap();
+    exchange(&store, &aside);
     std::fs::write(&pause, "").unwrap();
     w.wait("its end to be written", || logs(w, &["--tail", "1", &id]).out() == "last\n");
     let status = || w.at(&node).ok(&["node", "status"]).unwrap();
     w.wait("the store to be missed", || status().contains("log store: away"));
     w.wait("the oldest to go", || on_disk(&dir) < 9000 * KIB);
-    std::fs::remove_file(&store).unwrap();
-    std::fs::rename(&aside, &store).unwrap();
+    exchange(&store, &aside);
+    std::fs::remove_file(&aside).unwrap();
     w.completed(&id);
     w.wait("the store to be back", || !status().contains("log store: away"));
     flushed(w, &dir);
