@@ -6,7 +6,7 @@ use crate::recovery::Unusable;
 use anyhow::{Context, bail};
 use lattice_model::MemberId;
 use lattice_quorum::ca;
-use lattice_quorum::config::{MemberAddress, QuorumConfig};
+use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
 use lattice_quorum::identity::{Role as CertificateRole, member_name};
 use lattice_quorum::member::{self, MemberError};
 use lattice_quorum::tls::TlsFiles;
@@ -216,6 +216,7 @@ fn quorum_config(dir: &Path, ports: Ports, tls: &Path) -> QuorumConfig {
         members: vec![MemberAddress { id: MEMBER.0, service, raft }],
         tls: files(tls, &member_name(MEMBER.0)),
         ca_key: tls.join("ca.key"),
+        node_admission: NodeAdmission::Automatic,
         telemetry: telemetry(ports.metrics[1]),
         ..QuorumConfig::default()
     }

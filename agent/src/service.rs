@@ -3,6 +3,7 @@
 mod access;
 mod accounts;
 mod admin;
+mod admissions;
 mod allocations;
 mod application;
 mod attaching;

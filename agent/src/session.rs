@@ -139,6 +139,7 @@ pub async fn run(
         match ended {
             Ended::Moved | Ended::Resized => continue,
             Ended::Lost(why) => session.lost(why),
+            Ended::Refused(why) => session.refused(why),
         }
         pause = if began.elapsed() > Duration::from_secs(5) { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         tokio::select! {
@@ -156,6 +157,8 @@ enum Ended {
     Resized,
     /// For this reason.
     Lost(String),
+    /// A member took no registration, for this reason.
+    Refused(String),
 }
 
 struct Session {
@@ -199,6 +202,18 @@ impl Session {
                 true
             }
         });
+    }
+
+    /// The session ended before it began. An agent that never was registered has nothing else in its log that says why.
+    fn refused(&self, why: String) {
+        let is_new = match &*self.state.borrow() {
+            SessionState::Lost { why: known, .. } => *known != why,
+            SessionState::Connected { .. } => true,
+        };
+        if is_new {
+            tracing::warn!(%why, "the quorum does not register this node; it tries again");
+        }
+        self.lost(why);
     }
 
     /// One session, from registration to its end.
@@ -253,7 +268,7 @@ impl Session {
                     Err(error) => return Ended::Lost(error.to_string()),
                     Ok(Down::Close { why }) => {
                         self.quorum.leave(down.member());
-                        return Ended::Lost(why);
+                        return if incarnation.is_none() { Ended::Refused(why) } else { Ended::Lost(why) };
                     }
                     Ok(Down::Move) => {
                         self.quorum.leave(down.member());

@@ -26,7 +26,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 /// The metadata of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
 /// The methods that are an operator's. A client that has a credential signs its calls of these.
-pub const METHODS: [&str; 24] = [
+pub const METHODS: [&str; 27] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
@@ -42,12 +42,15 @@ pub const METHODS: [&str; 24] = [
     "AllocationService/Update",
     "LeaseService/Revoke",
     "NodeService/AcceptDrift",
+    "NodeService/Admit",
     "NodeService/Boot",
     "NodeService/ConfirmDead",
     "NodeService/Fingerprint",
     "NodeService/LiftHold",
+    "NodeService/ListAdmissions",
     "NodeService/SetHold",
     "NodeService/Wipe",
+    "NodeService/WithdrawAdmission",
     "VClusterService/Create",
     "VClusterService/Delete",
     "VClusterService/SetConfig",

@@ -8,13 +8,14 @@ use std::path::Path;
 /// A member's file.
 pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
     let timers = format!(
-        "certificate_seconds: {}\nheartbeat_ms: {}\nelection_ms: {}\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}\naudit_sign_seconds: {}\naudit_archive_seconds: {}\n{}",
+        "certificate_seconds: {}\nheartbeat_ms: {}\nelection_ms: {}\nnode_heartbeat_ms: {}\nnode_degraded_after_ms: {}\nnode_down_after_ms: {}\nnode_admission: {}\naudit_sign_seconds: {}\naudit_archive_seconds: {}\n{}",
         options.certificate_seconds,
         options.raft_heartbeat_ms,
         options.raft_election_ms,
         options.heartbeat_ms,
         options.degraded_after_ms,
         options.down_after_ms,
+        options.node_admission,
         options.audit_sign_seconds,
         options.audit_archive_seconds,
         options.member_lines.replace("{dir}", &cluster.dir.to_string_lossy())
@@ -25,7 +26,8 @@ pub fn member(cluster: &Cluster, member: &Member, options: &Options) -> String {
 /// The file of a member that joins later: it names itself alone, and has the timers of the file `of`.
 pub fn joining(cluster: &Cluster, member: &Member, of: &str) -> String {
     let of_audit = |key: &str| key.starts_with("audit_") && key.ends_with("_seconds");
-    let is_timer = |line: &&str| line.split_once(':').is_some_and(|(key, _)| key.ends_with("_ms") || of_audit(key));
+    let is_timer =
+        |line: &&str| line.split_once(':').is_some_and(|(key, _)| key.ends_with("_ms") || key == "node_admission" || of_audit(key));
     let timers: Vec<&str> = of.lines().filter(is_timer).collect();
     member_with(cluster, member, std::slice::from_ref(member), &(timers.join("\n") + "\n"), "")
 }

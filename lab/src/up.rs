@@ -45,6 +45,8 @@ pub struct Options {
     pub degraded_after_ms: u64,
     /// Further silence after which it is Down, in milliseconds. Long: tests hold agents down for a while.
     pub down_after_ms: u64,
+    /// The members' `node_admission`.
+    pub node_admission: &'static str,
     /// Between a leader's signs of life, in milliseconds.
     pub raft_heartbeat_ms: u64,
     /// How long a scheduler's lease lives that is not renewed, in milliseconds.
@@ -110,6 +112,7 @@ impl Options {
             heartbeat_ms: 500,
             degraded_after_ms: 3_000,
             down_after_ms: 60_000,
+            node_admission: "automatic",
             scheduler_lease_ms: 2_000,
             audit_sign_seconds: 1,
             audit_archive_seconds: 1,
@@ -164,6 +167,9 @@ impl Options {
         Ok(())
     }
 }
+
+/// The `node_admission` of members that register admitted nodes alone.
+pub const LISTED: &str = "listed";
 
 /// Starts it. Where that fails, nothing is left running; configuration and logs stay for reading.
 pub fn up(options: &Options) -> Result<Cluster> {
@@ -328,6 +334,9 @@ fn start_all(mut cluster: Cluster, options: &Options, binaries: &Binaries) -> Re
         let first = name == "member-1";
         start(&mut cluster, &name, if first { &["--bootstrap"] } else { &[] }, &[])?;
     }
+    if options.node_admission == LISTED {
+        admit(&cluster, options.ready_within)?;
+    }
     wait_ready(&cluster, options.ready_within)?;
     wait_level(&cluster, options.ready_within)?;
     write(&cluster.dir.join("env"), &environment(&cluster, binaries))?;
@@ -382,6 +391,24 @@ pub fn wait_ready(cluster: &Cluster, limit: Duration) -> Result<()> {
         }
         Err(e) => Err(e.context(format!("the cluster did not answer within {} s", limit.as_secs()))),
     }
+}
+
+/// Admits all nodes, as an operator does, once each waits for it. The agent that passes it on is not registered either.
+fn admit(cluster: &Cluster, limit: Duration) -> Result<()> {
+    let admit = ["node", "admit"];
+    let names: Vec<&str> = cluster.nodes.iter().map(|node| node.id.as_str()).collect();
+    let mut last = Ok(String::new());
+    let all_wait = until(limit, || {
+        last = Lattice::to_any(cluster).and_then(|lattice| lattice.ok(&[&admit[..], &["--list", "-o", "name"]].concat()));
+        let waiting = |listed: &String| names.iter().all(|name| listed.lines().any(|line| line == *name));
+        interrupt::came().is_some() || last.as_ref().is_ok_and(waiting)
+    });
+    interrupt::check()?;
+    if !all_wait {
+        let listed = last.context("the nodes that wait for admission")?;
+        bail!("after {} s not all nodes wait for admission, but these: {}", limit.as_secs(), listed.replace('\n', " "));
+    }
+    Lattice::to_any(cluster)?.ok(&[&admit[..], &names].concat()).map(drop)
 }
 
 /// Waits until the cluster's level is what the least of its members can follow: until then commands of later levels are refused.

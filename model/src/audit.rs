@@ -156,11 +156,17 @@ actions! {
     NodeUnheard,
     /// A signal is about to be sent to somebody else's work.
     WorkSignalled,
+    /// An operator admitted a node that the cluster does not know yet.
+    NodeAdmitted,
+    /// An operator withdrew that before the node registered.
+    AdmissionWithdrawn,
+    /// A node registered with more cores, memory or GPUs than the quorum knew of it.
+    CapacityGrew,
 }
 
 impl AuditAction {
     /// What befalls a node itself: its history, and what others are notified of. What its work did is the allocations'.
-    pub const OF_NODES: [Self; 10] = [
+    pub const OF_NODES: [Self; 13] = [
         Self::NodeRegistered,
         Self::NodeStateChanged,
         Self::HoldSet,
@@ -171,6 +177,9 @@ impl AuditAction {
         Self::NodeWiped,
         Self::WipeFailed,
         Self::NodeUnheard,
+        Self::NodeAdmitted,
+        Self::AdmissionWithdrawn,
+        Self::CapacityGrew,
     ];
 }
 

@@ -153,7 +153,7 @@ impl tonic::transport::server::Connected for Accepted {
     type ConnectInfo = Connected;
 
     fn connect_info(&self) -> Connected {
-        self.peer.clone()
+        self.peer.clone().at(self.stream.get_ref().0.peer_addr().ok())
     }
 }
 

@@ -63,6 +63,9 @@ pub struct QuorumConfig {
     /// A node that is booted (`lattice node boot`) and did not register under another boot id after so long is Failed, in
     /// milliseconds. At least 1,000.
     pub node_boot_ms: u64,
+    /// Which nodes may register that the cluster does not know: `listed`, those that an operator admitted (`lattice node
+    /// admit`), or `automatic`, each that has a certificate. The leader's value counts: the same for every member.
+    pub node_admission: NodeAdmission,
     /// How long work with `--on-isolation=stop` runs on without an acknowledged heartbeat, in milliseconds, for claims from now on:
     /// the leader's value counts, so it is the same for every member. 0: as long as it takes until a silent node is Down. At least
     /// three times `node_heartbeat_ms`, at most a week.
@@ -126,6 +129,17 @@ pub struct QuorumConfig {
     pub telemetry: TelemetrySettings,
 }
 
+/// Who decides that a node belongs to the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeAdmission {
+    /// Operators, by name: `lattice node admit`.
+    #[default]
+    Listed,
+    /// Whoever issues certificates: each node registers that has one.
+    Automatic,
+}
+
 /// Where one member is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -167,6 +181,7 @@ impl Default for QuorumConfig {
             borrowed_down_after_ms: 30_000,
             node_cut_off_ms: 300_000,
             node_boot_ms: 600_000,
+            node_admission: NodeAdmission::Listed,
             run_lease_ms: 0,
             fencing_hook: PathBuf::new(),
             fencing_hook_seconds: 60,

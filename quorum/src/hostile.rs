@@ -185,6 +185,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         drain,
         Action::Register(crate::ledger::Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
         Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
+        Action::Admit { node: node(7), by: "anna".into(), reason: "rack 4".into() },
         Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },
         // Last: the claim was made while the node was of the default's.
         Action::SetVCluster { change: vcluster(), by: "u".into() },

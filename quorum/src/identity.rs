@@ -7,6 +7,7 @@ use lattice_model::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,6 +171,8 @@ pub(crate) struct Connected {
     /// Its certificate.
     pub certificate: Option<Arc<CertificateDer<'static>>>,
     revoked: RevocationList,
+    /// Its address; `None`: not known.
+    pub address: Option<IpAddr>,
 }
 
 impl Connected {
@@ -187,9 +190,14 @@ impl Connected {
         }
     }
 
+    /// The same, at this address.
+    pub fn at(self, address: Option<SocketAddr>) -> Self {
+        Self { address: address.map(|address| address.ip()), ..self }
+    }
+
     /// What the verified chain of a connection says.
     pub fn by(chain: &[CertificateDer<'_>], revoked: RevocationList) -> Self {
         let certificate = chain.first().map(|der| Arc::new(der.clone().into_owned()));
-        Self { shown: Shown::from_certificates(chain), certificate, revoked }
+        Self { shown: Shown::from_certificates(chain), certificate, revoked, address: None }
     }
 }

@@ -14,7 +14,8 @@
 //! submission is not lost; which checkpoint is its last is decided once, whatever an isolated attempt still saves), *sessions* (who has the one terminal of an allocation is known after any restart), *network domains* (no
 //! two of them have one number, and what left one keeps it off others while it may still run), *services* (what is looked up runs),
 //! the *run lease* and what is *fenced* (work that a silent node may still run is not begun elsewhere, and what was begun elsewhere is
-//! known to whoever claims the node next), what a node is made of and what is expected of it (*drift* begins once, and outlives its leader),
+//! known to whoever claims the node next), which nodes are
+//! *admitted* (any member refuses the same ones), what a node is made of and what is expected of it (*drift* begins once, and outlives its leader),
 //! *wipes* (a node that is to be wiped is claimed by nobody before that is confirmed), how far *notifications* are (a new leader goes on behind
 //! the last), *leases* (one holder at a time, fenced by a rising token; renewals are the leader's memory), the
 //! *gossip keys* (all agents seal with one key, and each opens a key before another seals with it: two keyrings would be two clusters), the
@@ -32,6 +33,7 @@ pub mod command;
 pub mod keyring;
 pub mod signing;
 
+mod admission;
 mod allocations;
 mod claims;
 mod conformance;
@@ -62,6 +64,8 @@ mod waits;
 mod walltimes;
 mod wipes;
 
+#[cfg(test)]
+mod admission_scenarios;
 #[cfg(test)]
 mod checkpoint_scenarios;
 #[cfg(test)]
@@ -104,6 +108,8 @@ mod walltime_scenarios;
 mod wipe_scenarios;
 
 pub use access::{Access, AccessKind};
+pub use admission::Admission;
+pub(crate) use admission::growth;
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome, Registration, Urgency};
@@ -111,9 +117,9 @@ pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
 pub use level::{
-    CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL, PREEMPTED_BY_LEVEL,
-    REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL, WAITS_LEVEL,
-    WALLTIME_LEVEL, level_of, level_of_hold,
+    ADMISSION_LEVEL, CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL,
+    PREEMPTED_BY_LEVEL, REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL,
+    WAITS_LEVEL, WALLTIME_LEVEL, level_of, level_of_hold,
 };
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
@@ -224,6 +230,9 @@ pub struct Ledger {
     user_usage: user_usage::UserUsage,
     #[serde(default, skip_serializing_if = "revocations::Revocations::is_empty")]
     revocations: revocations::Revocations,
+    /// Names that an operator admitted and under which no node has registered yet.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    admitted: BTreeMap<NodeId, Admission>,
 }
 
 fn level_first() -> u32 {
@@ -374,6 +383,7 @@ impl Default for Ledger {
             rates: submission_rates::SubmissionRates::default(),
             user_usage: user_usage::UserUsage::default(),
             revocations: revocations::Revocations::default(),
+            admitted: BTreeMap::new(),
         }
     }
 }
@@ -464,6 +474,8 @@ impl Ledger {
             Action::ConformanceStale { node, incarnation, stale } => self.conformance_stale(step, node, *incarnation, *stale),
             Action::AcceptDrift { node, by, reason } => self.accept_drift(step, node, by, reason),
             Action::DriftOver { node, since } => self.drift_over(step, node, *since),
+            Action::Admit { node, by, reason } => self.admit(step, node, by, reason),
+            Action::WithdrawAdmission { node, by } => self.withdraw_admission(step, node, by),
             Action::Wipe { node, by, reason, force } => self.wipe(step, node, by, reason, *force),
             Action::Wiped { node, order, failed } => self.wiped(step, node, *order, failed.as_deref()),
             Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),

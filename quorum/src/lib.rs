@@ -80,4 +80,5 @@ mod relief;
 mod service;
 mod timekeeper;
 mod turns;
+mod waiting_nodes;
 mod witnesses;

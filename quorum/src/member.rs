@@ -41,6 +41,7 @@ use crate::store::machine::{Agreed, Machine};
 use crate::store::room::Room;
 use crate::timekeeper::Timekeeper;
 use crate::tls::TlsError;
+use crate::waiting_nodes::WaitingNodes;
 use crate::{backup, membership, metrics, revoked, service, turns};
 use duties::duties;
 use lattice_model::MemberId;
@@ -248,6 +249,8 @@ impl Member {
             silent: watch::Sender::new(Vec::new()),
             held_back: AtomicU64::new(0),
             miscounted: AtomicU64::new(0),
+            capacity_grown: AtomicU64::new(0),
+            waiting_nodes: WaitingNodes::default(),
             relief: Relief::default(),
             signer,
             gate,

@@ -84,6 +84,7 @@ impl Collect for Own {
             samples.count(&family::NODES_HELD_BACK, &[], core.held_back.load(Ordering::Relaxed));
             samples.count(&family::CLOCKS_WRONG, &[], u64::from(core.timekeeper.alarm().is_some()));
             samples.count(&family::MISCOUNTED, &[], core.miscounted.load(Ordering::Relaxed));
+            samples.count(&family::CAPACITY_GROWN, &[], core.capacity_grown.load(Ordering::Relaxed));
             let mut running = 0;
             for (state, allocations) in ledger.allocation_counts() {
                 samples.add(&family::ALLOCATIONS, &[&state.to_string()], allocations);

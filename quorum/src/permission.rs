@@ -183,6 +183,9 @@ table! {
         ConfirmDead: No Yes No Operator(&["NodeService/ConfirmDead"]);
         AcceptDrift: No Yes No Operator(&["NodeService/AcceptDrift"]);
         Wipe: No Yes No Operator(&["NodeService/Wipe"]);
+        Admit: No Yes No Operator(&["NodeService/Admit"]);
+        WithdrawAdmission: No Yes No Operator(&["NodeService/WithdrawAdmission"]);
+        ListAdmissions: No Yes No Itself;
     }
     others {
         /// Of the node whose name the certificate has.
@@ -281,6 +284,8 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
         | Request::ConfirmDead { by, .. }
         | Request::AcceptDrift { by, .. }
         | Request::Wipe { by, .. }
+        | Request::Admit { by, .. }
+        | Request::WithdrawAdmission { by, .. }
         | Request::ChangeMembers(MembersOrder { by: Principal { name: by, .. }, .. }) => {
             if let Some(operator) = operator {
                 *by = at(&operator.name);
@@ -332,6 +337,7 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
         | Request::GetLimits
         | Request::ListKeys
         | Request::ListRevocations
+        | Request::ListAdmissions
         | Request::Backup
         | Request::ListVClusters
         | Request::ListSessions => {}
@@ -374,6 +380,8 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::ConfirmDead { by, .. }
         | Request::AcceptDrift { by, .. }
         | Request::Wipe { by, .. }
+        | Request::Admit { by, .. }
+        | Request::WithdrawAdmission { by, .. }
         | Request::ChangeMembers(MembersOrder { by: Principal { name: by, .. }, .. }) => Some(by),
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
@@ -396,6 +404,7 @@ pub fn person(request: &Request) -> Option<&str> {
         | Request::GetLimits
         | Request::ListKeys
         | Request::ListRevocations
+        | Request::ListAdmissions
         | Request::Backup
         | Request::ListVClusters
         | Request::ListSessions => None,

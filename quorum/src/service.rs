@@ -189,7 +189,8 @@ impl Quorum for Service {
         if may_move == MayMove::Now && self.core.leads() {
             return Err(Status::failed_precondition("this member leads, and leaves sessions to the others"));
         }
-        Ok(Response::new(session::open(Arc::clone(&self.core), caller, may_move, request.into_inner())))
+        let from = request.extensions().get::<Connected>().and_then(|peer| peer.address);
+        Ok(Response::new(session::open(Arc::clone(&self.core), (caller, from), may_move, request.into_inner())))
     }
 
     async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {

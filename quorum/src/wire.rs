@@ -17,8 +17,8 @@ pub use request::{ListFilter, ListPlace, MembersChange, MembersOrder, Request, V
 pub(crate) use session::cut;
 pub use session::{Down, DrainWish, HeldKeys, HeldShare, MemberList, NodeHealth, Up};
 pub use standing::{
-    DomainStanding, KeyRole, KeyStanding, KeyringStanding, LeaseStanding, LimitsStanding, ServiceStanding, TenantStanding,
-    VClusterStanding, VniPoolStanding,
+    AdmissionsStanding, AdmittedNode, DomainStanding, KeyRole, KeyStanding, KeyringStanding, LeaseStanding, LimitsStanding,
+    ServiceStanding, TenantStanding, VClusterStanding, VniPoolStanding, WaitingNode,
 };
 pub use status::{ClockAlarm, MemberStatus, NotifyStanding, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchPlace, WatchRequest};

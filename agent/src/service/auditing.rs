@@ -9,7 +9,7 @@ use lattice_api::v1::verify_audit_progress::Key;
 use lattice_model::{AuditAction, AuditFilter, Principal};
 use lattice_quorum::audit::walk::AuditWalk;
 use lattice_quorum::client::CallError;
-use lattice_quorum::ledger::UNHEARD_LEVEL;
+use lattice_quorum::ledger::{ADMISSION_LEVEL, UNHEARD_LEVEL};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use tokio::sync::mpsc;
 use tonic::{Code, Request, Status};
@@ -36,19 +36,27 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
     }
 }
 
-/// The filter without the kind of records that members of the version before do not know by name, while there are none yet.
+/// Kinds of records about nodes that members below these levels do not know by name.
+const LATER_KINDS: [(u32, &[AuditAction]); 2] = [
+    (UNHEARD_LEVEL, &[AuditAction::NodeUnheard]),
+    (ADMISSION_LEVEL, &[AuditAction::NodeAdmitted, AuditAction::AdmissionWithdrawn, AuditAction::CapacityGrew]),
+];
+
+/// The filter without the kinds of records that members of older versions do not know, while there are none yet.
 async fn known(api: &Api, mut filter: AuditFilter) -> Result<AuditFilter, Status> {
-    if !filter.actions.contains(&AuditAction::NodeUnheard) {
-        return Ok(filter);
-    }
-    match api.at_level(UNHEARD_LEVEL).await {
-        Ok(()) => Ok(filter),
-        Err(refused) if refused.code() == Code::FailedPrecondition && filter.actions.len() > 1 => {
-            filter.actions.retain(|action| *action != AuditAction::NodeUnheard);
-            Ok(filter)
+    for (level, kinds) in LATER_KINDS {
+        if !filter.actions.iter().any(|action| kinds.contains(action)) {
+            continue;
         }
-        Err(refused) => Err(refused),
+        match api.at_level(level).await {
+            Ok(()) => {}
+            Err(refused) if refused.code() == Code::FailedPrecondition && !filter.actions.iter().all(|action| kinds.contains(action)) => {
+                filter.actions.retain(|action| !kinds.contains(action));
+            }
+            Err(refused) => return Err(refused),
+        }
     }
+    Ok(filter)
 }
 
 /// `AdminService.VerifyAudit`: a walk goes on where it stopped, on the same member.

@@ -1,6 +1,7 @@
 //! `NodeService`.
 
 use super::Api;
+use super::admissions;
 use super::allocations::{ANSWER, Streamed};
 use super::gossiping::liveness;
 use super::privacy::Viewer;
@@ -197,6 +198,21 @@ impl NodeService for Api {
         self.at_level(CONFORMANCE_LEVEL).await?;
         self.done(&ask).await?;
         Ok(Response::new(v1::WipeResponse {}))
+    }
+
+    async fn admit(&self, request: Request<v1::AdmitNodeRequest>) -> Result<Response<v1::AdmitNodeResponse>, Status> {
+        admissions::admit(self, request).await.map(Response::new)
+    }
+
+    async fn withdraw_admission(
+        &self,
+        request: Request<v1::WithdrawAdmissionRequest>,
+    ) -> Result<Response<v1::WithdrawAdmissionResponse>, Status> {
+        admissions::withdraw(self, request).await.map(Response::new)
+    }
+
+    async fn list_admissions(&self, request: Request<v1::ListAdmissionsRequest>) -> Result<Response<v1::ListAdmissionsResponse>, Status> {
+        admissions::list(self, request).await.map(Response::new)
     }
 
     async fn waits(&self, request: Request<v1::NodeWaitsRequest>) -> Result<Response<v1::NodeWaitsResponse>, Status> {

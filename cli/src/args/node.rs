@@ -56,6 +56,8 @@ pub enum NodeCommand {
     Status(Nodes),
     /// List the nodes, or some of them; without a quorum as gossip has them
     List(ListNodes),
+    /// Admit nodes that the cluster does not know: each registers by itself within seconds. Or show which wait for that
+    Admit(Admit),
     /// What happened to nodes: registrations, states, holds; the newest last
     History(History),
     /// Keep new work and leases off nodes; what runs there goes on
@@ -91,6 +93,35 @@ pub enum NodeCommand {
     Fingerprint(Fingerprint),
     /// Say that what drifted nodes are made of now is what is expected of them
     AcceptDrift(WithReason),
+}
+
+const ADMIT_HELP: &str =
+    "A certificate alone makes no node. Where the members' configuration says `node_admission: listed` (the default), a node registers
+that the cluster knows, or whose name was admitted here. It may be admitted before it is installed. A node that has registered is known
+for good: `lattice node disable` takes it out of service.
+
+Examples:
+  lattice node admit --list
+      nodes that wait, with their addresses, and admitted ones that have not registered
+  lattice node admit n[1-64] --reason 'rack 4'
+  lattice node admit --withdraw n7
+      n7 may not register after all, as long as it has not";
+
+#[derive(Args)]
+#[command(after_help = ADMIT_HELP)]
+pub struct Admit {
+    /// The nodes
+    #[arg(value_name = "NODES", required_unless_present = "list", conflicts_with = "list")]
+    pub nodes: Vec<String>,
+    /// Why, for the audit log
+    #[arg(long, value_name = "TEXT", default_value = lattice_model::NO_REASON)]
+    pub reason: String,
+    /// Withdraw admissions that were not used yet
+    #[arg(long)]
+    pub withdraw: bool,
+    /// Show which nodes wait for admission, and which are admitted and have not registered
+    #[arg(long, conflicts_with = "withdraw")]
+    pub list: bool,
 }
 
 const WIPE_HELP: &str =

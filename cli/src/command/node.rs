@@ -1,5 +1,6 @@
 //! `lattice node …`.
 
+mod admit;
 mod confirm;
 mod confirm_dead;
 mod drain;
@@ -21,6 +22,7 @@ pub async fn run(session: &Session, what: NodeCommand) -> Result<u8, Failure> {
     match what {
         NodeCommand::Status(args) => status::run(session, args).await.map(|()| 0),
         NodeCommand::List(args) => nodes::run(session, args).await.map(|()| 0),
+        NodeCommand::Admit(args) => admit::run(session, &args).await,
         NodeCommand::History(args) => history::run(session, args).await,
         NodeCommand::Cordon(args) => hold::cordon(session, args).await,
         NodeCommand::Uncordon(args) => hold::uncordon(session, &args).await,

@@ -2,6 +2,7 @@
 //! tests run in order, each on a healthy and empty cluster. What cannot run here is ignored with its reason, or
 //! fails where `LATTICE_TEST_REQUIRE_ALL=1` says that everything must run.
 
+mod admission;
 mod attach;
 mod auditing;
 mod backups;
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
     args.test_threads = Some(1);
     lattice_lab::interrupt::watch();
     let trials = [
+        admission::trials(),
         jobs::trials(),
         lifetime::trials(),
         lifecycle::trials(),

@@ -198,6 +198,10 @@ pub enum Action {
     EndTelemetry { allocation: AllocationId, order: Uuid },
     /// A node's own checks ask for a drain; see [`crate::wire::DrainWish`].
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String },
+    /// See [`crate::wire::Request::Admit`].
+    Admit { node: NodeId, by: String, reason: String },
+    /// See [`crate::wire::Request::WithdrawAdmission`].
+    WithdrawAdmission { node: NodeId, by: String },
     /// It is [`Command::at`], however long ago the last command was: a leader has measured that by a clock that nobody sets, or begins to
     /// lead and knows it by the clocks of a majority.
     AdvanceTime,
@@ -320,6 +324,7 @@ impl Action {
             | Self::Notified { .. } => 6,
             Self::ConformanceStale { .. } => 9,
             Self::AskDrain { .. } => super::OWN_DRAIN_LEVEL,
+            Self::Admit { .. } | Self::WithdrawAdmission { .. } => super::ADMISSION_LEVEL,
             Self::EndWaits { .. } => super::WAITS_LEVEL,
             Self::AdvanceTime => super::TIME_LEVEL,
         }
@@ -351,6 +356,7 @@ impl Action {
             | Self::Resume { .. }
             | Self::SetWalltime { .. }
             | Self::SetTelemetry { mode: TelemetryMode::Debug | TelemetryMode::Audit, .. }
+            | Self::Admit { .. }
             | Self::RaiseLevel { .. } => Urgency::New,
             Self::Bootstrap { .. }
             | Self::HoldAllocation { .. }
@@ -383,6 +389,7 @@ impl Action {
             | Self::SetTelemetry { mode: TelemetryMode::Prod, .. }
             | Self::EndTelemetry { .. }
             | Self::EndWaits { .. }
+            | Self::WithdrawAdmission { .. }
             | Self::AskDrain { .. }
             | Self::AdvanceTime
             | Self::Revoke { .. }
@@ -439,6 +446,7 @@ impl Action {
             | Self::SetTelemetry { .. }
             | Self::EndTelemetry { .. }
             | Self::EndWaits { .. }
+            | Self::WithdrawAdmission { .. }
             | Self::AdvanceTime
             | Self::RaiseLevel { .. } => 256,
             Self::Revoke { name, reason, .. } => 256 + name.len() + reason.len(),
@@ -453,6 +461,7 @@ impl Action {
             | Self::DrainUrgently { reason, .. }
             | Self::RequeueAllocation { reason, .. }
             | Self::AskDrain { reason, .. }
+            | Self::Admit { reason, .. }
             | Self::Wipe { reason, .. } => 256 + reason.len(),
             Self::Members { .. } => 1024,
         }
@@ -501,6 +510,12 @@ pub struct Registration {
     /// What its software and firmware are, where that was said already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conformance: Option<Components>,
+    /// Whether the leader that proposes it admits every node (its `node_admission`). It overwrites what others wrote here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
+    /// From which address it came: for the leader's list of nodes that wait for admission. It is never in the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// Where the leader's clocks see a node.

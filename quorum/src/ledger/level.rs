@@ -25,7 +25,7 @@ pub const LEVEL_FIRST: u32 = 1;
 /// signals to somebody else's work are recorded.
 /// 13: limits of each user and tenant; the history of ended work is shared among users.
 /// 14: the walltime of work that has been submitted is changed; certificates are revoked; how many allocations of a user hold
-/// nodes at once is limited.
+/// nodes at once is limited; nodes are admitted, and it is recorded that their capacity grew.
 pub const LEVEL_KNOWN: u32 = 14;
 
 /// The level at which every member understands that work is held before it has begun.
@@ -76,6 +76,9 @@ pub const WALLTIME_LEVEL: u32 = 14;
 
 /// The level at which every member keeps revoked certificates out.
 pub const REVOCATIONS_LEVEL: u32 = 14;
+
+/// The level at which every member knows which nodes are admitted, and records that a node's capacity grew.
+pub const ADMISSION_LEVEL: u32 = 14;
 
 /// The level at which every member bounds the time of commands.
 pub const TIME_LEVEL: u32 = 12;

@@ -1,7 +1,8 @@
 //! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
 
+use super::admission::growth;
 use super::level::{REGISTERS_CONFORMANCE_LEVEL, REGISTERS_UNWELL_LEVEL};
-use super::{Action, DRAINS_UNWELL_LEVEL, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
+use super::{ADMISSION_LEVEL, Action, DRAINS_UNWELL_LEVEL, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::conformance;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
@@ -13,6 +14,8 @@ use std::sync::Arc;
 
 /// Bytes of an address at most.
 const ADDRESS_BYTES_MAX: usize = 300;
+/// What a Ready node's reason begins with where its capacity grew at its last registration.
+const GREW: &str = "its capacity grew when it registered: ";
 /// Controllers that a node may say it lacks, and bytes of their names.
 const UNLIMITED_MAX: usize = 16;
 const UNLIMITED_BYTES_MAX: usize = 32;
@@ -34,6 +37,7 @@ impl Ledger {
         if new.incarnation.0 == u64::MAX {
             return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
         }
+        self.check_admission(new)?;
         let made_of = new.conformance.as_ref().filter(|_| self.level >= REGISTERS_CONFORMANCE_LEVEL);
         if let Some(components) = made_of {
             conformance::check(components).map_err(|why| Refusal::Malformed { why })?;
@@ -90,6 +94,7 @@ impl Ledger {
             revision: step.revision,
         };
         self.nodes.insert(new.node.clone(), Arc::new(node));
+        self.use_admission(&new.node);
         self.await_stranger(new);
         step.changed.nodes.insert(new.node.clone());
         step.changed.desired.insert(new.node.clone());
@@ -122,6 +127,7 @@ impl Ledger {
     fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> (Incarnation, u64) {
         let rebooted = known.boot != new.boot;
         let resized = known.size != new.size;
+        let growth = growth(&known.size, &new.size).filter(|_| self.level >= ADMISSION_LEVEL);
         // After a recovery its reports are counted anew: what was acknowledged since the backup is not known here.
         let same_life = !self.awaits(&new.node) && !new.new_life && !rebooted && new.incarnation == known.incarnation;
         let incarnation =
@@ -152,6 +158,7 @@ impl Ledger {
             state,
             state_reason: match &unwell {
                 Some(unwell) => unwell.clone(),
+                None if growth.is_some() && state == NodeState::Ready => format!("{GREW}{}", growth.as_deref().unwrap_or_default()),
                 None if moved_on => String::new(),
                 None => known.state_reason.clone(),
             },
@@ -177,6 +184,9 @@ impl Ledger {
         step.changed.desired.insert(new.node.clone());
         if !same_life || (resized && self.level >= 6) {
             self.record_registration(step, new, incarnation);
+        }
+        if let Some(growth) = &growth {
+            self.record_growth(step, &new.node, growth);
         }
         // Members of the level before make no record of it.
         if moved_on && self.level >= 6 {

@@ -59,6 +59,7 @@ impl Ledger {
         self.level = self.level.max(LEVEL);
         // Whoever held one holds it no longer: the next token is higher.
         self.leases.clear();
+        self.forget_admissions();
         let stands = self.nodes.keys().filter_map(|id| Some((id.clone(), self.after(id, Event::QuorumRecovered).ok()?)));
         for (id, state) in stands.collect::<Vec<_>>() {
             let Some(node) = self.nodes.get_mut(&id).map(Arc::make_mut) else { continue };

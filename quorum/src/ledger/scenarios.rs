@@ -52,6 +52,8 @@ pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
         wipes: false,
         unwell: None,
         conformance: None,
+        automatic: true,
+        from: None,
     }
 }
 
@@ -96,7 +98,7 @@ impl Story {
         applied.audit
     }
 
-    fn apply(&mut self, action: Action) -> Applied {
+    pub(super) fn apply(&mut self, action: Action) -> Applied {
         self.index += 1;
         let command = Command { at: Timestamp(self.now().0.saturating_add_signed(self.ahead_ms)), action };
         self.ledger.apply(Revision(self.index), &command)

@@ -4,11 +4,11 @@ use crate::audit::signer::Signer;
 use crate::ca::Authority;
 use crate::certify::CertificateEnds;
 use crate::chain::ChainFetch;
-use crate::config::QuorumConfig;
+use crate::config::{NodeAdmission, QuorumConfig};
 use crate::credentials::Credentials;
 use crate::hearts::Hearts;
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, Outcome, Urgency};
+use crate::ledger::{Action, Outcome, Registration, Urgency};
 use crate::levels::Levels;
 use crate::network::Peers;
 use crate::notify::Notify;
@@ -23,6 +23,7 @@ use crate::shortages::{Shortages, is_majority_without};
 use crate::store::machine::Agreed;
 use crate::store::room::{Lack, Room, Shortage};
 use crate::timekeeper::Timekeeper;
+use crate::waiting_nodes::WaitingNodes;
 use crate::wire::{MemberList, Refusal};
 use crate::witnesses::Witnesses;
 use lattice_model::{MemberId, NodeId, Revision};
@@ -54,6 +55,10 @@ pub(crate) struct Core {
     pub held_back: AtomicU64,
     /// Heartbeats here by which a node has other work than the ledger knows.
     pub miscounted: AtomicU64,
+    /// Registrations at this member of nodes that had more than the ledger knew of them.
+    pub capacity_grown: AtomicU64,
+    /// While this member leads: nodes that wait for admission.
+    pub waiting_nodes: WaitingNodes,
     pub relief: Relief,
     /// Closed while the leadership is handed over: commands and questions wait.
     pub gate: watch::Sender<bool>,
@@ -167,7 +172,7 @@ impl Core {
     /// Proposes commands here, in this order, and waits for all. Only the leader can.
     /// None of them is proposed where there is no room for one of them, or where one needs a higher cluster level: members of an
     /// older version could not read the entry.
-    pub async fn propose_here(&self, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
+    pub async fn propose_here(&self, mut actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
         if !*self.led.borrow() {
             // It may lead for itself alone: what it took now would be waited for in vain, while another member may well lead.
             return Err(Unserved::NotLeader(None));
@@ -196,6 +201,16 @@ impl Core {
                 return Ok(vec![Err(ledger.too_soon(owner, wait_ms))]);
             }
         }
+        for action in &mut actions {
+            if let Action::Register(registration) = action {
+                // Whatever the member wrote there that passed it on.
+                registration.automatic = self.config.node_admission == NodeAdmission::Automatic;
+                let from = registration.from.take();
+                if let Err(refusal) = self.check_admission(registration, from).await? {
+                    return Ok(vec![Err(refusal); actions.len()]);
+                }
+            }
+        }
         let propose = |action| (RefusedClaims::claimed(&action), self.proposer.propose(action));
         let receivers: Vec<_> = actions.into_iter().map(propose).collect();
         let mut results = Vec::with_capacity(receivers.len());
@@ -213,6 +228,22 @@ impl Core {
             results.push(result.map(|outcome| (outcome, revision)));
         }
         Ok(results)
+    }
+
+    /// Refuses a node that nobody admitted before the log grows by it, and remembers that it waits. At any cluster level;
+    /// the ledger itself refuses it from [`crate::ledger::ADMISSION_LEVEL`] on.
+    async fn check_admission(&self, registration: &Registration, from: Option<String>) -> Result<Result<(), Refusal>, Unserved> {
+        let may_register = || self.agreed.ledger().may_register(&registration.node);
+        if !self.leads() || registration.automatic || may_register().is_ok() {
+            return Ok(Ok(()));
+        }
+        // A new leader may not have applied the admission yet.
+        self.reads.pass().await?;
+        let checked = may_register();
+        if checked.is_err() {
+            self.waiting_nodes.asked(registration, from, self.timekeeper.time());
+        }
+        Ok(checked)
     }
 
     /// Waits, at most so long, until this member has applied that revision.

@@ -88,6 +88,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::ListRevocations
         | Request::ListVClusters
         | Request::ListSessions
+        | Request::ListAdmissions
         | Request::GetVniPool
         | Request::ListDomains { .. }
         | Request::ListServices { .. }
@@ -141,6 +142,8 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Request::ConfirmDead { node, by, reason } => (Action::ConfirmDead { node, by, reason }, 0),
         Request::AcceptDrift { node, by, reason } => (Action::AcceptDrift { node, by, reason }, 0),
         Request::Wipe { node, by, reason, force } => (Action::Wipe { node, by, reason, force }, 0),
+        Request::Admit { node, by, reason } => (Action::Admit { node, by, reason }, 0),
+        Request::WithdrawAdmission { node, by } => (Action::WithdrawAdmission { node, by }, 0),
         Request::SetTenant { change, by } => (Action::SetTenant { change, by }, 0),
         Request::DeleteTenant { name, by } => (Action::DeleteTenant { name, by }, 0),
         Request::RotateKeys { secret, by } => (Action::AddKey { secret, by }, 0),
@@ -282,6 +285,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::ListRevocations => Ok(revocations(core)),
+        Request::ListAdmissions => Ok(Answer::Admissions(core.waiting_nodes.standing(&core.agreed.ledger()))),
         Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.keys_held))),
         // What stands against every claim is more than what stood against the last one.
         Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
@@ -326,6 +330,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::BootNode { .. }
         | Request::ConfirmDead { .. }
         | Request::AcceptDrift { .. }
+        | Request::Admit { .. }
+        | Request::WithdrawAdmission { .. }
         | Request::Wipe { .. }
         | Request::SetTenant { .. }
         | Request::DeleteTenant { .. }

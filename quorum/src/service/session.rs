@@ -11,7 +11,7 @@ use super::watching::leaderless;
 use super::{Packets, unserved};
 use crate::hearts::Heard;
 use crate::identity::Caller;
-use crate::ledger::{Action, Outcome, Registration};
+use crate::ledger::{Action, Outcome, Registration, growth};
 use crate::member::shared::Core;
 use crate::metrics::count;
 use crate::pack::{pack, unpack, with_causes};
@@ -24,6 +24,7 @@ use lattice_api::v1::Packed;
 use lattice_model::conformance::Components;
 use lattice_model::{DesiredList, Incarnation, NodeId, NodeReport, Revision};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
@@ -50,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// Begins a session. One that may move is sent on when this member comes to lead.
-pub(super) fn open(core: Arc<Core>, caller: Arc<Caller>, may_move: MayMove, up: Streaming<Packed>) -> Packets {
+pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>), may_move: MayMove, up: Streaming<Packed>) -> Packets {
     let (tx, rx) = mpsc::channel(DOWN_QUEUE);
     tokio::spawn(async move {
         let down = DownLink { tx };
@@ -58,7 +59,7 @@ pub(super) fn open(core: Arc<Core>, caller: Arc<Caller>, may_move: MayMove, up: 
             () = down.tx.closed() => return,
             () = core.stop.cancelled() => Ended::Close("this member is stopping".to_owned()),
             () = leaderless(&core) => Ended::Close("this member has no leader".to_owned()),
-            ended = serve(&core, &caller, up, &down) => ended,
+            ended = serve(&core, (&caller, from), up, &down) => ended,
             () = core.relief.turn(may_move) => Ended::Move,
         };
         match ended {
@@ -105,11 +106,11 @@ impl DownLink {
     }
 }
 
-async fn serve(core: &Arc<Core>, caller: &Caller, mut up: Streaming<Packed>, down: &DownLink) -> Ended {
+async fn serve(core: &Arc<Core>, who: (&Caller, Option<IpAddr>), mut up: Streaming<Packed>, down: &DownLink) -> Ended {
     let ended = async {
         let first = tokio::time::timeout(PATIENCE, next(&mut up)).await;
         let registration = first.map_err(|_| Ended::Close("no registration came".to_owned()))??;
-        let mut session = Session::register(core, caller, registration, down).await?;
+        let mut session = Session::register(core, who, registration, down).await?;
         let result = session.run(&mut up).await;
         let node = session.node.clone();
         drop(session);
@@ -185,7 +186,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    async fn register(core: &'a Arc<Core>, caller: &Caller, up: Up, down: &'a DownLink) -> Result<Self, Ended> {
+    async fn register(core: &'a Arc<Core>, (caller, from): (&Caller, Option<IpAddr>), up: Up, down: &'a DownLink) -> Result<Self, Ended> {
         let Up::Register {
             node,
             boot,
@@ -228,17 +229,24 @@ impl<'a> Session<'a> {
             wipes,
             unwell: health.as_ref().and_then(NodeHealth::unwell).map(str::to_owned),
             conformance: conformance.and_then(|said| checked(&caller.name, said)),
+            automatic: false,
+            from: from.map(|from| from.to_string()),
         };
-        let again = || Registration { new_life: false, found: None, unwell: None, conformance: None, ..registration.clone() };
+        let growth = core.agreed.ledger().node(&node).and_then(|known| growth(&known.size, &size));
+        let again = || Registration { new_life: false, found: None, unwell: None, conformance: None, from: None, ..registration.clone() };
         let again = registration.wipes.then(again);
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
             // It comes again.
-            Some(Err(refusal @ Refusal::DiskFull { .. })) => return Err(Ended::Close(refusal.to_string())),
+            Some(Err(refusal @ (Refusal::DiskFull { .. } | Refusal::NotAdmitted { .. }))) => return Err(Ended::Close(refusal.to_string())),
             Some(Err(refusal)) => return Err(Ended::Refused(Status::invalid_argument(refusal.to_string()))),
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         };
+        if let Some(growth) = growth {
+            tracing::error!(%node, growth, "the node's capacity grew when it registered: `lattice node history` has it");
+            count(&core.capacity_grown);
+        }
         let Outcome::Registered { incarnation, report_seq } = outcome else {
             return Err(Ended::Close("the leader answered something else".to_owned()));
         };

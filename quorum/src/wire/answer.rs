@@ -2,7 +2,8 @@
 
 use super::refusal::Conflict;
 use super::standing::{
-    DomainStanding, KeyringStanding, LeaseStanding, LimitsStanding, ServiceStanding, TenantStanding, VClusterStanding, VniPoolStanding,
+    AdmissionsStanding, DomainStanding, KeyringStanding, LeaseStanding, LimitsStanding, ServiceStanding, TenantStanding, VClusterStanding,
+    VniPoolStanding,
 };
 use super::status::QuorumStatus;
 use crate::audit::walk::AuditWalk;
@@ -82,6 +83,8 @@ pub enum Answer {
     VClusters(Vec<VClusterStanding>),
     /// All sessions, by allocation.
     Sessions(Vec<InteractiveSession>),
+    /// Which nodes wait for admission, and which admitted names have not registered.
+    Admissions(AdmissionsStanding),
 }
 
 /// A claim that was refused.

@@ -31,6 +31,12 @@ pub enum Refusal {
     NotYours { id: AllocationId, owner: String },
     #[error("there is no node {node}")]
     NoSuchNode { node: NodeId },
+    #[error(
+        "node {node} is not admitted to this cluster: an operator admits it by `lattice node admit {node}`, and it registers by itself then"
+    )]
+    NotAdmitted { node: NodeId },
+    #[error("node {node} has registered already: there is no admission to withdraw")]
+    HasRegistered { node: NodeId },
     #[error("allocation {id} is {state}, not Pending")]
     NotPending { id: AllocationId, state: AllocationState },
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
@@ -236,6 +242,7 @@ impl Refusal {
             Self::NoSuchDomain { .. } => {
                 "a domain is there from its first allocation's claim to its grace's end: `lattice network list` shows those that there are".to_owned()
             }
+            Self::HasRegistered { node } => format!("`lattice node disable {node} --reason ...` takes it out of service"),
             Self::NodeState { node, illegal } => return remedy_of(node, *illegal),
             Self::NodeHeard { node, .. } => {
                 format!("`lattice node disable {node}` ends what it runs and takes it out of service; a node that is dead is Degraded soon")
@@ -285,6 +292,7 @@ impl Refusal {
             | Self::AllocationExists { .. }
             | Self::NotYours { .. }
             | Self::NoSuchNode { .. }
+            | Self::NotAdmitted { .. }
             | Self::NotPending { .. }
             | Self::NotRunning { .. }
             | Self::NotPreemptible { .. }

@@ -204,6 +204,12 @@ pub enum Request {
     AsOperator { token: OperatorToken, request: Box<Request> },
     /// A node is claimed by nobody until its own hook has wiped it. `force`: one that failed is tried again.
     Wipe { node: NodeId, by: String, reason: String, force: bool },
+    /// A node of this name may register. The same again is the same success.
+    Admit { node: NodeId, by: String, reason: String },
+    /// It may not, as long as it has not. The same again is the same success.
+    WithdrawAdmission { node: NodeId, by: String },
+    /// Which nodes wait for admission, and which admitted names have not registered.
+    ListAdmissions,
 }
 
 /// An operator's order.

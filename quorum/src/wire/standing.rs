@@ -1,8 +1,9 @@
-//! How things stand that are listed: gossip keys, tenants, vClusters, network domains, services, limits, leases.
+//! How things stand that are listed: gossip keys, tenants, vClusters, network domains, services, limits, leases,
+//! admissions.
 
 use crate::ledger::ClusterLimits;
 use lattice_model::network::DomainState;
-use lattice_model::{AllocationId, NodeId, Tenant, Timestamp, VCluster, VniPool};
+use lattice_model::{AllocationId, NodeId, Resources, Tenant, Timestamp, VCluster, VniPool};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -124,4 +125,37 @@ pub struct LeaseStanding {
     pub left_ms: Option<u64>,
     /// Why nobody should go on holding a lease at this node.
     pub bad: Option<String>,
+}
+
+/// Which nodes wait for admission, as the leader remembers it, and which admitted names have not registered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmissionsStanding {
+    /// The one that asked last first.
+    pub waiting: Vec<WaitingNode>,
+    /// By name.
+    pub admitted: Vec<AdmittedNode>,
+}
+
+/// A node that registers and is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingNode {
+    pub node: NodeId,
+    /// From which address its session came; `None`: a member of an older version passed it on.
+    pub from: Option<String>,
+    /// The node that carries its session, where it reaches no member itself.
+    pub through: Option<NodeId>,
+    /// What it says that it has.
+    pub size: Resources,
+    /// When it asked first and last.
+    pub since: Timestamp,
+    pub asked: Timestamp,
+}
+
+/// A name that is admitted and under which no node has registered yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmittedNode {
+    pub node: NodeId,
+    pub by: String,
+    pub at: Timestamp,
+    pub reason: String,
 }

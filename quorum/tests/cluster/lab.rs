@@ -7,7 +7,7 @@ use lattice_model::{
 };
 use lattice_quorum::ca;
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
-use lattice_quorum::config::{MemberAddress, QuorumConfig};
+use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::{LEVEL_KNOWN, SCHEDULER_LEASE};
@@ -80,6 +80,7 @@ impl Lab {
                     tls: TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key },
                     heartbeat_ms: 50,
                     election_ms: 500,
+                    node_admission: NodeAdmission::Automatic,
                     // Tests that compare states are not to wait for a signature.
                     audit_sign_seconds: 3600,
                     telemetry: TelemetrySettings { metrics_listen: Some(String::new()), ..TelemetrySettings::default() },

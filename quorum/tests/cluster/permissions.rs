@@ -130,6 +130,9 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::ConfirmDead => Request::ConfirmDead { node: nowhere, by, reason },
         Call::AcceptDrift => Request::AcceptDrift { node: nowhere, by, reason },
         Call::Wipe => Request::Wipe { node: nowhere, by, reason, force: false },
+        Call::Admit => Request::Admit { node: nowhere, by, reason },
+        Call::WithdrawAdmission => Request::WithdrawAdmission { node: nowhere, by },
+        Call::ListAdmissions => Request::ListAdmissions,
         Call::Session
         | Call::WatchNodes
         | Call::WatchAllocations

@@ -53,6 +53,8 @@ families! {
         "Nodes that are not as they are expected to be, and whose time to be mended is over.";
     MISCOUNTED = Counter "lattice_node_heartbeats_miscounted_total", Count, [], Quorum, "heartbeats to this member",
         "Heartbeats by which a node has more or less work than the ledger knows there, the same for three heartbeats in a row: something was lost on the way.";
+    CAPACITY_GROWN = Counter "lattice_node_capacity_grown_total", Count, [], Quorum, "registrations at this member",
+        "Registrations of known nodes with more cores, memory or GPUs than the ledger had for them; `lattice node history` says which.";
     ALLOCATIONS = Gauge "lattice_allocations_total", Count, ["state"], Quorum, LEDGER,
         "Allocations that the ledger has, by state; those that ended go after a time.";
     ACTIVE = Gauge "lattice_allocations_active", Count, [], Quorum, LEDGER,

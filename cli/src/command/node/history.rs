@@ -54,6 +54,10 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
     Ok(exit)
 }
 
+/// Kinds that an agent of the version before does not know.
+const NEWEST_KINDS: [AuditAction; 4] =
+    [AuditAction::NodeUnheard, AuditAction::NodeAdmitted, AuditAction::AdmissionWithdrawn, AuditAction::CapacityGrew];
+
 /// The newest records of all nodes asked for, by number, and how many older ones there are.
 #[derive(Default)]
 struct Newest {
@@ -66,13 +70,14 @@ impl Newest {
     async fn read(&mut self, client: &Client, node: &NodeId, since_ms: Option<u64>) -> Result<bool, Failure> {
         let types = AuditAction::OF_NODES.iter().map(ToString::to_string).collect();
         let mut filter = v1::AuditFilter { node: node.to_string(), types, since_ms, ..Default::default() };
-        let (newest, mut after, mut any) = (AuditAction::NodeUnheard.to_string(), 0, false);
+        let newest = NEWEST_KINDS.map(|kind| kind.to_string());
+        let (mut after, mut any) = (0, false);
         loop {
             let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE };
             let page = match answer(client.admin().query_audit(question)).await {
-                // Of the version before: it does not know the newest kind.
-                Err(Failure::Told { exit: Exit::Usage, .. }) if filter.types.contains(&newest) => {
-                    filter.types.retain(|kind| *kind != newest);
+                // Of the version before: it does not know the newest kinds.
+                Err(Failure::Told { exit: Exit::Usage, .. }) if filter.types.iter().any(|kind| newest.contains(kind)) => {
+                    filter.types.retain(|kind| !newest.contains(kind));
                     continue;
                 }
                 page => page?,

@@ -1,0 +1,117 @@
+//! Which nodes may register: those that the ledger knows, and names that an operator admitted.
+//!
+//! ```text
+//!   Admit ──▶ admitted ──Register──▶ a node, known for good
+//!                 ╰──WithdrawAdmission──▶ nothing
+//! ```
+//!
+//! A certificate alone makes no node: one that was stolen, or issued for a name that is not used yet, would invent
+//! capacity and be given work. The leader says with each registration whether its site admits all nodes, so that members
+//! agree whatever their own files say.
+
+use super::{ADMISSION_LEVEL, Ledger, Outcome, Registration, Step, Subject};
+use crate::wire::Refusal;
+use lattice_model::resources::bytes_text;
+use lattice_model::{AuditAction, NodeId, Resources, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Admitted names under which no node has registered yet, at most.
+const ADMITTED_LEN_MAX: usize = 20_000;
+/// Memory has grown when it is larger by more than this part of what it was: kernels reserve more or less at each boot.
+const MEMORY_GROWTH_PART: u64 = 64;
+
+/// An admission that was not used yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admission {
+    /// By whom.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub reason: String,
+}
+
+impl Ledger {
+    /// Whether a node of this name may register where the site lists its nodes.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAdmitted`]
+    pub fn may_register(&self, node: &NodeId) -> Result<(), Refusal> {
+        if self.nodes.contains_key(node) || self.admitted.contains_key(node) {
+            return Ok(());
+        }
+        Err(Refusal::NotAdmitted { node: node.clone() })
+    }
+
+    /// Admissions that were not used yet.
+    pub fn admitted(&self) -> impl Iterator<Item = (&NodeId, &Admission)> {
+        self.admitted.iter()
+    }
+
+    /// Refuses a node that is neither known nor admitted. (Members below that level register everybody.)
+    pub(super) fn check_admission(&self, new: &Registration) -> Result<(), Refusal> {
+        if self.level < ADMISSION_LEVEL || new.automatic { Ok(()) } else { self.may_register(&new.node) }
+    }
+
+    /// The node has registered.
+    pub(super) fn use_admission(&mut self, node: &NodeId) {
+        self.admitted.remove(node);
+    }
+
+    /// What was admitted when the backup was made may have been withdrawn since.
+    pub(super) fn forget_admissions(&mut self) {
+        self.admitted.clear();
+    }
+
+    /// The same again is the same success, and so is a node that is known.
+    pub(super) fn admit(&mut self, step: &mut Step, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+        super::holds::reason_is_well_formed(reason)?;
+        if self.may_register(node).is_ok() {
+            return Ok(Outcome::Done);
+        }
+        if self.admitted.len() >= ADMITTED_LEN_MAX {
+            let what = "admitted nodes that have not registered".to_owned();
+            return Err(Refusal::TooMany { what, most: ADMITTED_LEN_MAX as u64 });
+        }
+        let admission = Admission { by: by.to_owned(), at: step.at, reason: reason.to_owned() };
+        self.admitted.insert(node.clone(), admission);
+        let about = Subject { allocation: None, node: Some(node) };
+        self.record(step, by, AuditAction::NodeAdmitted, about, reason.to_owned());
+        Ok(Outcome::Done)
+    }
+
+    /// The same again is the same success.
+    pub(super) fn withdraw_admission(&mut self, step: &mut Step, node: &NodeId, by: &str) -> Result<Outcome, Refusal> {
+        if self.nodes.contains_key(node) {
+            return Err(Refusal::HasRegistered { node: node.clone() });
+        }
+        if let Some(admission) = self.admitted.remove(node) {
+            let about = Subject { allocation: None, node: Some(node) };
+            let detail = format!("admitted by {}: {}", admission.by, admission.reason);
+            self.record(step, by, AuditAction::AdmissionWithdrawn, about, detail);
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Records that a known node registers with more than it had. It counts at once: a repair, other firmware and other
+    /// partitions of GPUs do the same, and people look at it.
+    pub(super) fn record_growth(&mut self, step: &mut Step, node: &NodeId, growth: &str) {
+        let about = Subject { allocation: None, node: Some(node) };
+        self.record(step, &format!("node:{node}"), AuditAction::CapacityGrew, about, growth.to_owned());
+    }
+}
+
+/// What of a node is more than it was: `cores 64 to 128, GPUs 0 to 8`. `None`: nothing.
+pub(crate) fn growth(was: &Resources, now: &Resources) -> Option<String> {
+    let mut grown = Vec::new();
+    if now.cores > was.cores {
+        grown.push(format!("cores {} to {}", was.cores, now.cores));
+    }
+    if now.memory_bytes.saturating_sub(was.memory_bytes) > was.memory_bytes / MEMORY_GROWTH_PART {
+        grown.push(format!("memory {} to {}", bytes_text(was.memory_bytes), bytes_text(now.memory_bytes)));
+    }
+    if now.gpus > was.gpus {
+        grown.push(format!("GPUs {} to {}", was.gpus, now.gpus));
+    }
+    (!grown.is_empty()).then(|| grown.join(", "))
+}

@@ -1,0 +1,90 @@
+//! Which nodes registered and were refused, since nobody admitted them. In memory, while this member leads: their agents
+//! ask again every second, so the next leader knows them soon.
+
+use crate::ledger::{Ledger, Registration};
+use crate::wire::{AdmissionsStanding, AdmittedNode, WaitingNode};
+use lattice_model::{NodeId, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Nodes that are remembered; of more, the one that asked longest ago is forgotten.
+const WAITING_LEN_MAX: usize = 1000;
+/// Bytes of an address.
+const FROM_BYTES_MAX: usize = 64;
+
+/// Nodes that wait for admission.
+#[derive(Debug, Default)]
+pub struct WaitingNodes(Mutex<BTreeMap<NodeId, WaitingNode>>);
+
+impl WaitingNodes {
+    /// A node that is not admitted asked for its registration.
+    pub fn asked(&self, refused: &Registration, from: Option<String>, now: Timestamp) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = waiting.get(&refused.node).map(|known| known.since);
+        if known.is_none() && waiting.len() >= WAITING_LEN_MAX {
+            let oldest = waiting.values().min_by_key(|node| node.asked).map(|node| node.node.clone());
+            oldest.map(|oldest| waiting.remove(&oldest));
+        }
+        let asking = WaitingNode {
+            node: refused.node.clone(),
+            from: from.map(|from| from.chars().take(FROM_BYTES_MAX).collect()),
+            through: refused.through.clone(),
+            size: refused.size,
+            since: known.unwrap_or(now),
+            asked: now,
+        };
+        waiting.insert(refused.node.clone(), asking);
+    }
+
+    /// Those that still wait, and the admissions that were not used yet.
+    pub fn standing(&self, ledger: &Ledger) -> AdmissionsStanding {
+        let mut waiting: Vec<WaitingNode> = {
+            let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.retain(|node, _| ledger.may_register(node).is_err());
+            waiting.values().cloned().collect()
+        };
+        waiting.sort_by(|a, b| b.asked.cmp(&a.asked).then_with(|| a.node.cmp(&b.node)));
+        let admitted = ledger.admitted().map(|(node, admission)| AdmittedNode {
+            node: node.clone(),
+            by: admission.by.clone(),
+            at: admission.at,
+            reason: admission.reason.clone(),
+        });
+        AdmissionsStanding { waiting, admitted: admitted.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::scenarios::{node, registration};
+    use crate::ledger::{Action, Command};
+    use lattice_model::Revision;
+
+    #[test]
+    fn the_newest_is_shown_first_until_it_is_admitted_and_the_oldest_is_forgotten() {
+        let (waiting, mut ledger) = (WaitingNodes::default(), Ledger::default());
+        let ask = |number, at| waiting.asked(&registration(number, 1, 0, true), Some("10.0.0.7".to_owned()), Timestamp(at));
+        ask(1, 10);
+        ask(2, 20);
+        ask(1, 30);
+        let shown = waiting.standing(&ledger).waiting;
+        let shown: Vec<_> = shown.iter().map(|n| (n.node.as_str(), n.since.0, n.asked.0, n.from.as_deref())).collect();
+        assert_eq!(shown, [("n1", 10, 30, Some("10.0.0.7")), ("n2", 20, 20, Some("10.0.0.7"))]);
+        for (at, action) in [Action::RaiseLevel { level: 14 }, Action::Admit { node: node(1), by: "anna".into(), reason: "rack 4".into() }]
+            .into_iter()
+            .enumerate()
+        {
+            ledger.apply(Revision(at as u64 + 1), &Command { at: Timestamp(40), action }).result.unwrap();
+        }
+        let standing = waiting.standing(&ledger);
+        assert_eq!(standing.waiting.iter().map(|n| n.node.clone()).collect::<Vec<_>>(), [node(2)]);
+        assert_eq!(standing.admitted.iter().map(|n| (n.node.clone(), n.by.as_str())).collect::<Vec<_>>(), [(node(1), "anna")]);
+        for number in 0..WAITING_LEN_MAX {
+            let named = Registration { node: format!("m{number}").parse().unwrap(), ..registration(1, 1, 0, true) };
+            waiting.asked(&named, None, Timestamp(50));
+        }
+        let shown = waiting.standing(&ledger).waiting;
+        assert!(shown.len() == WAITING_LEN_MAX && shown.iter().all(|n| n.node != node(2)), "{}", shown.len());
+    }
+}
