@@ -5,11 +5,13 @@
 //!   log file  ── the rest, to where it is now ───────────────────────┴─▶ lines ─▶ LogItem
 //! ```
 //!
-//! Order is kept per stream. A chunk ends at the end of a line where the program wrote one, so that lines of different
+//! Ranks come one after the other, and the outputs of a rank in the order in which they were written, which is known to
+//! about a second. A chunk ends at the end of a line where the program wrote one, so that lines of different
 //! ranks do not mix; what a program leaves without an end of line follows when it is over. Files are read in passes, each
 //! to the length that it had when the pass began: a rank that never stops writing keeps nobody else from being read.
 
 mod lines;
+mod output;
 mod source;
 
 use crate::allocation::Activity;
@@ -20,7 +22,8 @@ use crate::spool::Spool;
 use crate::spool::index::{Position, Seen, Stream};
 use lattice_runtime::shim::ShimDir;
 use lines::Lines;
-use source::{Next, Source};
+use output::Output;
+use source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -48,6 +51,8 @@ pub struct Wanted {
     pub since_ms: Option<u64>,
     /// Only what was written by this, in milliseconds since 1970.
     pub until_ms: Option<u64>,
+    /// Whether [`LogItem::Written`] is wanted.
+    pub dated: bool,
 }
 
 impl Wanted {
@@ -125,12 +130,14 @@ struct Reader {
     /// The streams that had something when they were last looked at.
     held: BTreeSet<Stream>,
     first_pass: bool,
+    /// The time that was sent last.
+    said_written: Option<u64>,
     out: mpsc::Sender<LogItem>,
 }
 
 impl Reader {
     fn new(source: Source, wanted: Wanted, out: mpsc::Sender<LogItem>) -> Self {
-        Self { source, wanted, streams: BTreeMap::new(), held: BTreeSet::new(), first_pass: true, out }
+        Self { source, wanted, streams: BTreeMap::new(), held: BTreeSet::new(), first_pass: true, said_written: None, out }
     }
 
     /// Reads every wanted stream to where it is now. Without `over`, an unfinished last line waits. Breaks where there is
@@ -160,75 +167,62 @@ impl Reader {
         for stream in vanished {
             self.forget(stream).await?;
         }
-        for seen in wanted {
-            if seen.bytes > 0 {
-                self.held.insert(seen.stream);
-            }
-            self.read_one(seen, over).await?;
+        // In the order of their streams: both outputs of a rank are side by side.
+        for of_rank in wanted.chunk_by(|one, other| one.stream.rank == other.stream.rank) {
+            self.read_rank(of_rank, over).await?;
         }
         self.first_pass = false;
         Ok(())
     }
 
-    async fn read_one(&mut self, mut seen: Seen, over: bool) -> Result<(), Stopped> {
-        let stream = seen.stream;
-        let mut lines = match self.streams.remove(&stream) {
-            Some(lines) => lines,
-            None => self.begin(&seen).await?,
-        };
-        if let Some(ms) = self.wanted.until_ms {
-            lines.until(self.source.spool.stream(stream).and_then(|s| s.until(ms)));
-        }
-        let result = loop {
-            if lines.is_done() {
-                break Ok(());
+    /// Reads the outputs of a rank, in the order in which they were written, as far as that is known.
+    async fn read_rank(&mut self, of_rank: &[Seen], over: bool) -> Result<(), Stopped> {
+        let mut outputs = Vec::new();
+        for seen in of_rank {
+            if seen.bytes > 0 {
+                self.held.insert(seen.stream);
             }
-            let next = match self.source.next(&seen, lines.reads_at()).await {
-                Ok(next) => next,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.forget(stream).await?;
-                    return Ok(());
-                }
-                Err(error) => break Err(Stopped::Io(error)),
+            let mut lines = match self.streams.remove(&seen.stream) {
+                Some(lines) => lines,
+                None => self.begin(seen).await?,
             };
-            let (rank, name) = (stream.rank, stream.name());
-            match next {
-                Next::Changed(now) => seen = now,
-                Next::Data(data) => {
-                    lines.push(data);
-                    self.give(&mut lines, stream).await?;
-                }
-                Next::End => {
-                    if over || self.wanted.at_once {
-                        lines.all();
-                    }
-                    self.give(&mut lines, stream).await?;
-                    break Ok(());
-                }
-                Next::Missing { bytes, why } => {
-                    lines.all();
-                    self.give(&mut lines, stream).await?;
-                    lines.skip(bytes);
-                    self.notice(format!("{bytes} bytes of rank {rank}'s {name} are missing here: {why}")).await?;
-                }
-                Next::Truncated => {
-                    lines.all();
-                    self.give(&mut lines, stream).await?;
-                    lines.next_segment(self.source.spool.segment(stream));
-                    self.notice(format!("rank {rank} truncated its own {name}: what follows is new")).await?;
+            if let Some(ms) = self.wanted.until_ms {
+                lines.until(self.source.spool.stream(seen.stream).and_then(|s| s.until(ms)));
+            }
+            outputs.push(Output::new(*seen, lines));
+        }
+        loop {
+            let mut removed = None;
+            for (number, output) in outputs.iter_mut().enumerate() {
+                match output.fill(&self.source, over || self.wanted.at_once).await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => removed = Some(number),
+                    Err(error) => return Err(Stopped::Io(error)),
                 }
             }
-        };
-        lines.rest();
-        self.streams.insert(stream, lines);
-        result
-    }
-
-    async fn give(&self, lines: &mut Lines, stream: Stream) -> Result<(), Stopped> {
-        for item in lines.take(stream) {
-            self.out.send(item).await.map_err(|_| Stopped::Nobody)?;
+            if let Some(removed) = removed {
+                self.forget(outputs.remove(removed).stream()).await?;
+                continue;
+            }
+            let with_next = outputs.iter_mut().filter_map(|output| Some((output.next_written()?, output)));
+            let next = with_next.min_by_key(|(written, _)| *written).and_then(|(_, output)| output.take());
+            let Some((written, item)) = next else { break };
+            self.give(written, item).await?;
+        }
+        for mut output in outputs {
+            output.lines.rest();
+            self.streams.insert(output.stream(), output.lines);
         }
         Ok(())
+    }
+
+    /// Sends a piece and, where it is wanted and another than that of the last one, when it had been written.
+    async fn give(&mut self, written: u64, item: LogItem) -> Result<(), Stopped> {
+        if self.wanted.dated && self.said_written != Some(written) {
+            self.said_written = Some(written);
+            self.out.send(LogItem::Written(written)).await.map_err(|_| Stopped::Nobody)?;
+        }
+        self.out.send(item).await.map_err(|_| Stopped::Nobody)
     }
 
     async fn notice(&self, text: String) -> Result<(), Stopped> {

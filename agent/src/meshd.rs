@@ -88,7 +88,8 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
             let (launch, shape) = *shaped;
             part(context, &stream.peer, shape.of(launch)?, stream.send, stream.recv).await
         }
-        Open::Logs(open) => output(context, &stream.peer, open, stream.send).await,
+        Open::Logs(open) => output(context, &stream.peer, open, false, stream.send).await,
+        Open::DatedLogs(open) => output(context, &stream.peer, *open, true, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, open, WireAsk::default(), stream.send).await,
         Open::ShapedLaunch(asked) => {
             let (open, ask) = *asked;
@@ -169,10 +170,10 @@ async fn read_to_part(mut recv: RecvStream, from_head: mpsc::Sender<ToPart>) {
     }
 }
 
-async fn output(context: &Shared, peer: &Caller, open: LogsOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+async fn output(context: &Shared, peer: &Caller, open: LogsOpen, dated: bool, mut send: SendStream) -> Result<(), frame::FrameError> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let user = vouched(open.uid, &open.user);
-    let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, &open) {
+    let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, (&open, dated)) {
         Ok(items) => items,
         Err(why) => {
             frame::write(&mut send, &LogItem::Notice(why)).await?;
@@ -197,7 +198,7 @@ fn local_output(
     allocation: AllocationId,
     epoch: Epoch,
     user: &Principal,
-    open: &LogsOpen,
+    wanted: (&LogsOpen, bool),
 ) -> Result<mpsc::Receiver<LogItem>, String> {
     let worker = context.workers.of_epoch(allocation, epoch);
     let shares_it = worker.as_ref().is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
@@ -208,15 +209,15 @@ fn local_output(
     if owner.is_some_and(|owner| !user.may_act_for(&owner)) {
         return Err("refused: the allocation belongs to somebody else".to_owned());
     }
-    Ok(read_output(context, allocation, epoch, open))
+    Ok(read_output(context, allocation, epoch, wanted))
 }
 
 fn at(segment: u32, offset: u64) -> Position {
     Position { segment, offset }
 }
 
-/// Begins to read this node's output of an allocation. Whether the reader may was asked before.
-pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
+/// Begins to read this node's output of an allocation, `dated` or not. Whether the reader may was asked before.
+pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, (open, dated): (&LogsOpen, bool)) -> mpsc::Receiver<LogItem> {
     let dir = ShimDir::of(&context.state_dir, allocation, epoch);
     let (out, items) = mpsc::channel(LOG_QUEUE);
     if !dir.logs().is_dir() {
@@ -233,6 +234,7 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
         tail: open.tail,
         since_ms: open.since_ms,
         until_ms: open.until_ms,
+        dated,
     };
     let follow = open.follow.then(|| context.workers.of_epoch(allocation, epoch)).flatten();
     let follow = follow.map(|w| (w.activity, context.growth.clone()));

@@ -301,6 +301,13 @@ impl Spool {
         self.index().stream(stream).cloned()
     }
 
+    /// When a segment of a stream was written: its [`index::Segment::samples`].
+    pub fn samples(&self, stream: Stream, segment: u32) -> Vec<(u64, u64)> {
+        let index = self.index();
+        let segment = index.stream(stream).and_then(|s| s.segments.get(segment as usize));
+        segment.map_or_else(Vec::new, |s| s.samples.clone())
+    }
+
     /// A stream's present segment.
     pub fn segment(&self, stream: Stream) -> u32 {
         self.index().stream(stream).map_or(0, |s| u32::try_from(s.segments.len() - 1).unwrap_or(u32::MAX))

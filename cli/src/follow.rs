@@ -11,7 +11,7 @@
 use crate::failure::{Exit, Failure};
 use crate::feeder::Feeder;
 use crate::interrupts::Interrupts;
-use crate::label::{Labeller, Source};
+use crate::label::{Labeller, Marks, Source};
 use crate::patience::Patience;
 use crate::rank_files::RankFiles;
 use crate::received::Received;
@@ -23,6 +23,7 @@ use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_input_request::Start;
+use lattice_model::Timestamp;
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::pending;
@@ -42,20 +43,22 @@ const PLACE_AGAIN: Duration = Duration::from_secs(2);
 /// Where ranks' output goes: their stdout to ours, their stderr to ours; or each to files of its own.
 #[derive(Debug)]
 pub struct Screen {
+    marks: Marks,
     labeller: Option<Labeller>,
     files: Option<RankFiles>,
     received: Received,
 }
 
 impl Screen {
-    /// With `label`, each line begins with its rank.
-    pub fn new(label: bool) -> Self {
-        Self { labeller: label.then(Labeller::default), files: None, received: Received::default() }
+    /// Each line begins with its marks.
+    pub fn new(marks: Marks) -> Self {
+        let labeller = (marks != Marks::default()).then(|| Labeller::new(marks));
+        Self { marks, labeller, files: None, received: Received::default() }
     }
 
     /// Each rank's in files of its own.
     pub fn per_rank(files: RankFiles) -> Self {
-        Self { labeller: None, files: Some(files), received: Received::default() }
+        Self { marks: Marks::default(), labeller: None, files: Some(files), received: Received::default() }
     }
 
     /// Shows a chunk.
@@ -68,8 +71,12 @@ impl Screen {
         if let Some(files) = &mut self.files {
             return if chunk.data.is_empty() { Ok(()) } else { files.write(&source, &chunk.data) };
         }
+        if self.marks.time && !chunk.data.is_empty() && chunk.written_ms == 0 {
+            let text = format!("node {} does not say when its output was written: its agent is older than this program", chunk.node);
+            return Err(Failure::other(text).hint("leave --timestamps out, or upgrade that agent"));
+        }
         match &mut self.labeller {
-            Some(labeller) => write(chunk.stderr, &labeller.feed(&source, &chunk.data)),
+            Some(labeller) => write(chunk.stderr, &labeller.feed(&source, Timestamp(chunk.written_ms), &chunk.data)),
             None => write(chunk.stderr, &chunk.data),
         }
     }

@@ -1,5 +1,6 @@
-//! Lines that begin with their rank.
+//! Lines that begin with when they were written, with their rank, or with both.
 
+use lattice_model::Timestamp;
 use std::collections::BTreeMap;
 
 /// Bytes of one line that are kept while its end is awaited; a longer one is written in pieces.
@@ -16,24 +17,41 @@ pub struct Source {
     pub stderr: bool,
 }
 
-/// Puts `rank: ` before each line. The beginning of a line waits for its end, so that ranks do not mix within one.
-#[derive(Debug, Default)]
+/// What each line begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// By when it was written: `2026-03-05T10:00:12Z `.
+    pub time: bool,
+    /// `rank: `
+    pub rank: bool,
+}
+
+/// Puts its marks before each line. The beginning of a line waits for its end, so that ranks do not mix within one.
+#[derive(Debug)]
 pub struct Labeller {
-    partial: BTreeMap<Source, Vec<u8>>,
+    marks: Marks,
+    /// With when the last of it was written.
+    partial: BTreeMap<Source, (Timestamp, Vec<u8>)>,
 }
 
 impl Labeller {
-    /// The whole lines that these bytes complete.
-    pub fn feed(&mut self, source: &Source, data: &[u8]) -> Vec<u8> {
+    /// Without any output yet.
+    pub fn new(marks: Marks) -> Self {
+        Self { marks, partial: BTreeMap::new() }
+    }
+
+    /// The whole lines that these bytes complete, which were written by then.
+    pub fn feed(&mut self, source: &Source, written: Timestamp, data: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        let line = self.partial.entry(source.clone()).or_default();
+        let (last, line) = self.partial.entry(source.clone()).or_default();
+        *last = written;
         for piece in data.split_inclusive(|&b| b == b'\n') {
             line.extend_from_slice(piece);
             if piece.ends_with(b"\n") {
-                label(source, line, &mut out);
+                self.marks.put(source, written, line, &mut out);
                 line.clear();
             } else if line.len() > LINE_BYTES_MAX {
-                label(source, line, &mut out);
+                self.marks.put(source, written, line, &mut out);
                 out.push(b'\n');
                 line.clear();
             }
@@ -44,10 +62,10 @@ impl Labeller {
     /// The lines that never ended, each with an end, for stdout and stderr.
     pub fn finish(&mut self) -> (Vec<u8>, Vec<u8>) {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        for (source, line) in std::mem::take(&mut self.partial) {
+        for (source, (written, line)) in std::mem::take(&mut self.partial) {
             if !line.is_empty() {
                 let out = if source.stderr { &mut stderr } else { &mut stdout };
-                label(&source, &line, out);
+                self.marks.put(&source, written, &line, out);
                 out.push(b'\n');
             }
         }
@@ -55,14 +73,27 @@ impl Labeller {
     }
 }
 
-fn label(source: &Source, line: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("{}: ", source.rank).as_bytes());
-    out.extend_from_slice(line);
+impl Marks {
+    fn put(self, source: &Source, written: Timestamp, line: &[u8], out: &mut Vec<u8>) {
+        if self.time {
+            // Whole seconds: it is not known better.
+            let text = written.to_string();
+            out.extend_from_slice(format!("{}Z ", text.split_once('.').map_or(text.as_str(), |(seconds, _)| seconds)).as_bytes());
+        }
+        if self.rank {
+            out.extend_from_slice(format!("{}: ", source.rank).as_bytes());
+        }
+        out.extend_from_slice(line);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 2026-03-05T10:00:12.034Z
+    const AT: Timestamp = Timestamp(1_772_704_812_034);
+    const RANKS: Marks = Marks { time: false, rank: true };
 
     fn source(rank: u32) -> Source {
         Source { launch: 1, rank, stderr: false }
@@ -70,19 +101,29 @@ mod tests {
 
     #[test]
     fn a_line_waits_for_its_end() {
-        let mut labeller = Labeller::default();
-        assert_eq!(labeller.feed(&source(0), b"a\nb"), b"0: a\n");
-        assert_eq!(labeller.feed(&source(1), b"\xff\n"), b"1: \xff\n");
-        assert_eq!(labeller.feed(&source(0), b"c\n\n"), b"0: bc\n0: \n");
-        assert_eq!(labeller.feed(&source(2), b"open"), b"");
+        let mut labeller = Labeller::new(RANKS);
+        assert_eq!(labeller.feed(&source(0), AT, b"a\nb"), b"0: a\n");
+        assert_eq!(labeller.feed(&source(1), AT, b"\xff\n"), b"1: \xff\n");
+        assert_eq!(labeller.feed(&source(0), AT, b"c\n\n"), b"0: bc\n0: \n");
+        assert_eq!(labeller.feed(&source(2), AT, b"open"), b"");
         assert_eq!(labeller.finish(), (b"2: open\n".to_vec(), vec![]));
         assert_eq!(labeller.finish(), (vec![], vec![]));
     }
 
     #[test]
     fn an_endless_line_is_written_in_pieces() {
-        let mut labeller = Labeller::default();
-        let written = (0..3).map(|_| labeller.feed(&source(7), &vec![b'x'; LINE_BYTES_MAX]).len()).sum::<usize>();
+        let mut labeller = Labeller::new(RANKS);
+        let written = (0..3).map(|_| labeller.feed(&source(7), AT, &vec![b'x'; LINE_BYTES_MAX]).len()).sum::<usize>();
         assert_eq!(written, 2 * LINE_BYTES_MAX + b"7: \n".len());
+    }
+
+    #[test]
+    fn a_line_is_of_the_time_at_which_it_was_ended() {
+        let mut labeller = Labeller::new(Marks { time: true, rank: false });
+        assert_eq!(labeller.feed(&source(0), AT, b"a\nb"), b"2026-03-05T10:00:12Z a\n");
+        assert_eq!(labeller.feed(&source(0), Timestamp(AT.0 + 1000), b"c\nd"), b"2026-03-05T10:00:13Z bc\n");
+        assert_eq!(labeller.finish().0, b"2026-03-05T10:00:13Z d\n");
+        let mut both = Labeller::new(Marks { time: true, rank: true });
+        assert_eq!(both.feed(&source(7), AT, b"a\n"), b"2026-03-05T10:00:12Z 7: a\n");
     }
 }

@@ -20,6 +20,21 @@ pub struct Patience {
 }
 
 impl Patience {
+    /// Of what runs in an allocation, with its node's own agent: that is there, or comes back from a restart.
+    pub fn within_allocation() -> Self {
+        let patience = Self::default();
+        patience.progress();
+        patience
+    }
+
+    /// Connects, and within an allocation again for as long as that may help.
+    pub async fn connect(&self, session: &Session) -> Result<Client, Failure> {
+        match session.connect().await {
+            Err(failure) if self.progressed() && self.bears(&failure) => self.connect_again(session, failure).await,
+            connected => connected,
+        }
+    }
+
     /// Something came from the agent.
     pub fn progress(&self) {
         self.progressed.set(true);
@@ -73,5 +88,6 @@ mod tests {
         patience.progress();
         assert!(patience.bears(&no_quorum));
         assert!(!patience.bears(&Failure::from(Status::permission_denied("no"))));
+        assert!(Patience::within_allocation().bears(&no_quorum));
     }
 }

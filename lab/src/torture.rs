@@ -199,6 +199,7 @@ fn what_is_missing(violations: &[Violation]) -> String {
 fn look(stage: &Stage, driver: &Driver<'_>, collector: &mut Collector, facts: &mut Facts) -> Result<Vec<Violation>> {
     (facts.asked, facts.broken) = driver.record();
     collector.look(stage, facts)?;
+    driver.cancel_unanswered(&facts.allocations);
     let early = [promises::is_answered, promises::answers_are_known, promises::ends_are_right, promises::nodes_are_well];
     let found: Vec<Violation> = early.iter().flat_map(|check| check(facts)).collect();
     if !found.is_empty() || !driver.is_idle() {

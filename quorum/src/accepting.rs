@@ -37,7 +37,7 @@ use unfinished::{Place, Places, Unfinished};
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long its first record may take.
 const FIRST_RECORD_MAX: Duration = Duration::from_secs(2);
-/// How long a connection stands whose certificate was revoked before: each call there is told so.
+/// How long a connection stands whose certificate was revoked before: each call on it is refused with that reason.
 const REVOKED_MAX: Duration = Duration::from_secs(1);
 /// Pause where nothing can be accepted: out of descriptors, mostly.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -181,7 +181,8 @@ impl Connected {
         self.shown.as_ref().ok().map(|shown| shown.caller.role)
     }
 
-    /// Returns when its certificate is revoked. Where it is already, after `patience`: it is told why it is refused.
+    /// Returns when its certificate is revoked. Where it is already, after `patience`: its
+    /// calls are refused with that reason until then.
     pub async fn counts_no_more(self, patience: Duration) {
         let Ok(shown) = &self.shown else { return std::future::pending().await };
         match self.revoked.check(shown) {

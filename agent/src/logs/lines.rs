@@ -1,7 +1,8 @@
-//! Bytes of one stream in, pieces that end with whole lines out; what is before the wanted time or after it is left out. PURE.
+//! Bytes of one stream in, pieces that end with whole lines out, each of one time; what is before the wanted time or after
+//! it is left out. PURE.
 
 use crate::mesh::frame::LogItem;
-use crate::spool::index::{Position, Stream};
+use crate::spool::index::{Position, Stream, written_by};
 
 /// Bytes of a piece; a longer line is cut.
 pub const PIECE_BYTES: usize = 64 * 1024;
@@ -83,8 +84,8 @@ impl Lines {
         self.all = false;
     }
 
-    /// What can go out now.
-    pub fn take(&mut self, stream: Stream) -> Vec<LogItem> {
+    /// What can go out now, with when it had been written by the segment's `samples`: a line is of the time of its end.
+    pub fn take(&mut self, stream: Stream, samples: &[(u64, u64)]) -> Vec<(u64, LogItem)> {
         if self.behind_line {
             let end = self.buffer.iter().position(|b| *b == b'\n');
             let left_out = end.map_or(self.buffer.len(), |end| end + 1);
@@ -104,16 +105,20 @@ impl Lines {
         let mut given = 0;
         while given < self.buffer.len() {
             let rest = &self.buffer[given..];
-            let most = rest.len().min(PIECE_BYTES);
+            let line = rest.iter().position(|b| *b == b'\n').map_or(rest.len(), |end| end + 1);
+            let (written, upto) = written_by(samples, self.at.offset + line as u64);
+            let of_that_time = usize::try_from(upto - self.at.offset).unwrap_or(usize::MAX);
+            let most = rest.len().min(PIECE_BYTES).min(of_that_time);
             let whole = match rest[..most].iter().rposition(|b| *b == b'\n') {
                 Some(end) => end + 1,
-                None if most == PIECE_BYTES || self.all => most,
+                None if line >= PIECE_BYTES || self.all => most,
                 None => break,
             };
             let data = rest[..whole].to_vec();
             given += whole;
             self.at.offset += whole as u64;
-            items.push(LogItem::Chunk { rank: stream.rank, stderr: stream.stderr, data, segment: self.at.segment, end: self.at.offset });
+            let (segment, end) = (self.at.segment, self.at.offset);
+            items.push((written, LogItem::Chunk { rank: stream.rank, stderr: stream.stderr, data, segment, end }));
         }
         self.buffer.drain(..given);
         self.all = false;
@@ -131,8 +136,8 @@ mod tests {
         Position { segment: 0, offset }
     }
 
-    fn texts(items: Vec<LogItem>) -> Vec<(String, u64)> {
-        let text = |item| match item {
+    fn texts(items: Vec<(u64, LogItem)>) -> Vec<(String, u64)> {
+        let text = |(_, item)| match item {
             LogItem::Chunk { data, end, .. } => (String::from_utf8(data).unwrap(), end),
             other => panic!("{other:?}"),
         };
@@ -143,21 +148,21 @@ mod tests {
     fn whole_lines_go_out_and_the_rest_when_it_is_all() {
         let mut l = Lines::at(at(100));
         l.push(b"one\ntwo\nthr".to_vec());
-        assert_eq!(texts(l.take(OUT)), [("one\ntwo\n".to_owned(), 108)]);
+        assert_eq!(texts(l.take(OUT, &[])), [("one\ntwo\n".to_owned(), 108)]);
         assert_eq!(l.reads_at(), at(111));
         l.push(b"ee\nlast".to_vec());
         l.all();
-        assert_eq!(texts(l.take(OUT)), [("three\n".to_owned(), 114), ("last".to_owned(), 118)]);
+        assert_eq!(texts(l.take(OUT, &[])), [("three\n".to_owned(), 114), ("last".to_owned(), 118)]);
     }
 
     #[test]
     fn a_line_without_an_end_is_cut_and_a_long_text_comes_in_pieces() {
         let mut l = Lines::at(at(0));
         l.push(vec![b'x'; PIECE_BYTES + 5]);
-        assert_eq!(texts(l.take(OUT)).iter().map(|(t, _)| t.len()).collect::<Vec<_>>(), [PIECE_BYTES]);
+        assert_eq!(texts(l.take(OUT, &[])).iter().map(|(t, _)| t.len()).collect::<Vec<_>>(), [PIECE_BYTES]);
         let mut l = Lines::at(at(0));
         l.push(b"0123456\n".repeat(20_000));
-        let all = texts(l.take(OUT));
+        let all = texts(l.take(OUT, &[]));
         assert!(all.len() == 3 && all.iter().all(|(t, _)| t.len() <= PIECE_BYTES && t.ends_with('\n')), "{}", all.len());
         assert_eq!(all.iter().map(|(t, _)| t.len()).sum::<usize>(), 160_000);
     }
@@ -171,13 +176,27 @@ mod tests {
             let mut got = String::new();
             if !before.is_done() {
                 before.push(text.to_vec());
-                got += &texts(before.take(OUT)).concat_text();
+                got += &texts(before.take(OUT, &[])).concat_text();
             }
             let mut after = Lines::behind_line_at(at(place));
             after.push(text[usize::try_from(after.reads_at().offset).unwrap()..].to_vec());
-            got += &texts(after.take(OUT)).concat_text();
+            got += &texts(after.take(OUT, &[])).concat_text();
             assert_eq!(got.as_bytes(), text, "{place}");
         }
+    }
+
+    #[test]
+    fn pieces_are_of_one_time_each_and_a_line_is_of_the_time_of_its_end() {
+        // "aaa\n" by 10, half of "bbb\n" by 20, the rest and "ccc\n" by 30; nothing is known of what is beyond.
+        let samples = [(5, 0), (10, 4), (20, 6), (30, 12)];
+        let mut lines = Lines::at(at(0));
+        lines.push(b"aaa\nbbb\nccc\nddd\neee".to_vec());
+        lines.all();
+        let taken = lines.take(OUT, &samples);
+        let times: Vec<u64> = taken.iter().map(|(at, _)| *at).collect();
+        let texts: Vec<String> = texts(taken).into_iter().map(|(text, _)| text).collect();
+        assert_eq!(texts, ["aaa\n", "bbb\nccc\n", "ddd\n", "eee"]);
+        assert_eq!(times, [10, 30, 30, 30]);
     }
 
     trait ConcatText {

@@ -255,7 +255,7 @@ async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_s
         match item {
             LogItem::Chunk { data, .. } => read.extend(data.clone()),
             LogItem::Notice(text) => notices.push(text.clone()),
-            LogItem::NotHere | LogItem::End => {}
+            LogItem::NotHere | LogItem::End | LogItem::Written(_) => {}
         }
     }
     assert_eq!(notices.len(), 1, "{notices:?}");

@@ -220,6 +220,8 @@ pub enum Open {
     /// From an `api` agent, for a user: a signal to the allocation's work on this node. Then one
     /// [`super::signal::SignalAnswer`].
     Signal(Box<super::signal::SignalOpen>),
+    /// As [`Open::Logs`], with [`LogItem::Written`]. An agent of the version before ends the stream.
+    DatedLogs(Box<LogsOpen>),
 }
 
 /// Whether a session is carried.
@@ -372,6 +374,9 @@ pub enum LogItem {
     NotHere,
     /// There is no more, and will be no more.
     End,
+    /// When the pieces that follow had been written, in milliseconds since 1970, up to the next of these. Only after
+    /// [`Open::DatedLogs`].
+    Written(u64),
 }
 
 /// A launch that a user asks for.

@@ -467,6 +467,7 @@ impl Run {
             tail: None,
             since_ms: None,
             until_ms: None,
+            dated: false,
             tenant: self.target.tenant.clone(),
             project: self.target.project.clone(),
             removable: false,

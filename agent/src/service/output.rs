@@ -44,6 +44,8 @@ pub(super) struct Selection {
     pub tail: Option<u64>,
     pub since_ms: Option<u64>,
     pub until_ms: Option<u64>,
+    /// With when it was written.
+    pub dated: bool,
     /// Whose keys in the log store.
     pub tenant: String,
     pub project: String,
@@ -102,6 +104,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         tail: request.tail,
         since_ms: request.since_ms,
         until_ms: request.until_ms,
+        dated: request.timestamps,
         tenant: allocation.spec.tenant.clone(),
         project: allocation.spec.project.clone(),
         removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= spool::KEPT_AFTER_END.as_millis() as u64),
@@ -367,11 +370,12 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
         user: selection.user.name.clone(),
     };
     if node == &api.context.me {
-        return Ok(meshd::read_output(&api.context, selection.allocation, selection.epoch, &open));
+        return Ok(meshd::read_output(&api.context, selection.allocation, selection.epoch, (&open, selection.dated)));
     }
     let address = api.mesh_address(selection.allocation, node).ok_or_else(|| format!("the address of {node} is not known"))?;
     let (mut send, mut recv) = api.context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-    frame::write(&mut send, &Open::Logs(open)).await.map_err(|e| e.to_string())?;
+    let open = if selection.dated { Open::DatedLogs(Box::new(open)) } else { Open::Logs(open) };
+    frame::write(&mut send, &open).await.map_err(|e| e.to_string())?;
     let (items, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         // The sending half stays open for as long as somebody reads.
@@ -434,6 +438,7 @@ async fn from_store(
         tail: selection.tail,
         since_ms: selection.since_ms,
         until_ms: selection.until_ms,
+        dated: selection.dated,
     };
     let (items, mut receiver) = mpsc::channel(QUEUE);
     tokio::spawn(logs::archived(Spool::in_store(index), store, wanted, items));
@@ -453,6 +458,7 @@ async fn pass_on(
     selection: &mut Selection,
     out: &mpsc::Sender<Result<v1::LogChunk, Status>>,
 ) -> Passed {
+    let mut written_ms = 0;
     loop {
         let item = tokio::select! {
             () = out.closed() => return Passed::Nobody,
@@ -463,10 +469,14 @@ async fn pass_on(
             Some(LogItem::End) => return Passed::End,
             Some(LogItem::NotHere) => return Passed::NotHere,
             Some(LogItem::Notice(text)) => notice(node.as_str(), &text),
+            Some(LogItem::Written(ms)) => {
+                written_ms = ms;
+                continue;
+            }
             Some(LogItem::Chunk { rank, stderr, data, segment, end }) => {
                 selection.received.insert((rank, stderr), Position { segment, offset: end });
                 let (node, launch, epoch) = (node.to_string(), selection.launch, selection.epoch.0);
-                v1::LogChunk { node, launch, rank, stderr, data, notice: String::new(), epoch, segment, bytes: end }
+                v1::LogChunk { node, launch, rank, stderr, data, notice: String::new(), epoch, segment, bytes: end, written_ms }
             }
         };
         if out.send(Ok(chunk)).await.is_err() {

@@ -278,5 +278,14 @@ impl StreamIndex {
     }
 }
 
+/// When the byte before `end` had been written, in milliseconds since 1970, and up to which byte that holds, by a
+/// segment's samples. 0: not known.
+pub fn written_by(samples: &[(u64, u64)], end: u64) -> (u64, u64) {
+    match samples.get(samples.partition_point(|(_, bytes)| *bytes < end)) {
+        Some(sample) => *sample,
+        None => (samples.last().map_or(0, |(at, _)| *at), u64::MAX),
+    }
+}
+
 #[cfg(test)]
 mod tests;

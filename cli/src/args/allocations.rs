@@ -84,8 +84,8 @@ pub struct Cancel {
 }
 
 const LOGS_NOTE: &str = "\
-Each rank's stdout goes to stdout and its stderr to stderr, each in its own order. Of what was written before, all of a rank's stdout comes
-before its stderr, and one rank after the other: when a line was written is not known. With --follow, new lines come as they are written.";
+Each rank's stdout goes to stdout and its stderr to stderr. What was written before comes one rank after the other, and the two streams of
+a rank in the order in which they were written, to about a second. With --follow, new lines come as they are written.";
 
 #[derive(Args)]
 #[command(after_help = LOGS_NOTE)]
@@ -119,6 +119,9 @@ pub struct Logs {
     /// Begin each line with its rank
     #[arg(short, long)]
     pub label: bool,
+    /// Begin each line with when it was written, in UTC, to about a second
+    #[arg(long)]
+    pub timestamps: bool,
     /// What attempt N wrote, before it was requeued or suspended; `lattice status ID` lists the attempts, 1 is the first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "follow")]
     pub attempt: Option<u32>,

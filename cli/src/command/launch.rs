@@ -7,6 +7,7 @@ use crate::feeder::{self, Feeder};
 use crate::flags::{Requeue, SubmitFlags};
 use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, say_brought_down};
 use crate::interrupts::Interrupts;
+use crate::label::Marks;
 use crate::layout::{self, Programs};
 use crate::linked;
 use crate::mistyped;
@@ -89,7 +90,11 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     let (id, wait_for_nodes) = (uuid::Uuid::new_v4().to_string(), flags.wait_for_nodes);
     let submission = v1::SubmitRequest { id, spec: Some(spec), wait_for_nodes, dry_run: false };
     let request = v1::LogsRequest { key: submission.id.clone(), follow: true, ..Default::default() };
-    let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&dir, short(&submission.id))) } else { Screen::new(args.label) };
+    let screen = if args.per_rank {
+        Screen::per_rank(RankFiles::new(&dir, short(&submission.id)))
+    } else {
+        Screen::new(Marks { rank: args.label, ..Marks::default() })
+    };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
     if let End::Ended(allocation) = &end {
         say_brought_down(&allocation.brought_down);
@@ -134,12 +139,23 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     env.extend(args.flags.variables(pmi));
     let stdin = feeder::wanted(args.stdin, args.pty);
     env.extend(input_variable(stdin));
-    let client = session.connect().await?;
+    // From outside, the user sees that no agent answers.
+    let patience = if args.alloc.is_some() { Patience::default() } else { Patience::within_allocation() };
+    let mut client = patience.connect(session).await?;
     let allocation = session.key(typed)?;
-    let (ranks, tasks_per_node) = ranks(&client, &allocation, &args.flags, asked).await?;
+    let (ranks, tasks_per_node) = loop {
+        match ranks(&client, &allocation, &args.flags, asked).await {
+            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            known => break known?,
+        }
+    };
     let nodes = args.flags.nodes.map_or(0, |n| n.least);
     let shape = v1::LaunchShape { programs: behind, places, nodes, ..args.flags.layout.message() };
-    let screen = if args.per_rank { Screen::per_rank(RankFiles::new(&around.dir, short(&allocation))) } else { Screen::new(args.label) };
+    let screen = if args.per_rank {
+        Screen::per_rank(RankFiles::new(&around.dir, short(&allocation)))
+    } else {
+        Screen::new(Marks { rank: args.label, ..Marks::default() })
+    };
     let request = v1::LaunchRequest {
         id: uuid::Uuid::new_v4().to_string(),
         allocation,
@@ -157,7 +173,7 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     let table = args.exit_table.map(|path| ExitTable::new(path, session.format()));
     let feeder = (stdin != Stdin::None).then(Feeder::default);
     let leaves = if args.pty { Leaves::AtOnce } else { Leaves::AtItsEnd };
-    follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves).await
+    follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves, patience).await
 }
 
 /// Whether somebody said how ranks find each other when the allocation that this process runs in was submitted.
@@ -214,8 +230,8 @@ pub async fn follow_launch(
     mut shown: Shown,
     feeder: Option<Feeder>,
     leaves: Leaves,
+    patience: Patience,
 ) -> Result<u8, Failure> {
-    let patience = Patience::default();
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
     // What a shell says of the signal that brings it down, and whether we leave then.
     let mut ended_by: Option<(u8, bool)> = None;

@@ -3,6 +3,7 @@
 use crate::args::allocations::Logs;
 use crate::failure::Failure;
 use crate::follow::{Screen, exit_of, follow};
+use crate::label::Marks;
 use crate::session::{Session, now};
 use crate::time::moment;
 use lattice_api::v1;
@@ -28,9 +29,10 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
         being_submitted: false,
         attempt: args.attempt,
         previous: args.previous,
+        timestamps: args.timestamps,
     };
     let client = session.connect().await?;
-    let mut screen = Screen::new(args.label);
+    let mut screen = Screen::new(Marks { time: args.timestamps, rank: args.label });
     if args.follow {
         let (end, cancelled) = follow(session, client, &request, screen, None, None).await?;
         return exit_of(&end, cancelled);

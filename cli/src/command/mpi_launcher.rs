@@ -8,6 +8,8 @@ use super::launch::{Leaves, Shown, follow_launch};
 use crate::args::Global;
 use crate::failure::{Exit, Failure};
 use crate::follow::Screen;
+use crate::label::Marks;
+use crate::patience::Patience;
 use crate::request::Surroundings;
 use crate::session::Session;
 use lattice_api::v1;
@@ -168,8 +170,10 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         }),
         ..Default::default()
     };
-    let shown = Shown { screen: Screen::new(false), table: None };
-    follow_launch(session, session.connect().await?, &request, shown, None, Leaves::AtOnce).await
+    let shown = Shown { screen: Screen::new(Marks::default()), table: None };
+    let patience = Patience::within_allocation();
+    let client = patience.connect(session).await?;
+    follow_launch(session, client, &request, shown, None, Leaves::AtOnce, patience).await
 }
 
 #[cfg(test)]

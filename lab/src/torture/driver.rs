@@ -1,6 +1,6 @@
 //! Carries a plan out: submits its jobs and brings about its faults, each in a thread of its own, and records what came of it.
 
-use super::facts::{Asked, Broken, Call};
+use super::facts::{Allocation, Asked, Broken, Call};
 use super::fault::{Fault, Hit};
 use super::job::{self, Job, Kind};
 use super::plan::Plan;
@@ -212,6 +212,19 @@ impl<'a> Driver<'a> {
                 return Call { called_ms, ..call };
             }
             std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Cancels what was to be cancelled and whose submission was not answered: its id was not known before.
+    pub fn cancel_unanswered(&self, allocations: &[Allocation]) {
+        let is_missed = |asked: &Asked| asked.job.kind == Kind::Cancelled && asked.cancellation.is_none() && asked.submission.is_some();
+        let missed: Vec<Job> = locked(&self.asked).iter().filter(|asked| is_missed(asked)).map(|asked| asked.job.clone()).collect();
+        for job in missed {
+            let Some(allocation) = allocations.iter().find(|a| a.name == job.name() && !a.has_ended()) else { continue };
+            let call = self.cancel(&Job { cancel_after_ms: None, ..job.clone() }, &allocation.id);
+            if let Some(asked) = locked(&self.asked).iter_mut().find(|asked| asked.job.number == job.number) {
+                asked.cancellation = Some(call);
+            }
         }
     }
 

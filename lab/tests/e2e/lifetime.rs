@@ -1,6 +1,8 @@
 //! How work is ended: walltime and cancel, politely and not.
 
 use crate::harness::{Group, World, ms};
+use crate::logs::{alloc_dir, node_of};
+use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use std::io::{BufRead, BufReader};
@@ -15,6 +17,7 @@ const STUBBORN: &str = "trap 'echo got TERM' TERM; echo ready; while :; do sleep
 pub fn trials() -> Vec<Trial> {
     vec![
         LIFETIME.test("ctrl_c_brings_a_launch_down_and_leaves_its_allocation", &[], interrupted_launch),
+        LIFETIME.test("a_launch_inside_work_waits_for_an_agent_that_is_started_again", &[], agent_away),
         LIFETIME.test("a_program_that_closes_all_descriptors_ends_as_itself", &[], closes_all),
         LIFETIME.test("walltime_ends_work_politely", &[], walltime),
         LIFETIME.test("walltime_kills_what_does_not_listen", &[], walltime_stubborn),
@@ -45,6 +48,24 @@ fn interrupted_launch(w: &World) {
     w.ok(&["launch", "--alloc", &id, "-n", "1", "--", "/bin/true"]);
     w.ok(&["cancel", &id]);
     w.ended(&id);
+    w.assert_nothing_left();
+}
+
+/// An upgrade of the agent ends no script that launches just then.
+fn agent_away(w: &World) {
+    let (up, go, bin) = (w.dir.join("up"), w.dir.join("go"), w.dir.join("bin"));
+    let wait = format!("touch {}\nwhile [ ! -e {} ]; do sleep 0.1; done", up.display(), go.display());
+    let script = w.script("away.sh", &format!("#!/bin/sh\n{wait}\nexec {}/lattice launch /bin/echo launched\n", bin.display()));
+    let id = w.submit(&[&script]);
+    w.wait("the script to run", || up.exists());
+    let node = node_of(w, &id);
+    let stderr = alloc_dir(w, &node, &id).join("logs/0/0.err");
+    faults::kill_node(&w.dir, &node).unwrap();
+    std::fs::write(&go, "").unwrap();
+    w.wait("the launch to miss the agent", || std::fs::read_to_string(&stderr).is_ok_and(|text| text.contains("trying again")));
+    faults::start_node(&w.dir, &node).unwrap();
+    w.completed(&id);
+    assert!(w.log(&id).contains("launched"), "{}", w.log(&id));
     w.assert_nothing_left();
 }
 

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Flushed every second, a ring of 1 MiB, at most 8 MiB while the store is away.
-static LOGS: Group = Group { theme: "logs", name: "logs", nodes: 2, quorum: 1, tweak: in_a_directory };
+pub static LOGS: Group = Group { theme: "logs", name: "logs", nodes: 2, quorum: 1, tweak: in_a_directory };
 static S3: Group = Group { theme: "logs_in_s3", name: "logs-s3", nodes: 1, quorum: 1, tweak: in_s3 };
 
 const KIB: u64 = 1024;
@@ -29,7 +29,6 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("the_ring_is_punched_while_it_is_read", &[], ring),
         LOGS.test("while_the_store_is_away_the_oldest_goes_and_is_said_to_be_missing", &[], store_away),
         LOGS.test("a_program_that_truncates_its_own_log_begins_a_segment", &[], truncating),
-        LOGS.test("tail_since_and_until", &[], ranges),
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
         LOGS.test("each_attempt_is_read_and_said_why_it_ended", &[], attempts),
@@ -46,13 +45,13 @@ fn in_a_directory(options: &mut Options) {
     options.log_lines = format!("log_store: \"file://{}/objects\"\n{LIMITS}", options.dir.display());
 }
 
-fn alloc_dir(w: &World, node: &str, id: &str) -> PathBuf {
+pub fn alloc_dir(w: &World, node: &str, id: &str) -> PathBuf {
     let all = w.cluster().run_dir.join(node).join("state/alloc");
     let found = std::fs::read_dir(&all).unwrap().flatten().find(|e| e.file_name().to_string_lossy().starts_with(id));
     found.unwrap_or_else(|| panic!("{id} has no directory in {}", all.display())).path()
 }
 
-fn node_of(w: &World, id: &str) -> String {
+pub fn node_of(w: &World, id: &str) -> String {
     w.status(id)["nodes"][0].as_str().unwrap().to_owned()
 }
 
@@ -63,7 +62,7 @@ fn on_disk(dir: &Path) -> u64 {
 }
 
 /// Waits until the node's part is whole in the store; its directory, from which it may have gone already.
-fn all_flushed(w: &World, node: &str, id: &str) -> PathBuf {
+pub fn all_flushed(w: &World, node: &str, id: &str) -> PathBuf {
     let dir = alloc_dir(w, node, id);
     flushed(w, &dir);
     dir
@@ -74,14 +73,14 @@ fn flushed(w: &World, dir: &Path) {
 }
 
 /// The node has it no more.
-fn remove(dir: &Path) {
+pub fn remove(dir: &Path) {
     if dir.exists() {
         std::fs::remove_dir_all(dir).unwrap();
     }
 }
 
 /// `lattice logs` with these arguments: it must end well.
-fn logs(w: &World, args: &[&str]) -> Finished {
+pub fn logs(w: &World, args: &[&str]) -> Finished {
     let finished = w.run(&[&["logs"], args].concat());
     assert_eq!(finished.code(), 0, "{}", finished.err());
     finished
@@ -337,28 +336,6 @@ fn truncating(w: &World) {
         assert_eq!(after.out(), "one\ntwo\nthree\n", "{what}: what was flushed before stays");
         assert_eq!(after.err().matches("rank 0 truncated its own stdout").count(), 1, "{what}");
     }
-}
-
-fn ranges(w: &World) {
-    let program = "echo early; sleep 4; echo late; echo later; sleep 2";
-    let id = w.submit(&["--", "/bin/sh", "-c", program]);
-    w.wait_log(&id, "early");
-    std::thread::sleep(Duration::from_secs(2));
-    let between = process::run(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S.%3NZ"]), JOB).unwrap().out();
-    let between = between.trim();
-    w.wait_log(&id, "later");
-    assert_eq!(logs(w, &["--since", between, &id]).out(), "late\nlater\n", "while it runs");
-    assert_eq!(logs(w, &["--until", between, &id]).out(), "early\n");
-    assert_eq!(logs(w, &["--tail", "1", &id]).out(), "later\n");
-    assert_eq!(logs(w, &["--since", "1h", &id]).out(), "early\nlate\nlater\n");
-    w.completed(&id);
-    let dir = all_flushed(w, &node_of(w, &id), &id);
-    remove(&dir);
-    assert_eq!(logs(w, &["--since", between, &id]).out(), "late\nlater\n", "from the store");
-    assert_eq!(logs(w, &["--until", between, &id]).out(), "early\n");
-    assert_eq!(logs(w, &["--tail", "2", &id]).out(), "late\nlater\n");
-    let wrong = w.run(&["logs", "--since", "yesterday", &id]);
-    assert!(wrong.code() == 2 && wrong.err().contains("--since"), "{}", wrong.err());
 }
 
 fn node_gone(w: &World) {

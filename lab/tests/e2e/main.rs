@@ -57,6 +57,7 @@ mod leases;
 mod levels;
 mod lifecycle;
 mod lifetime;
+mod log_times;
 mod logs;
 mod member_disk;
 mod members;
@@ -198,6 +199,7 @@ fn main() -> ExitCode {
         daemon_logs::trials(),
         devices::trials(),
         logs::trials(),
+        log_times::trials(),
         whole::trials(),
         commands::trials(),
         demo::trials(),
