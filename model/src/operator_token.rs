@@ -1,7 +1,7 @@
 //! The proof that an operator asked for something: their certificate, and a signature of the method and the time with its key.
 //!
 //! An agent passes it on with the request, so that the quorum need not believe the agent. It is good for one method of the API and
-//! for five minutes.
+//! for five minutes; one for an export of the audit log for an hour, since each page of it is asked for.
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,10 @@ use std::time::Duration;
 
 /// By how much the clocks of who signs and who verifies may differ, in either direction: as in Kerberos (RFC 4120, 1.6).
 pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
+/// The method by which the audit log is exported.
+pub const EXPORT_AUDIT: &str = "AdminService/ExportAudit";
+/// How long one export may take.
+pub const EXPORT_MAX: Duration = Duration::from_secs(3600);
 /// What every signature begins with: a signature that this key made for another purpose is of no use here.
 const CONTEXT: &[u8] = b"lattice operator token 1\0";
 

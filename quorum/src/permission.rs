@@ -16,6 +16,7 @@ use crate::identity::{Caller, Role};
 use crate::ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use crate::operator::Operator;
 use crate::wire::{MembersOrder, Refusal, Request};
+use lattice_model::operator_token::EXPORT_AUDIT;
 use lattice_model::{Allocation, AllocationId, Principal};
 
 /// Bytes of the name of a person.
@@ -137,9 +138,9 @@ table! {
         /// Held by the caller itself, or by a user at it.
         AcquireLease: No Own No User;
         ReleaseLease: No Yes No User;
-        QueryAudit: No Yes No Itself;
+        QueryAudit: No Yes No Operator(&["AdminService/QueryAudit"]);
         VerifyAudit: No Yes No Itself;
-        ExportAudit: No Yes No Itself;
+        ExportAudit: No Yes No Operator(&[EXPORT_AUDIT]);
         /// A node: on that node, to an allocation that has a share on it, by its owner or root.
         RecordAccess: No Yes Own User;
         Status: Yes Yes Yes Itself;

@@ -283,5 +283,10 @@ async fn times_are_of_when_it_was_written() {
     let since = dir.read_with(Arc::clone(&spool), None, Wanted { since_ms: Some(between), ..wanted(1) }).await;
     assert_eq!(since, [chunk(0, false, "late\n", 11), LogItem::End]);
     let until = dir.read_with(Arc::clone(&spool), None, Wanted { until_ms: Some(between), ..wanted(1) }).await;
-    assert_eq!(until[0], chunk(0, false, "early\nlate\n", 11), "what was written between two looks is not told apart to the millisecond");
+    let both = [chunk(0, false, "early\n", 6), chunk(0, false, "late\n", 11)];
+    assert_eq!(until[..2], both, "what was written between two looks is not told apart to the millisecond");
+    let dated = dir.read_with(spool, None, Wanted { dated: true, ..wanted(1) }).await;
+    let [LogItem::Written(early), one, LogItem::Written(late), other, LogItem::End] = &dated[..] else { panic!("{dated:?}") };
+    assert_eq!([one, other], [&both[0], &both[1]]);
+    assert!(*early < between && between < *late, "{early} {between} {late}");
 }

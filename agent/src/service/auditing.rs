@@ -23,10 +23,10 @@ type Parts<T> = mpsc::Receiver<Result<T, Status>>;
 
 /// `AdminService.QueryAudit`.
 pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) -> Result<v1::AuditPage, Status> {
-    api.operator(&request).await?;
+    let operator = api.operator(&request).await?;
     let request = request.into_inner();
     let filter = known(api, filter_to_model(request.filter.as_ref())?).await?;
-    let ask = Ask::QueryAudit { filter, after: request.after, limit: request.limit };
+    let ask = operator.asks(Ask::QueryAudit { filter, after: request.after, limit: request.limit });
     match api.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {
             let records = page.records.iter().map(record_to_proto).collect();
@@ -107,7 +107,7 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
 /// `AdminService.ExportAudit`. That it was exported is in the log before it is, and so in the export.
 pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) -> Result<Parts<v1::SignedAuditPage>, Status> {
     let operator = api.operator(&request).await?;
-    let by = Principal { name: operator.name, ..operator.account };
+    let by = Principal { name: operator.name.clone(), ..operator.account.clone() };
     let filter = known(api, filter_to_model(request.into_inner().filter.as_ref())?).await?;
     let what = serde_json::to_string(&filter).map_err(|e| Status::internal(e.to_string()))?;
     api.written_down(api.export_access(by, &what)).await?;
@@ -116,7 +116,7 @@ pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) 
     tokio::spawn(async move {
         let (mut after, mut end) = (0, 0);
         loop {
-            let ask = Ask::ExportAudit { filter: filter.clone(), after, end };
+            let ask = operator.asks(Ask::ExportAudit { filter: filter.clone(), after, end });
             let part = match api.quorum.call(&ask, ANSWER).await {
                 Ok(Answer::AuditExported(page)) => {
                     (after, end) = (page.upto, page.end);

@@ -5,7 +5,7 @@ use lattice_api::operator::Credential;
 use lattice_lab::lattice::text;
 use lattice_lab::process::{self, Finished};
 use lattice_lab::quorum::members::certificate;
-use lattice_model::{HoldKind, NodeId, OperatorToken, Principal, Timestamp};
+use lattice_model::{AuditFilter, HoldKind, NodeId, OperatorToken, Principal, Timestamp};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
@@ -74,6 +74,12 @@ fn stolen(w: &World) {
     let old = OperatorToken { signed_at: Timestamp(now.0 - 3_600_000), ..token.clone() };
     let tries = [
         ("without a token", hold.clone()),
+        ("the audit log without a token", Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 }),
+        ("its export without a token", Request::ExportAudit { filter: AuditFilter::default(), after: 0, end: 0 }),
+        (
+            "the audit log with a token for another call",
+            with(token.clone(), Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 }),
+        ),
         ("members without a token", members.clone()),
         ("another call than was signed", with(token.clone(), members)),
         ("another call than was signed", with(token.clone(), rotate)),

@@ -82,7 +82,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     }
     assert_eq!(states, [AllocationState::Staging, AllocationState::Running, AllocationState::Failed]);
     let records = crate::auditing::walk(&client).await.unwrap().head.seq;
-    let log = crate::auditing::find(&client, lattice_model::AuditFilter::default()).await;
+    let log = crate::auditing::find(&lab, &client, lattice_model::AuditFilter::default()).await;
     assert_eq!(log.len() as u64, records);
     drop(watch);
     member.stop().await;
@@ -192,7 +192,7 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
     let request = Request::Submit { id: newcomer, spec: Box::new(spec(1)), owner: owner(), claim: brought, life: None };
     second.call(&request, PATIENCE).await.unwrap();
     let filter = AuditFilter { actions: vec![AuditAction::AllocationClaimed], ..AuditFilter::default() };
-    let records = find(&first, filter).await;
+    let records = find(&lab, &first, filter).await;
     let actors: Vec<_> = records.iter().map(|record| (record.allocation.unwrap(), record.actor.as_str())).collect();
     assert_eq!(actors, [(waiting, "node:n2"), (newcomer, "node:n2")], "n1 holds the lease");
     for member in members {

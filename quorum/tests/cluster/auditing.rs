@@ -22,10 +22,11 @@ pub async fn walk(client: &QuorumClient) -> Result<AuditWalk, CallError> {
     }
 }
 
-pub async fn find(client: &QuorumClient, filter: AuditFilter) -> Vec<AuditRecord> {
+pub async fn find(lab: &Lab, client: &QuorumClient, filter: AuditFilter) -> Vec<AuditRecord> {
     let (mut found, mut after) = (Vec::new(), 0);
     loop {
-        match client.call(&Request::QueryAudit { filter: filter.clone(), after, limit: 3 }, PATIENCE).await.unwrap() {
+        let query = Request::QueryAudit { filter: filter.clone(), after, limit: 3 };
+        match client.call(&lab.as_operator("anna", query), PATIENCE).await.unwrap() {
             Answer::Audit(page) => {
                 found.extend(page.records);
                 after = page.upto;
@@ -61,15 +62,15 @@ async fn an_access_is_written_down_once_with_whose_it_was_and_is_found() {
     }
     client.call(&Request::Cancel { id: second, by: root() }, PATIENCE).await.unwrap();
     let seqs = |records: &[AuditRecord]| records.iter().map(|r| r.action).collect::<Vec<_>>();
-    let of_first = find(&client, AuditFilter { allocation: Some(first.short().parse().unwrap()), ..AuditFilter::default() }).await;
+    let of_first = find(&lab, &client, AuditFilter { allocation: Some(first.short().parse().unwrap()), ..AuditFilter::default() }).await;
     assert_eq!(seqs(&of_first), [AuditAction::AllocationSubmitted, AuditAction::LogsRead]);
     assert_eq!((of_first[1].actor.as_str(), of_first[1].owner.as_deref()), ("root", Some("alice")));
-    let of_alice = find(&client, AuditFilter { user: Some("alice".into()), ..AuditFilter::default() }).await;
+    let of_alice = find(&lab, &client, AuditFilter { user: Some("alice".into()), ..AuditFilter::default() }).await;
     assert_eq!(of_alice.len(), 6, "her submissions, and what was done to them: {of_alice:?}");
     let cancelled = AuditFilter { user: Some("root".into()), actions: vec![AuditAction::CancelRequested], ..AuditFilter::default() };
-    let cancelled = find(&client, cancelled).await;
+    let cancelled = find(&lab, &client, cancelled).await;
     assert!(cancelled.len() == 1 && cancelled[0].owner.as_deref() == Some("alice"), "{cancelled:?}");
-    assert_eq!(find(&client, AuditFilter { since: Some(lattice_model::Timestamp(u64::MAX)), ..AuditFilter::default() }).await, []);
+    assert_eq!(find(&lab, &client, AuditFilter { since: Some(lattice_model::Timestamp(u64::MAX)), ..AuditFilter::default() }).await, []);
 
     // The agent of a node speaks of work on its own node alone, and reads nothing.
     let node = lab.client(&[1], "n2", Role::Node);
