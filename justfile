@@ -21,11 +21,12 @@ bench name="launch":
     cargo run --release -p lattice-lab -- bench {{name}}
 
 # Longer than CI has time for: advisories where CI cannot reach them (cargo-deny), properties and damaged bytes with many more cases,
-# ten minutes of histories under faults, five of an agent that dies at each start, lists of a hundred thousand, the benchmarks.
+# ten minutes of each fuzz target, ten minutes of histories under faults, five of an agent that dies at each start, lists of a hundred thousand, the benchmarks.
 nightly:
     cargo bench -p lattice-quorum --bench audit
     cargo deny check
     PROPTEST_CASES=20000 cargo test --release -p lattice-model -p lattice-node -p lattice-scheduler -p lattice-pmi -p lattice-gossip -p lattice-quorum
+    lab/fuzz/run 600
     LATTICE_TEST_SECONDS=600 cargo test -p lattice-lab --test e2e -- histories
     LATTICE_TEST_SECONDS=300 cargo test -p lattice-lab --test e2e -- cuts::an_agent_that_dies_at_each_start
     LATTICE_TEST_SECONDS=180 cargo test -p lattice-lab --test e2e -- telemetry::a_store_that_was_away

@@ -12,6 +12,8 @@ pub mod conformance;
 pub mod diagnosis;
 pub mod fact;
 pub mod frame;
+#[cfg(test)]
+mod fuzz;
 pub mod gpu_usage;
 pub mod input;
 pub mod monitor;

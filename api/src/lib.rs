@@ -12,6 +12,8 @@
 pub mod allocation;
 pub mod audit;
 pub mod client;
+#[cfg(test)]
+mod fuzz;
 pub mod node;
 pub mod operator;
 pub mod spec;

@@ -33,6 +33,8 @@ mod config;
 mod core;
 mod counters;
 mod fact;
+#[cfg(test)]
+mod fuzz;
 mod keyring;
 mod known;
 mod peer;

@@ -22,6 +22,8 @@ pub mod count;
 pub mod data;
 pub mod duration;
 pub mod fact;
+#[cfg(test)]
+mod fuzz;
 pub mod gpu_load;
 pub mod gpu_look;
 pub mod hostlist;

@@ -28,6 +28,8 @@
 mod blob;
 pub mod bridge;
 mod deaths;
+#[cfg(test)]
+mod fuzz;
 mod hub;
 mod job;
 mod kvs;

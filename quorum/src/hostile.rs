@@ -91,15 +91,21 @@ fn harmed(bytes: &[u8], harms: &[Harm]) -> Vec<u8> {
 }
 
 /// One type that is read from outside, with true values of it.
-struct Decoder {
-    name: &'static str,
-    truths: Vec<Vec<u8>>,
-    decode: fn(&[u8]) -> bool,
+pub(crate) struct Decoder {
+    pub name: &'static str,
+    pub truths: Vec<Vec<u8>>,
+    /// Whether they are read. Panics where what was read cannot be written, and read again.
+    pub decode: fn(&[u8]) -> bool,
 }
 
 fn decoder<T: Serialize + DeserializeOwned>(name: &'static str, truths: &[T]) -> Decoder {
     let truths = truths.iter().map(|t| to_bytes(t).unwrap()).collect();
-    Decoder { name, truths, decode: |bytes| from_bytes::<T>(bytes).is_ok() }
+    let decode = |bytes: &[u8]| {
+        let Ok(value) = from_bytes::<T>(bytes) else { return false };
+        assert!(from_bytes::<T>(&to_bytes(&value).unwrap()).is_ok());
+        true
+    };
+    Decoder { name, truths, decode }
 }
 
 fn log_id(index: u64) -> LogId {
@@ -200,7 +206,7 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
     (ledger, records)
 }
 
-fn decoders() -> Vec<Decoder> {
+pub(crate) fn decoders() -> Vec<Decoder> {
     let (ledger, records) = ledger();
     let (node, allocation) = ("n1".parse().unwrap(), allocation());
     let keys = HeldKeys { opens: vec![0, 1], seals: 0 };

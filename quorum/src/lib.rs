@@ -65,6 +65,8 @@ mod background;
 mod certify;
 mod chain;
 mod fencing_hook;
+#[cfg(test)]
+mod fuzz;
 mod handover;
 mod hearts;
 #[cfg(test)]

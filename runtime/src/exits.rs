@@ -90,13 +90,19 @@ fn read_whole(dir: &ShimDir) -> io::Result<(Vec<ExitRecord>, u64)> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
         Err(error) => return Err(error),
     };
-    let mut rest = bytes.as_slice();
+    let (records, whole) = whole_records(&bytes);
+    Ok((records, whole as u64))
+}
+
+/// The whole records at the beginning of a file, and how many bytes they are.
+pub(crate) fn whole_records(bytes: &[u8]) -> (Vec<ExitRecord>, usize) {
+    let mut rest = bytes;
     let mut records = Vec::new();
     while let Some((record, after)) = split_record(rest) {
         records.push(record);
         rest = after;
     }
-    Ok((records, (bytes.len() - rest.len()) as u64))
+    (records, bytes.len() - rest.len())
 }
 
 fn split_record(bytes: &[u8]) -> Option<(ExitRecord, &[u8])> {

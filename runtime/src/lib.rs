@@ -25,6 +25,8 @@ pub mod cgroup;
 pub mod data_mounts;
 pub mod exits;
 pub mod failpoint;
+#[cfg(test)]
+mod fuzz;
 pub mod identity;
 pub mod image;
 pub mod mounts;

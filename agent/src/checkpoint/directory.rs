@@ -625,5 +625,8 @@ pub fn give_all(root: &Path, entries: &[Found], owner: &Principal) -> io::Result
 }
 
 #[cfg(test)]
+#[path = "directory_fuzz.rs"]
+mod fuzz;
+#[cfg(test)]
 #[path = "directory_tests.rs"]
 mod tests;

@@ -14,6 +14,8 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
     let (mut constraints, mut memory_policy) = (Constraints::default(), String::new());
     let invalid = |why: String| SpecError::Invalid { field: "constraint", why };
     for (key, value) in resources.into_iter().flat_map(|r| &r.constraints) {
+        // Among `features`, where `from_model` puts it, spaces at the ends do not count either.
+        let value = value.trim();
         let at_least = || {
             let number = value.strip_prefix(">=").unwrap_or(value).parse::<u32>();
             number.map_err(|_| invalid(format!("{key} wants a number, such as {key}=4")))
@@ -22,13 +24,13 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             "features" => constraints.features.extend(value.split(',').map(|f| f.trim().to_owned()).filter(|f| !f.is_empty())),
             "gpu_count" => constraints.gpus = at_least()?,
             "memory_gb" => constraints.memory_bytes = u64::from(at_least()?) * GB,
-            "memory_policy" => memory_policy.clone_from(value),
-            "require_unified_memory" => match value.as_str() {
+            "memory_policy" => value.clone_into(&mut memory_policy),
+            "require_unified_memory" => match value {
                 "" | "true" => constraints.features.extend([UNIFIED_MEMORY.to_owned()]),
                 "false" => {}
                 _ => return Err(invalid("require_unified_memory is true or false".to_owned())),
             },
-            "require_conformance" => match value.as_str() {
+            "require_conformance" => match value {
                 "" | "true" => constraints.conformance = true,
                 "false" => {}
                 _ => return Err(invalid("require_conformance is true or false".to_owned())),

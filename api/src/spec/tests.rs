@@ -56,6 +56,19 @@ fn constraints_are_read_as_the_documents_write_them() {
     assert_eq!(to_model(&from_model(&model)), Ok(model));
 }
 
+/// Found by `fuzz::requests`: the written form of a specification asked for another feature.
+#[test]
+fn spaces_around_a_constraints_value_are_not_part_of_it() {
+    let mut said = minimal();
+    constrain(&mut said, "cabinet", " x1000 ");
+    constrain(&mut said, "rack", " ");
+    let model = to_model(&said).unwrap();
+    assert_eq!(model.constraints.features.iter().map(String::as_str).collect::<Vec<_>>(), ["cabinet=x1000", "rack"]);
+    assert_eq!(to_model(&from_model(&model)), Ok(model));
+    constrain(&mut said, "gpu_type", " ");
+    assert!(matches!(to_model(&said), Err(SpecError::Invalid { field: "constraint", .. })));
+}
+
 fn mounted(source: &str, access: &str, tier_hint: &str) -> v1::Data {
     let (source, target) = (source.to_owned(), "/data/a".to_owned());
     let mount = v1::data::Mount { source, target, access: access.into(), tier_hint: tier_hint.into() };

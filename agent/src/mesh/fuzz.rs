@@ -1,0 +1,188 @@
+//! Frames of an agent whose certificate is in wrong hands. `docs/fuzzing.md` has all targets.
+
+use super::branch::{BranchOpen, Down, Up};
+use super::checkpoint::{CheckpointItem, FromSaver, SavingNow, ToSaver};
+use super::conformance::{FingerprintAnswer, WireFound};
+use super::diagnosis::{DiagnosisAnswer, DiagnosisGpus, DiagnosisOpen, WireDiagnosis};
+use super::fact::{FactAnswer, WireFact};
+use super::frame::{self, Frame, HeadAnswer, LaunchItem, LogItem, Open, ToHead, ToPart, WireLaunch};
+use super::gpu_usage::GpusTold;
+use super::input::{WirePiece, WireTaken};
+use super::monitor::MonitorItem;
+use super::ranks::RanksTold;
+use super::shape::{WireAsk, WireDistribution, WireShape};
+use super::signal::SignalAnswer;
+use super::terminal::{FromTerminal, ToTerminal};
+use super::usage::Told;
+use lattice_fuzz::{Target, numbered};
+use lattice_model::call::Call;
+use lattice_model::layout::ShapeRequest;
+use lattice_model::{LaunchSpec, binding::BindingRequest};
+use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
+use rkyv::rancor::Error;
+use rkyv::ser::allocator::ArenaHandle;
+use rkyv::util::AlignedVec;
+use rkyv::{Archive, Deserialize, Serialize};
+
+/// The frame with these bytes behind its header. Reading from memory never waits.
+fn framed(body: &[u8]) -> Frame {
+    let mut bytes = vec![frame::VERSION, 0, 0, 0];
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
+    bytes.extend_from_slice(body);
+    read(&bytes).unwrap()
+}
+
+fn read(bytes: &[u8]) -> Result<Frame, frame::FrameError> {
+    let mut bytes = bytes;
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(Frame::read(&mut bytes)).poll(&mut context) {
+        std::task::Poll::Ready(read) => read,
+        std::task::Poll::Pending => panic!("reading from memory waits"),
+    }
+}
+
+/// The bytes of messages, without headers.
+fn bodies<T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Error>>>(messages: &[T]) -> Vec<Vec<u8>> {
+    messages.iter().map(|message| rkyv::to_bytes::<Error>(message).unwrap().to_vec()).collect()
+}
+
+fn message<T>(body: &[u8]) -> Option<T>
+where
+    T: Archive,
+    T::Archived: for<'a> rkyv::bytecheck::CheckBytes<HighValidator<'a, Error>> + Deserialize<T, HighDeserializer<Error>>,
+{
+    framed(body).message().ok()
+}
+
+fn launch() -> WireLaunch {
+    WireLaunch {
+        id: [1; 16],
+        number: 1,
+        allocation: [2; 16],
+        epoch: 3,
+        argv: vec!["true".into(), "x".into()],
+        env: vec![("A".into(), "b".into())],
+        working_dir: "/".into(),
+        nodes: vec![("n1".into(), 0, 2), ("n2".into(), 2, 2)],
+        pty: Some((24, 80)),
+        binding: Default::default(),
+    }
+}
+
+fn shape() -> WireShape {
+    WireShape { distribution: WireDistribution::Plane(2), programs: vec![(2, vec!["a".into()])], cpus_per_task: 1, slurm_env: true }
+}
+
+fn ask() -> WireAsk {
+    WireAsk {
+        distribution: Some(WireDistribution::Explicit(vec![])),
+        listed: vec![("n1".into(), 2)],
+        programs: vec![(1, vec!["b".into()])],
+        cpus_per_task: 1,
+        slurm_env: false,
+        kill_on_bad_exit: Some(true),
+        nodes: 1,
+        exits: true,
+    }
+}
+
+/// What the first frame of a stream leads to before anything is asked of the node.
+fn opened(open: Open) {
+    match open {
+        Open::Part(launch) => drop(LaunchSpec::try_from(launch)),
+        Open::ShapedPart(shaped) => drop(shaped.1.of(shaped.0)),
+        Open::ShapedLaunch(shaped) => {
+            drop(BindingRequest::try_from(shaped.0.binding));
+            drop(ShapeRequest::try_from(shaped.1));
+        }
+        Open::Launch(launch) => drop(BindingRequest::try_from(launch.binding)),
+        Open::Branch(branch) | Open::CallingBranch(branch) => {
+            if let Ok((subtree, fanout)) = branch.subtree() {
+                assert!(subtree.children(fanout).all(|child| subtree.contains(child)));
+            }
+            drop(branch.shape.of(branch.launch));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn streams() {
+    let branch = BranchOpen { launch: launch(), shape: shape(), fanout: 8, first: 0, end: 2 };
+    let seeds = bodies(&[
+        Open::Part(launch()),
+        Open::ShapedPart(Box::new((launch(), shape()))),
+        Open::CallingBranch(Box::new(branch)),
+        Open::Carry,
+        Open::Fingerprint,
+    ]);
+    let shapes = bodies(&[ask()]);
+    Target::new("agent-mesh-streams", numbered([seeds, shapes, vec![vec![frame::VERSION, 0, 0, 0, 1, 0, 0, 0, 7]]])).fuzz(|bytes| {
+        let Some((which, body)) = bytes.split_first() else { return };
+        match which {
+            0 => {
+                if let Some(open) = message(body) {
+                    opened(open);
+                }
+            }
+            1 => drop(message::<WireAsk>(body).map(ShapeRequest::try_from)),
+            _ => drop(read(body)),
+        }
+    });
+}
+
+/// What follows the first frame.
+#[test]
+fn messages() {
+    let call =
+        || super::call::WireCall { from: 0, to: 1, service: super::call::WireService::Names, answers: false, number: 1, body: vec![1] };
+    let said = || ToHead::Fence { number: 1, blob: vec![1, 2] };
+    let seeds = [
+        bodies(&[ToPart::FenceDone { number: 1, blob: vec![1] }, ToPart::Call(Box::new(call()))]),
+        bodies(&[said(), ToHead::Absent { ranks: vec![1] }, ToHead::Call(Box::new(call()))]),
+        bodies(&[Down::FenceDone { number: 1, blob: vec![1], packed_from: Some(3) }, Down::Call(Box::new(call()))]),
+        bodies(&[Up::Said { part: 1, said: said() }, Up::Away { parts: vec![1] }]),
+        bodies(&[LogItem::Chunk { rank: 1, stderr: true, data: vec![1], segment: 0, end: 1 }, LogItem::Notice("n".into())]),
+        bodies(&[LaunchItem::Started { number: 1, nodes: vec![("n1".into(), 0, 1)] }]),
+        bodies(&[HeadAnswer::Refused { why: "w".into() }]),
+    ];
+    // Of the others, zeros are the seed: mutation finds their few lengths.
+    let others = (7..=27).map(|which| [&[which][..], &[0; 64]].concat());
+    Target::new("agent-mesh-messages", numbered(seeds).into_iter().chain(others).collect()).fuzz(|bytes| {
+        let Some((which, body)) = bytes.split_first() else { return };
+        match which {
+            0 => {
+                if let Some(ToPart::Call(call)) = message(body) {
+                    drop(Call::try_from(*call));
+                }
+            }
+            1 => drop(message::<ToHead>(body)),
+            2 => drop(message::<Down>(body)),
+            3 => drop(message::<Up>(body)),
+            4 => drop(message::<LogItem>(body)),
+            5 => drop(message::<LaunchItem>(body)),
+            6 => drop(message::<HeadAnswer>(body)),
+            7 => drop(message::<WireFact>(body).map(|fact| fact.of(&"n1".parse().unwrap()))),
+            8 => drop(message::<FactAnswer>(body)),
+            9 => drop(message::<ToSaver>(body)),
+            10 => drop(message::<FromSaver>(body)),
+            11 => drop(message::<CheckpointItem>(body)),
+            12 => drop(message::<SavingNow>(body)),
+            13 => drop(message::<MonitorItem>(body).map(MonitorItem::checked)),
+            14 => drop(message::<RanksTold>(body).map(RanksTold::checked)),
+            15 => drop(message::<Told>(body).map(Told::checked)),
+            16 => drop(message::<GpusTold>(body).map(GpusTold::checked)),
+            17 => drop(message::<DiagnosisAnswer>(body)),
+            18 => drop(message::<DiagnosisGpus>(body).map(DiagnosisGpus::checked)),
+            19 => drop(message::<DiagnosisOpen>(body)),
+            20 => drop(message::<WireFound>(body)),
+            21 => drop(message::<FingerprintAnswer>(body)),
+            22 => drop(message::<SignalAnswer>(body)),
+            23 => drop(message::<ToTerminal>(body)),
+            24 => drop(message::<FromTerminal>(body)),
+            25 => drop(message::<WirePiece>(body)),
+            26 => drop(message::<WireTaken>(body)),
+            _ => drop(message::<WireDiagnosis>(body).map(WireDiagnosis::checked)),
+        }
+    });
+}

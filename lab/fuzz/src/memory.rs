@@ -1,0 +1,56 @@
+//! How much memory this thread holds. The allocator of every test that links this crate.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+    static MOST: Cell<usize> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+struct Counting;
+
+fn count(freed: usize, allocated: usize) {
+    // What another thread allocated may be freed here: below zero is zero.
+    let held = HELD.get().saturating_sub(freed).saturating_add(allocated);
+    HELD.set(held);
+    MOST.set(MOST.get().max(held));
+}
+
+// SAFETY: the system's allocator does all of it; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(0, layout.size());
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(0, layout.size());
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count(layout.size(), new_size);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(layout.size(), 0);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Runs it, and how many bytes it held at most beyond what was held before.
+pub fn measured<T>(run: impl FnOnce() -> T) -> (T, usize) {
+    let before = HELD.get();
+    MOST.set(before);
+    let result = run();
+    (result, MOST.get().saturating_sub(before))
+}

@@ -1,0 +1,107 @@
+//! What members, agents and holders of a certificate send, and what lies in a backup. `docs/fuzzing.md` has all targets.
+
+use crate::ca::{self, Authority};
+use crate::credentials::Credentials;
+use crate::hostile::{Decoder, decoders};
+use crate::identity::{Role, Shown};
+use crate::operator;
+use crate::store::record;
+use crate::tls::TlsFiles;
+use lattice_fuzz::{Target, numbered};
+use lattice_model::{OperatorToken, Timestamp};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+/// Those of [`decoders`] with these names, each behind its place in the list.
+fn fuzz_messages(target: &'static str, names: &[&str]) {
+    let wanted: Vec<Decoder> = decoders().into_iter().filter(|decoder| names.contains(&decoder.name)).collect();
+    assert_eq!(wanted.len(), names.len());
+    let seeds = numbered(wanted.iter().map(|decoder| decoder.truths.clone()));
+    Target::new(target, seeds).fuzz(|bytes| {
+        let Some((which, bytes)) = bytes.split_first() else { return };
+        if let Some(decoder) = wanted.get(usize::from(*which)) {
+            let _is_read = (decoder.decode)(bytes);
+        }
+    });
+}
+
+/// What a member reads that has an agent's certificate at its other end.
+#[test]
+fn requests() {
+    fuzz_messages("quorum-requests", &["Request", "Up", "WatchRequest"]);
+}
+
+/// What an agent reads that has a member's certificate at its other end.
+#[test]
+fn answers() {
+    fuzz_messages("quorum-answers", &["Answer", "Down", "Change"]);
+}
+
+/// What members read of each other.
+#[test]
+fn members() {
+    let of_raft = ["AppendEntriesRequest", "AppendEntriesResponse", "VoteRequest", "VoteResponse"];
+    let of_snapshots = ["InstallSnapshotRequest", "InstallSnapshotResponse", "commands of an entry"];
+    let others = ["HeartbeatSummary", "SummaryAnswer", "AuditPageRequest", "AuditPage", "Forward", "Forwarded"];
+    fuzz_messages("quorum-members", &[&of_raft[..], &of_snapshots, &others].concat());
+}
+
+/// What lies in the object store: a snapshot's contents and audit records. With them, records of a log segment.
+#[test]
+fn stored() {
+    fuzz_messages("quorum-stored", &["Ledger", "AuditRecord", "SnapshotMeta"]);
+}
+
+#[test]
+fn records() {
+    let mut segment = Vec::new();
+    for payload in [&b"one"[..], b"", b"three"] {
+        let synced_before = segment.len() as u64;
+        record::write(&mut segment, record::KIND_ENTRY, synced_before, payload);
+    }
+    Target::new("quorum-records", vec![segment]).fuzz(|bytes| {
+        let (found, _) = record::scan(bytes, 0);
+        assert!(found.iter().all(|record| record.offset + record::HEADER + record.length <= bytes.len()));
+        let _payload = record::payload(bytes);
+    });
+}
+
+/// Certificates in requests and in operators' tokens, and requests for the next certificate. Names and roles are read of
+/// certificates that TLS has verified; a token's is read before.
+#[test]
+fn certificates() {
+    let dir = std::env::temp_dir().join(format!("lattice-fuzz-certificates-{}", std::process::id()));
+    ca::init(&dir).unwrap();
+    let hosts = ["h1".to_owned(), "10.0.0.1".to_owned(), "fd00::1".to_owned()];
+    let issued = ca::issue(&dir, "n1", Role::Node, &hosts, &dir, ca::LIFETIME).unwrap();
+    let operator = dir.join("anna.pem");
+    ca::issue_operator(&dir, "anna", &operator, ca::OPERATOR_LIFETIME).unwrap();
+    let files = TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert.clone(), key: issued.key };
+    let trusted = Credentials::new(files.read().unwrap()).unwrap();
+    let authority = Authority::open(&dir.join("ca.key"), &std::fs::read_to_string(dir.join("ca.crt")).unwrap()).unwrap();
+    let present = CertificateDer::from_pem_file(&issued.cert).unwrap();
+    let operator = CertificateDer::from_pem_file(&operator).unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    let request = CertificateParams::new(hosts.to_vec()).unwrap().serialize_request(&KeyPair::generate().unwrap()).unwrap();
+    let seeds = [
+        vec![present.to_vec(), operator.to_vec()],
+        vec![request.der().to_vec()],
+        vec![present.to_vec()],
+        vec![operator.to_vec(), present.to_vec()],
+    ];
+    let now = Timestamp(1_800_000_000_000);
+    Target::new("quorum-certificates", numbered(seeds)).fuzz(|bytes| {
+        let Some((which, bytes)) = bytes.split_first() else { return };
+        let certificate = CertificateDer::from(bytes);
+        match which {
+            0 => drop(Shown::from_certificates(&[certificate])),
+            1 => drop(authority.renew(bytes, &present, ca::LIFETIME, now)),
+            2 => drop(authority.renew(request.der(), &certificate, ca::LIFETIME, now)),
+            _ => {
+                let token = OperatorToken { certificate: bytes.to_vec(), method: "A/B".into(), signed_at: now, signature: vec![1; 70] };
+                assert!(operator::verify(&token, &trusted, now).is_err(), "a token with a false signature proves somebody");
+            }
+        }
+    });
+}
