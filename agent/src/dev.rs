@@ -37,7 +37,12 @@ struct Ports {
 }
 
 /// Runs until `stop`. What is in `dir` from another time goes on.
-pub async fn run(dir: Option<PathBuf>, scratch_dir: Option<PathBuf>, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(
+    dir: Option<PathBuf>,
+    scratch_dir: Option<PathBuf>,
+    memory_bytes_max: Option<u64>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let uid = nix::unistd::geteuid();
     let dir = dir.unwrap_or_else(|| std::env::temp_dir().join(format!("lattice-dev-{uid}")));
     let dir = prepare_dir(&dir, uid.as_raw())?;
@@ -66,7 +71,7 @@ pub async fn run(dir: Option<PathBuf>, scratch_dir: Option<PathBuf>, stop: Cance
     // The member outlives the agent, which gives back its lease at its end.
     let member_stop = CancellationToken::new();
     let mut member = pin!(run_member(quorum, member_stop.clone()));
-    let mut agent = pin!(crate::run(agent, Unusable::Refuse, stop.clone()));
+    let mut agent = pin!(crate::run(agent, Unusable::Refuse, memory_bytes_max, stop.clone()));
     tokio::select! {
         () = &mut welcome => unreachable!("it waits for ever"),
         ended = &mut member => {

@@ -70,6 +70,7 @@ mod meshd;
 mod metrics;
 mod monitoring;
 mod mounts;
+pub mod own_memory;
 mod peers;
 mod places;
 mod placing;
@@ -167,8 +168,8 @@ const ADOPTION_MAX: Duration = Duration::from_secs(10);
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
 /// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a newer version or of
-/// another node.
-pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToken) -> anyhow::Result<()> {
+/// another node. `memory_bytes_max`: how much memory this process may have, where it lies in a cgroup of its own.
+pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Option<u64>, stop: CancellationToken) -> anyhow::Result<()> {
     config.validate()?;
     let me = config.node()?;
     let credentials = Credentials::open(&config.tls, &config.certificate_file()).context("tls")?;
@@ -231,6 +232,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, stop: CancellationToke
         tracing::warn!("{why}");
     }
     degraded.extend(unlimited);
+    own_memory::limit(memory_bytes_max, &controllers, &mut degraded);
     if let Err(why) = hatch::install(&config.state_dir) {
         tracing::warn!("{why}");
         degraded.push(why);

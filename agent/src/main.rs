@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::recovery::Unusable;
-use lattice_agent::{dev, run};
+use lattice_agent::{dev, own_memory, run};
 use lattice_quorum::logging::Form as LogForm;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::failpoint::Point;
@@ -17,12 +17,16 @@ use tokio_util::sync::CancellationToken;
 
 /// The agent of one node of Lattice: owns everything that happens on it.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true, after_help = lattice_quorum::logging::HELP)]
+#[command(version, args_conflicts_with_subcommands = true, after_help = environment_help())]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
     serve: Serve,
+}
+
+fn environment_help() -> String {
+    format!("{}\n{}", lattice_quorum::logging::HELP, own_memory::HELP)
 }
 
 #[derive(Args)]
@@ -115,7 +119,7 @@ fn main() -> ExitCode {
         Some(Command::Dev(args)) => {
             // What it says to who tries it is text.
             LogForm::Text.begin("agent", None);
-            in_runtime(|stop| dev::run(args.dir, args.scratch_dir, stop))
+            own_memory::wanted().and_then(|memory| in_runtime(|stop| dev::run(args.dir, args.scratch_dir, memory, stop)))
         }
         Some(Command::Doctor { config, output }) => return report(config.as_deref(), output),
         Some(Command::HwlocXml) => lattice_runtime::topology::hwloc::export().map_err(anyhow::Error::msg).and_then(|xml| {
@@ -153,10 +157,17 @@ fn serve(args: &Serve) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let memory = match own_memory::wanted() {
+        Ok(memory) => memory,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
     let config = configured(args);
     form.begin("agent", config.as_ref().ok().map(|config| config.node_id.as_str()));
     let unusable = if args.recover { Unusable::SetAside } else { Unusable::Refuse };
-    match config.and_then(|config| in_runtime(|stop| run(config, unusable, stop))) {
+    match config.and_then(|config| in_runtime(|stop| run(config, unusable, memory, stop))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             form.last_words("error", &format!("{error:#}"));

@@ -16,6 +16,7 @@ pub mod devices;
 pub mod io_weight;
 pub mod limits;
 pub mod memory;
+pub mod own_memory;
 
 use lattice_model::AllocationId;
 use nix::fcntl::{OFlag, open};

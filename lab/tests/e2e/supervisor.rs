@@ -19,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         alone("supervisor::a_hundred_allocations_are_taken_up_again_at_once", &[], hundred),
         SUPERVISOR.test("a_driver_that_hangs_is_silent", &[], silent_driver),
         SUPERVISOR.test("a_member_serves_with_the_capabilities_that_its_unit_leaves_it", &[], bare_member),
+        SUPERVISOR.test("an_agents_limit_of_its_own_memory_is_an_amount_and_one_that_cannot_be_set_is_shown", &[], own_memory),
         alone("supervisor::systemd_finds_nothing_wrong_with_the_units", &[Need::SystemdAnalyze], units),
     ]
 }
@@ -209,6 +210,33 @@ fn restart_member_as(w: &World, program: &std::path::Path) {
     w.leader();
 }
 
+/// The guest has the limit itself (`lab/tests/guest/out-of-memory.sh`): here no agent lies in a cgroup of its own.
+fn own_memory(w: &World) {
+    let (folder, variable) = (Folder::new("own-memory"), "LATTICE_AGENT_MEMORY_MAX");
+    let config = folder.0.join("agent.yaml");
+    std::fs::write(&config, "").unwrap();
+    let run = |value: &str| {
+        let mut command = std::process::Command::new(binaries().agent());
+        process::run(command.arg("--config").arg(&config).env(variable, value), Duration::from_secs(60)).unwrap()
+    };
+    for (value, why) in [("lots", "\"lots\" is not an amount of bytes"), ("1M", "an agent needs 64M at least")] {
+        let refused = run(value);
+        let said = refused.err();
+        assert!(refused.code() == 1 && said.contains(variable) && said.contains(why), "{said}");
+    }
+    let mut command = std::process::Command::new(binaries().agent());
+    let help = process::run(command.arg("--help"), Duration::from_secs(60)).unwrap().out();
+    assert!(help.contains(variable), "{help}");
+    faults::kill_node(&w.dir, "n3").unwrap();
+    faults::begin_node(&w.dir, "n3", &[], &[(variable, "2G")]).unwrap();
+    let shown = || {
+        w.at("n3").ok(&["node", "status"]).is_ok_and(|said| said.contains(&format!("{variable}: the agent's own memory is not limited")))
+    };
+    assert!(process::until(Duration::from_secs(30), shown), "node status does not say that the agent has no limit");
+    faults::restart_node(&w.dir, "n3").unwrap();
+    assert!(process::until(Duration::from_secs(20), || lattice_lab::up::wait_ready(&w.cluster(), Duration::from_secs(1)).is_ok()));
+}
+
 fn units_dir() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/systemd")
 }
@@ -226,9 +254,13 @@ fn systemd_version() -> u32 {
 /// As they are, but for the programs, which are not installed here.
 fn units() {
     let folder = Folder::new("units");
-    for (name, program) in [("lattice-agent", binaries().agent()), ("lattice-quorum", binaries().quorum())] {
+    let (agent, quorum) = (binaries().agent(), binaries().quorum());
+    for (name, program, bound) in
+        [("lattice-agent", agent, "Environment=LATTICE_AGENT_MEMORY_MAX="), ("lattice-quorum", quorum, "MemoryMax=")]
+    {
         let unit = units_dir().join(format!("{name}.service"));
         let text = std::fs::read_to_string(unit).unwrap();
+        assert!(text.lines().any(|line| line.starts_with(bound)), "{name} has no bound of its memory: {text}");
         let installed = format!("/usr/bin/{name}");
         assert!(text.contains(&installed), "{text}");
         let here = folder.0.join(format!("{name}.service"));

@@ -3,13 +3,18 @@
 # for. $1 the agent, $2 the CLI, $3 a program that takes LATTICE_TEST_HOG mebibytes.
 agent=$1 lattice=$2 hog=$3
 export LATTICE_ENDPOINT=unix:/tmp/dev/agent.sock LATTICE_LOG=warn
-$agent dev --dir /tmp/dev >/tmp/dev.log 2>&1 &
+own=/sys/fs/cgroup/lattice-dev-0/agent
+mkdir -p $own
+(sh -c "echo \$PPID" >$own/cgroup.procs; export LATTICE_AGENT_MEMORY_MAX=512M; exec $agent dev --dir /tmp/dev >/tmp/dev.log 2>&1) &
 fail() { echo "FAILED: $*"; tail -n 30 /tmp/dev.log; exit 1; }
 i=0
 until $lattice nodes 2>/dev/null | grep -q Ready; do
   i=$((i + 1)); [ $i -lt 100 ] || fail "the node does not become Ready"
   sleep 1
 done
+# The agent lies in a cgroup of its own, with a limit of its own.
+[ "$(cat $own/memory.max)" = $((512 << 20)) ] || fail "the agent's own memory is not limited: $(cat $own/memory.max)"
+[ "$(cat /sys/fs/cgroup/lattice-dev-0/memory.max)" = max ] || fail "the limit is one on work"
 $lattice node status | grep "limits:" && fail "all limits are there, and one is said to be missing"
 
 # A launch: killed whole, told by its code, its output, status and explain.

@@ -166,6 +166,16 @@ impl Controllers {
         Ok(())
     }
 
+    /// The slice of all work in the v2 tree, where there is one.
+    pub(super) fn slice(&self) -> Option<&Slice> {
+        self.slice.as_ref()
+    }
+
+    /// The directory that was handed to us, and the slice of all work in it; both relative to the tree.
+    pub(super) fn delegated(&self) -> (&Path, &Path) {
+        (&self.delegated, &self.root)
+    }
+
     /// Whether and where a controller is used.
     pub fn place(&self, controller: Controller) -> Option<&Place> {
         self.used.get(&controller)

@@ -273,13 +273,13 @@ fn quota_us(thousandths: u64) -> u64 {
 }
 
 /// The kernel counts memory in pages and rounds down.
-fn whole_pages(bytes: u64) -> u64 {
+pub(super) fn whole_pages(bytes: u64) -> u64 {
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().and_then(|p| u64::try_from(p).ok()).unwrap_or(4096);
     (bytes / page).max(1) * page
 }
 
 /// Writes a value, where there is one, and reads it back.
-fn put(file: &Path, value: Option<impl fmt::Display>) -> Result<(), LimitError> {
+pub(super) fn put(file: &Path, value: Option<impl fmt::Display>) -> Result<(), LimitError> {
     let Some(wanted) = value.map(|v| v.to_string()) else { return Ok(()) };
     let got = written(file, &wanted)?;
     if got.trim() == wanted { Ok(()) } else { Err(LimitError::NotTaken { file: file.to_owned(), wanted, got: got.trim().to_owned() }) }

@@ -1,0 +1,41 @@
+//! How much memory this agent may have: a variable, set by its unit for systemd.
+//!
+//! Not the unit's `MemoryMax=`: work lies in the same unit. The agent limits the cgroup in which it lies alone
+//! (`DelegateSubgroup=`); at the limit the kernel kills it, systemd starts it again, and work goes on.
+
+use anyhow::Context as _;
+use lattice_model::size;
+use lattice_runtime::cgroup::controllers::Controllers;
+
+/// The variable: an amount such as `2G`.
+pub const VARIABLE: &str = "LATTICE_AGENT_MEMORY_MAX";
+/// Below this an agent at work would be killed over and over, in bytes.
+const BYTES_MIN: u64 = 64 << 20;
+
+/// For `--help`, below the variables of the log.
+pub const HELP: &str = "  LATTICE_AGENT_MEMORY_MAX  how much memory the agent itself may have, such as 2G [default: no limit]";
+
+/// What the variable asks for, in bytes; `None`: no limit.
+///
+/// # Errors
+/// Where that is no amount, or too little for any agent.
+pub fn wanted() -> anyhow::Result<Option<u64>> {
+    let text = std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy().into_owned();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let bytes = size::parse(&text).context(VARIABLE)?;
+    anyhow::ensure!(bytes >= BYTES_MIN, "{VARIABLE} is {text}: an agent needs 64M at least");
+    Ok(Some(bytes))
+}
+
+/// Limits this process. A limit that cannot be set is a shortcoming of the node.
+pub(crate) fn limit(bytes: Option<u64>, controllers: &Controllers, degraded: &mut Vec<String>) {
+    let Some(bytes) = bytes else { return };
+    if let Err(error) = controllers.limit_own_memory(bytes) {
+        let cause = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+        let why = format!("{VARIABLE}: the agent's own memory is not limited: {error}{cause}");
+        tracing::warn!(%why, "no limit");
+        degraded.push(why);
+    }
+}
