@@ -10,6 +10,9 @@ pub const KEYS_MAX: usize = 1 << 20;
 /// The most bytes of keys and values in a launch.
 pub const KVS_BYTES_MAX: usize = 256 * 1024 * 1024;
 
+/// What a pair takes besides its bytes, about.
+const PAIR_BYTES: usize = 128;
+
 /// The most node attributes of a launch on one node, and the most names that it has published.
 const SMALL_KEYS_MAX: usize = 1 << 14;
 /// The most bytes of these.
@@ -17,8 +20,11 @@ const SMALL_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Pairs that did not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the launch's key-value space is full ({KEYS_MAX} keys, {KVS_BYTES_MAX} bytes)")]
-pub(crate) struct KvsFull;
+#[error("the launch's key-value space is full ({keys_max} keys, {bytes_max} bytes)")]
+pub(crate) struct KvsFull {
+    pub keys_max: usize,
+    pub bytes_max: usize,
+}
 
 /// Why a merge was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -45,6 +51,15 @@ impl Default for Kvs {
 }
 
 impl Kvs {
+    /// With so many bytes at most, and as many for what pairs take besides.
+    pub(crate) fn of_bytes(bytes_max: usize) -> Self {
+        Self { keys_max: KEYS_MAX.min(bytes_max / PAIR_BYTES), bytes_max: KVS_BYTES_MAX.min(bytes_max), ..Self::default() }
+    }
+
+    fn full(&self) -> KvsFull {
+        KvsFull { keys_max: self.keys_max, bytes_max: self.bytes_max }
+    }
+
     /// For what never leaves its node.
     pub(crate) fn small() -> Self {
         Self { keys_max: SMALL_KEYS_MAX, bytes_max: SMALL_BYTES_MAX, ..Self::default() }
@@ -56,18 +71,19 @@ impl Kvs {
 
     /// Puts a pair; changes nothing where it does not fit.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), KvsFull> {
+        let full = self.full();
         if let Some(held) = self.pairs.get_mut(key) {
             let bytes = self.bytes - held.len() + value.len();
-            if bytes > self.bytes_max {
-                return Err(KvsFull);
+            if bytes > full.bytes_max {
+                return Err(full);
             }
             *held = value.into();
             self.bytes = bytes;
             return Ok(());
         }
         let bytes = self.bytes + key.len() + value.len();
-        if self.pairs.len() >= self.keys_max || bytes > self.bytes_max {
-            return Err(KvsFull);
+        if self.pairs.len() >= full.keys_max || bytes > full.bytes_max {
+            return Err(full);
         }
         self.pairs.insert(key.into(), value.into());
         self.bytes = bytes;
@@ -146,7 +162,7 @@ mod tests {
         let fits = (0..SMALL_KEYS_MAX + 1).take_while(|key| kvs.put(&key.to_le_bytes(), b"").is_ok()).count();
         assert_eq!(fits, SMALL_KEYS_MAX);
         let mut kvs = Kvs::small();
-        assert_eq!(kvs.put(b"k", &vec![0; SMALL_BYTES_MAX]), Err(KvsFull));
+        assert_eq!(kvs.put(b"k", &vec![0; SMALL_BYTES_MAX]), Err(kvs.full()));
     }
 
     #[test]
@@ -155,8 +171,18 @@ mod tests {
         for key in 0..KEYS_MAX {
             kvs.put(&key.to_le_bytes(), b"").unwrap();
         }
-        assert_eq!(kvs.put(b"one more", b""), Err(KvsFull));
+        assert_eq!(kvs.put(b"one more", b""), Err(kvs.full()));
         assert_eq!(kvs.put(&7usize.to_le_bytes(), b"new"), Ok(()), "a key that is there can still change");
+    }
+
+    #[test]
+    fn where_memory_is_limited_bytes_and_pairs_are_bounded_by_it() {
+        let mut kvs = Kvs::of_bytes(64 * PAIR_BYTES);
+        let full = KvsFull { keys_max: 64, bytes_max: 64 * PAIR_BYTES };
+        assert_eq!(kvs.put(b"k", &[0; 64 * PAIR_BYTES]), Err(full));
+        let fits = (0..100usize).take_while(|key| kvs.put(&key.to_le_bytes(), b"").is_ok()).count();
+        assert_eq!((fits, full.to_string().as_str()), (64, "the launch's key-value space is full (64 keys, 8192 bytes)"));
+        assert_eq!((Kvs::of_bytes(usize::MAX).keys_max, Kvs::of_bytes(usize::MAX).bytes_max), (KEYS_MAX, KVS_BYTES_MAX));
     }
 
     #[test]

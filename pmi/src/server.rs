@@ -210,6 +210,7 @@ pub struct Server {
     hosts: OnceCell<(usize, String)>,
     /// Pairs put here since the last fence, as a blob; empty where one node has all ranks.
     fresh: Vec<u8>,
+    fresh_bytes_max: usize,
     /// Fences completed so far.
     fences: u32,
     last: Option<Contribution>,
@@ -220,16 +221,22 @@ pub struct Server {
 impl Server {
     /// A server whose ranks have said nothing yet.
     pub fn new(job: Job) -> Self {
+        Self::within(job, usize::MAX)
+    }
+
+    /// One that holds at most about twice so many bytes of what ranks put, by [`crate::KVS_BYTES_MAX`] at most.
+    pub fn within(job: Job, bytes_max: usize) -> Self {
         let ranks = (0..job.count).map(|_| Session::new()).collect();
         let names = Names::new(job.part, Service::Names);
         Self {
             job,
             ranks,
-            kvs: Kvs::default(),
+            kvs: Kvs::of_bytes(bytes_max),
             attributes: Kvs::small(),
             names,
             hosts: OnceCell::new(),
             fresh: Vec::new(),
+            fresh_bytes_max: BLOB_BYTES_MAX.min(bytes_max),
             fences: 0,
             last: None,
             pending: None,
@@ -318,7 +325,7 @@ impl Server {
     /// Of a pair within the wire's limits.
     fn put_known(&mut self, key: &[u8], value: &[u8]) -> Result<(), KeyRefused> {
         let travels = !self.has_all_ranks();
-        if travels && self.fresh.len() + blob::record_bytes(key, value) > BLOB_BYTES_MAX {
+        if travels && self.fresh.len() + blob::record_bytes(key, value) > self.fresh_bytes_max {
             return Err(KeyRefused::Full);
         }
         self.kvs.put(key, value).map_err(|_| KeyRefused::Full)?;

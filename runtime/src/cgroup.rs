@@ -1,15 +1,18 @@
 //! Scopes in the cgroup v2 tree.
 //!
 //! ```text
-//!   <slice>/alloc-<id>.scope/shim              the shim alone, outside of all limits
+//!   <slice>/alloc-<id>.scope                   the limit of memory: of work and shim together
+//!                           /shim              the shim alone, outside of all other limits
+//!                           /work              all other limits
 //!                           /work/launch-<n>   the processes of one launch; the script is launch 0
 //!                           /work/attach-<n>   the processes of one attached terminal
 //! ```
 //!
 //! Always the v2 tree: it kills whole groups (`cgroup.kill`), tells when one is empty (`cgroup.events`) and lets a
 //! process be born inside, even on a hybrid machine where it has no controllers. The slice is a delegated directory
-//! that is configured; nothing outside of it is touched. Limits stand on `work` ([`limits`]), by whichever version of
-//! cgroups has the controller ([`controllers`]).
+//! that is configured; nothing outside of it is touched. Limits are set ([`limits`]) by whichever version of cgroups has the
+//! controller ([`controllers`]). What the shim holds of its work (what ranks put, what they do not read) is counted with
+//! the work: at the limit the kernel kills a launch, and the shim only where nothing else is left.
 
 pub mod controllers;
 pub mod devices;

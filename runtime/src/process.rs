@@ -9,7 +9,7 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, pipe2};
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -140,6 +140,7 @@ impl Start {
             STAGE_BINDING => {
                 format!("{program}: binding it to its processors or memory: {} (are they outside the allocation's?)", errno.desc())
             }
+            STAGE_OOM_SCORE => format!("{program}: writing its oom_score_adj: {}", errno.desc()),
             STAGE_GROUPS => format!("{program}: joining its cgroups of version 1: {}", errno.desc()),
             STAGE_IDENTITY => format!("{program}: cannot become user {}: {}", self.user.as_deref().unwrap_or("?"), errno.desc()),
             STAGE_TERMINAL => format!("{program}: taking its terminal: {}", errno.desc()),
@@ -166,6 +167,26 @@ const STAGE_EXEC: u8 = 4;
 const STAGE_BINDING: u8 = 5;
 const STAGE_TERMINAL: u8 = 6;
 const STAGE_GROUPS: u8 = 7;
+const STAGE_OOM_SCORE: u8 = 8;
+
+/// In proc_pid_oom_score_adj(5): the kernel kills whatever else it may. With −1000 it would never kill us, and hang us
+/// where we alone hold the memory.
+const OOM_SCORE_SPARED: i32 = -999;
+/// What our programs have in the place of [`OOM_SCORE_SPARED`], as text.
+static OOM_SCORE_OF_PROGRAMS: OnceLock<String> = OnceLock::new();
+
+/// When memory is over, the kernel kills other processes before this one. The programs that it starts from now on have
+/// the score that it had. Needs `CAP_SYS_RESOURCE`.
+pub fn spare_self_from_oom() -> io::Result<()> {
+    let file = "/proc/self/oom_score_adj";
+    let before = fs::read_to_string(file)?;
+    if before.trim().parse::<i32>().is_ok_and(|score| score <= OOM_SCORE_SPARED) {
+        return Ok(());
+    }
+    fs::write(file, OOM_SCORE_SPARED.to_string())?;
+    let _ = OOM_SCORE_OF_PROGRAMS.set(before.trim().to_owned());
+    Ok(())
+}
 
 fn not_executable(program: &str, doing: &str, error: impl std::fmt::Display) -> NotStarted {
     NotStarted { code: NOT_EXECUTABLE, why: format!("{program}: {doing}: {error}") }
@@ -261,6 +282,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
     let user = program.user.filter(|u| us.is_root() || us.as_raw() != u.uid);
     let plan = ChildPlan {
         v1_groups: program.v1_groups.iter().map(AsRawFd::as_raw_fd).collect(),
+        oom_score: OOM_SCORE_OF_PROGRAMS.get().map(String::as_bytes),
         ignored: ignored(),
         sources,
         teller: teller_fd,
@@ -413,6 +435,7 @@ fn pointers<'t>(texts: impl IntoIterator<Item = &'t CString>) -> Vec<*const libc
 /// All that the child needs, made before it is.
 struct ChildPlan<'a> {
     v1_groups: Vec<RawFd>,
+    oom_score: Option<&'static [u8]>,
     ignored: &'static [i32],
     sources: Vec<RawFd>,
     teller: RawFd,
@@ -446,6 +469,14 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
             if libc::write(*group, c"0".as_ptr().cast(), 1) < 0 {
                 fail(STAGE_GROUPS, Errno::last_raw());
             }
+        }
+        // With our rights: whoever has CAP_SYS_RESOURCE also sets what the program may not go below.
+        if let Some(score) = plan.oom_score {
+            let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if file < 0 || libc::write(file, score.as_ptr().cast(), score.len()) < 0 {
+                fail(STAGE_OOM_SCORE, Errno::last_raw());
+            }
+            libc::close(file);
         }
         let mut target = 0;
         for source in &plan.sources {

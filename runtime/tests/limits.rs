@@ -5,7 +5,7 @@
 use lattice_model::{AllocationId, RankOutcome};
 use lattice_runtime::cgroup::controllers::{Controller, Controllers, Place, V1Group, open_v1_procs};
 use lattice_runtime::cgroup::limits::{IndexSet, IoLimit, LimitError, Limits};
-use lattice_runtime::cgroup::{Scope, Slice};
+use lattice_runtime::cgroup::{Cgroup, Scope, Slice};
 use lattice_runtime::process::{self, Program};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::collections::BTreeSet;
@@ -132,7 +132,11 @@ struct Work {
 
 impl Work {
     fn start(&self, argv: &[&str], env: &[(&str, &str)], out: &File) -> Started {
-        let (null, dir) = (File::open("/dev/null").unwrap(), self.scope.launch(1).open_dir().unwrap());
+        self.start_in(&self.scope.launch(1), argv, env, out)
+    }
+
+    fn start_in(&self, group: &Cgroup, argv: &[&str], env: &[(&str, &str)], out: &File) -> Started {
+        let (null, dir) = (File::open("/dev/null").unwrap(), group.open_dir().unwrap());
         let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
         let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let groups: Vec<_> = self.groups.iter().map(AsFd::as_fd).collect();
@@ -358,6 +362,11 @@ fn memory_limit() -> Result<(), Failed> {
     if bed.is_v2(Controller::Memory) {
         wait(&bystander);
         assert_eq!(process::reap(bystander.pid)?, Some(RankOutcome::Signalled { signal: 9 }));
+        // What lies beside the work, as its shim does, has no more than the work.
+        let beside = bed.work(&limits)?;
+        let hog = beside.start_in(&beside.scope.shim(), &[&own], &[("LATTICE_TEST_HOG", "512")], &null);
+        wait(&hog);
+        assert_eq!(process::reap(hog.pid)?, Some(RankOutcome::Signalled { signal: 9 }));
         let events = fs::read_to_string(beyond.scope.launch(1).path().join("memory.events"))?;
         assert!(events.contains("oom_group_kill 1"), "{events}");
     } else {

@@ -57,6 +57,8 @@ pub struct Launch {
     /// That a port could not be taken from was said.
     port_failure_told: bool,
     server: Server,
+    /// What a rank may leave unread of its answers, in bytes.
+    answer_bytes_max: usize,
     /// When other nodes are asked again (milliseconds, CLOCK_BOOTTIME), and how long after that once more.
     asks_again: Option<(u64, u64)>,
     /// Where it is served PMIx.

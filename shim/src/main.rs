@@ -29,8 +29,9 @@ mod work;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use lattice_model::Entrypoint;
+use lattice_runtime::cgroup::Scope;
 use lattice_runtime::shim::{Living, PROTOCOL_MAJOR, ShimConfig, ShimDir};
-use lattice_runtime::{data_mounts, mounts};
+use lattice_runtime::{data_mounts, mounts, process};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io::Write;
@@ -76,6 +77,12 @@ fn run() -> anyhow::Result<()> {
     (config.share, config.assignment) = (None, None);
     if let Err(error) = Living::of_self().and_then(|me| me.write(&dir)) {
         say(&format!("who this is could not be written down: {error}"));
+    }
+    // What we hold counts with the work: at the limit the work is to end, and we are to report that.
+    if config.scope.clone().map(Scope::at).is_some_and(|scope| scope.memory_bytes_max().is_some())
+        && let Err(error) = process::spare_self_from_oom()
+    {
+        say(&format!("at the limit of memory the kernel may kill this shim before its work: {error}"));
     }
     let node = config.node.parse().context("the node's name in shim.json")?;
     // What our processes leave behind becomes ours to reap, so that "nothing is left" can be known.

@@ -47,7 +47,8 @@ const NEEDED: [u32; 8] = [
     CAP_SETUID,
     // Whose the other end of a rank's PMI port is, is read in `/proc/PID/fd`.
     CAP_SYS_PTRACE,
-    // Exits are written down on a file system that is full but for what it reserves.
+    // Exits are written down on a file system that is full but for what it reserves. Work cannot set its oom_score_adj
+    // below its start's.
     CAP_SYS_RESOURCE,
 ];
 

@@ -52,6 +52,30 @@ done
 page=$(sed -n 's|.*\(http://127.0.0.1:[0-9]*/metrics\) (agent).*|\1|p' /tmp/dev.log)
 wget -q -O - "$page" | grep "^lattice_node_oom_kills_total{.*} [1-9]" || fail "the node does not count it: $page"
 $lattice cancel "$id" || fail "it cannot be cancelled"
+# What a rank has its shim hold counts as its own, and is a quarter of what the allocation has at most.
+printf '%s\n' '#!/bin/sh' 'printf "cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_my_kvsname\n" >&$PMI_FD' \
+  'read -r _ <&$PMI_FD; read -r name <&$PMI_FD' \
+  'exec awk -v kvs="${name##*kvsname=}" "BEGIN { value = sprintf(\"%1000s\", \"\"); gsub(/ /, \"x\", value);
+     for (i = 0; i < 60000; i++) printf \"cmd=put kvsname=%s key=k%d value=%s\n\", kvs, i, value }" >&$PMI_FD' >/tmp/hoard
+chmod 755 /tmp/hoard
+id=$($lattice submit -o name --mem 48M --walltime 5m -- sleep 300)
+i=0
+scope=/sys/fs/cgroup/lattice-dev-0/workload.slice/alloc-$id.scope
+until [ -n "$(cat "$scope"/work/launch-1/cgroup.procs 2>/dev/null)" ]; do
+  i=$((i + 1)); [ $i -lt 60 ] || fail "it does not run: $($lattice status "$id")"
+  sleep 1
+done
+shim=$(cat "$scope"/shim/cgroup.procs)
+[ "$(cat /proc/"$shim"/oom_score_adj)" = -999 ] || fail "the shim is not spared"
+for pid in $(cat "$scope"/work/launch-1/cgroup.procs); do
+  [ "$(cat /proc/"$pid"/oom_score_adj)" = 0 ] || fail "work is spared: $pid"
+done
+$lattice launch --alloc "$id" -n 1 --pmi pmi1 -- /tmp/hoard 2>/tmp/err
+[ -d /proc/"$shim" ] || fail "the shim ended: $(cat /tmp/err)"
+held=$(cat "$scope"/shim/memory.peak)
+[ "$held" -lt $((32 << 20)) ] || fail "a rank had its shim hold $held bytes, of 48 MiB that the allocation has"
+$lattice launch --alloc "$id" -n 1 -- /bin/sh -c "LATTICE_TEST_HOG=24 $hog" || fail "the shim keeps the memory of a launch that ended"
+$lattice cancel "$id" || fail "it cannot be cancelled"
 # With enough it runs.
 $lattice launch --mem 256M -- /bin/sh -c "LATTICE_TEST_HOG=32 $hog" || fail "32 MiB do not fit into 256"
 echo "all of it held"

@@ -15,6 +15,8 @@ use thiserror::Error;
 
 /// The period of processor time quotas, in microseconds: the kernel's default.
 const QUOTA_PERIOD_US: u64 = 100_000;
+/// The least memory of a scope, in bytes: with less its shim cannot start.
+const SCOPE_BYTES_MIN: u64 = 8 << 20;
 /// The weight of work that nobody weighed, in both versions' terms.
 const WEIGHT_DEFAULT: (u64, u64) = (100, 1024);
 
@@ -29,7 +31,7 @@ pub struct Limits {
     pub cpu_weight: Option<u64>,
     /// Processor time, in thousandths of a processor: 1500 is one and a half.
     pub cpu_quota: Option<u64>,
-    /// Main memory in bytes, without swap. Reaching it kills the launch that asked for more, whole (v2), or the process (v1).
+    /// Main memory in bytes, without swap, the shim's with it. Reaching it kills a launch, whole (v2), or a process (v1).
     pub memory_bytes: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
@@ -179,12 +181,11 @@ impl Controllers {
         };
         if let Some(scope) = scope {
             self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why))?;
-            let work = scope.work();
             for controller in limits.needs().into_iter().filter(|c| self.place(*c) == Some(&Place::V2)) {
-                set_v2(&work, controller, limits)?;
+                set_v2(scope, controller, limits)?;
             }
             if let (Some((file, value)), Some(Place::V2)) = (weight, self.place(Controller::Io)) {
-                put_line(&work.path().join(file), &value.to_string())?;
+                put_line(&scope.work().path().join(file), &value.to_string())?;
             }
         }
         let mut joined = Vec::new();
@@ -204,7 +205,8 @@ impl Controllers {
     }
 }
 
-fn set_v2(work: &Cgroup, controller: Controller, limits: &Limits) -> Result<(), LimitError> {
+fn set_v2(scope: &Scope, controller: Controller, limits: &Limits) -> Result<(), LimitError> {
+    let work = scope.work();
     let file = |name: &str| work.path().join(name);
     match controller {
         Controller::Cpu => {
@@ -215,12 +217,7 @@ fn set_v2(work: &Cgroup, controller: Controller, limits: &Limits) -> Result<(), 
             put(&file("cpuset.cpus"), limits.cpus.as_ref())?;
             put(&file("cpuset.mems"), limits.memory_nodes.as_ref())
         }
-        Controller::Memory => {
-            put(&file("memory.max"), limits.memory_bytes.map(whole_pages))?;
-            // What may be swapped out instead is not limited, and slows everybody.
-            let swap = file("memory.swap.max");
-            if swap.exists() { put(&swap, limits.memory_bytes.map(|_| 0)) } else { Ok(()) }
-        }
+        Controller::Memory => limit_memory_v2(&scope.whole(), limits),
         Controller::Pids => put(&file("pids.max"), limits.pids),
         // The v2 tree has no such controller.
         Controller::Devices => Ok(()),
@@ -231,6 +228,15 @@ fn set_v2(work: &Cgroup, controller: Controller, limits: &Limits) -> Result<(), 
             put_line(&file("io.max"), &format!("{major}:{minor} rbps={read} wbps={write}"))
         }),
     }
+}
+
+/// Of work and shim together: work can have its shim hold memory.
+fn limit_memory_v2(scope: &Cgroup, limits: &Limits) -> Result<(), LimitError> {
+    let bytes = limits.memory_bytes.map(|bytes| whole_pages(bytes.max(SCOPE_BYTES_MIN)));
+    put(&scope.path().join("memory.max"), bytes)?;
+    // What may be swapped out instead is not limited, and slows everybody.
+    let swap = scope.path().join("memory.swap.max");
+    if swap.exists() { put(&swap, bytes.map(|_| 0)) } else { Ok(()) }
 }
 
 fn set_v1(group: &V1Group, limits: &Limits) -> Result<(), LimitError> {

@@ -1,4 +1,4 @@
-//! Whether and where memory was over: the kernel's counters of one allocation's work.
+//! Whether and where memory was over: the kernel's counters of one allocation's work and shim.
 //!
 //! The kernel counts a kill before it sends the signal, in both versions: who reaps a process that SIGKILL ended finds
 //! it counted. (`mm/oom_kill.c`, `__oom_kill_process`: "Raise event before sending signal".)
@@ -28,15 +28,15 @@ enum Place {
 impl MemoryWatch {
     /// `groups`: the directories of version 1 that the work joins.
     pub fn of(scope: Option<&Scope>, groups: &[PathBuf]) -> Option<Self> {
-        let v2 = scope.filter(|s| s.work().path().join("memory.events").exists()).map(|s| Place::V2(s.clone()));
+        let v2 = scope.filter(|s| s.path().join("memory.events").exists()).map(|s| Place::V2(s.clone()));
         let v1 = || groups.iter().find(|g| g.join("memory.oom_control").exists()).map(|g| Place::V1(g.clone()));
         v2.or_else(v1).map(|place| Self { place, told: BTreeMap::new() })
     }
 
-    /// What has `EPOLLPRI` when memory came to an end somewhere in the work; version 1 has no such file.
+    /// What has `EPOLLPRI` when memory came to an end somewhere in the scope; version 1 has no such file.
     pub fn events(&self) -> Option<File> {
         match &self.place {
-            Place::V2(scope) => File::open(scope.work().path().join("memory.events")).ok(),
+            Place::V2(scope) => File::open(scope.path().join("memory.events")).ok(),
             Place::V1(_) => None,
         }
     }
@@ -46,7 +46,7 @@ impl MemoryWatch {
     pub fn kill_in(&mut self, launch: u32) -> Option<MemoryKill> {
         match &self.place {
             Place::V2(scope) => {
-                let (work, group) = (scope.work(), scope.launch(launch));
+                let group = scope.launch(launch);
                 let file = |name: &str| group.path().join(name);
                 let whole = number(&file("memory.oom.group")) == Some(1);
                 // The one that a whole launch is killed for is counted twice: the number tells only that there was one.
@@ -57,8 +57,8 @@ impl MemoryWatch {
                 }
                 *told = kills;
                 // A machine that has no memory left kills as well, and nobody's limit was the reason.
-                let own_limit = counter(&work.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
-                let limit_bytes = number(&work.path().join("memory.max")).filter(|_| own_limit);
+                let own_limit = counter(&scope.path().join("memory.events"), "oom").is_some_and(|n| n > 0);
+                let limit_bytes = number(&scope.path().join("memory.max")).filter(|_| own_limit);
                 Some(MemoryKill { launch, whole, had_bytes: number(&file("memory.peak")), limit_bytes })
             }
             Place::V1(group) => {
@@ -74,6 +74,18 @@ impl MemoryWatch {
                 Some(MemoryKill { launch, whole: false, had_bytes: number(&file("memory.max_usage_in_bytes")), limit_bytes })
             }
         }
+    }
+}
+
+impl Scope {
+    /// The limit of its work's and shim's memory in the v2 tree, in bytes; `None`: there is none.
+    pub fn memory_bytes_max(&self) -> Option<u64> {
+        number(&self.path().join("memory.max"))
+    }
+
+    /// What the kernel counts as the shim's memory, in bytes; `None`: it does not count in this tree.
+    pub fn shim_memory_bytes(&self) -> Option<u64> {
+        number(&self.shim().path().join("memory.current"))
     }
 }
 

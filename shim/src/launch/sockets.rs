@@ -10,6 +10,8 @@ use std::io;
 
 /// What a rank may leave unread of its answers, in bytes: real ones ask one thing at a time.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// What each may at least, however many they are and however little memory they have.
+const ANSWER_BYTES_MIN: usize = 16 * 1024;
 /// Read at a time, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks read from one rank before others have their turn: more than a socket holds.
@@ -19,6 +21,12 @@ const CHUNKS_PER_TURN: usize = 64;
 const EXIT_AWAITED_MS: u64 = 200;
 /// How long at most where it is seen to be ending: on a busy machine that takes its time.
 const ENDING_AWAITED_MS: u64 = 5_000;
+
+/// What each of so many ranks may leave unread, where all together may leave so many bytes.
+pub(super) fn answer_bytes_max(all_bytes: usize, ranks: u32) -> usize {
+    let each = all_bytes / usize::try_from(ranks.max(1)).unwrap_or(usize::MAX);
+    each.clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX)
+}
 
 /// A rank that has said its last, or whose socket has reached its end, while its process was not seen to have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +145,7 @@ impl Launch {
         // One answer may be of any length: those before it were to be read.
         let unread = socket.unread();
         socket.send(&bytes, epoll, token(local));
-        (unread > ANSWER_BYTES_MAX).then(|| {
+        (unread > self.answer_bytes_max).then(|| {
             let why = format!("rank {global} asks by PMI and does not read the answers");
             Happening::Abort { code: 1, why }
         })

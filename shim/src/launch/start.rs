@@ -1,7 +1,7 @@
 //! How the ranks of a launch are started on this node.
 
 use super::rank_files::{PmiEnd, RankFiles, make_ranks};
-use super::{Down, INPUT, Launch, Rank, RankState};
+use super::{Down, INPUT, Launch, Rank, RankState, sockets};
 use crate::bridge::Pmix;
 use crate::log_files;
 use crate::rank_input::RankInput;
@@ -28,6 +28,8 @@ pub struct Surroundings<'a> {
     pub null: &'a File,
     pub open_files: Option<(u64, u64)>,
     pub v1_groups: &'a [BorrowedFd<'a>],
+    /// What this process may hold of what ranks put, and as much again of what they do not read, in bytes.
+    pub held_bytes_max: usize,
     /// Each local rank's place; the policy by which its memory is taken is the launch's.
     pub places: Vec<RankPlace>,
 }
@@ -102,7 +104,8 @@ impl Launch {
                 });
             }
         }
-        let server = Server::new(job);
+        let answer_bytes_max = sockets::answer_bytes_max(around.held_bytes_max, job.count);
+        let server = Server::within(job, around.held_bytes_max);
         let launch = Self {
             spec,
             numbers,
@@ -112,6 +115,7 @@ impl Launch {
             strangers: BTreeMap::new(),
             port_failure_told: false,
             server,
+            answer_bytes_max,
             asks_again: None,
             pmix,
             down: Down::No,

@@ -3,9 +3,14 @@
 use super::{Shim, say};
 use crate::log_files;
 use crate::serve::Script;
+use lattice_model::resources::bytes_text;
+use lattice_runtime::cgroup::Scope;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::FromShim;
 use std::io::{Read, Seek};
+
+/// From how many bytes on a user is told what the shim holds: it has less of itself.
+const HELD_BYTES_TOLD: u64 = 8 << 20;
 
 impl Shim {
     /// The kernel says that memory came to an end somewhere.
@@ -34,6 +39,12 @@ impl Shim {
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let (id, first) = (launch.id(), launch.rank(0));
         log_files::tell(&self.dir, number, first, &format!("out of memory: {kill}"));
+        let held = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.shim_memory_bytes());
+        if let Some(held) = held.filter(|bytes| *bytes >= HELD_BYTES_TOLD) {
+            let held = bytes_text(held);
+            let why = format!("{held} of the allocation's memory are what lattice-shim holds for its ranks: what they put by PMI");
+            log_files::tell(&self.dir, number, first, &why);
+        }
         launch.memory_kill = Some(kill);
         self.record(&ExitRecord::OutOfMemory { launch: Some(id), kill });
         self.agent.tell(&FromShim::OutOfMemory { launch: Some(id), kill });

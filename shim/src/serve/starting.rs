@@ -11,6 +11,7 @@ use lattice_model::spec::TASKS_PER_NODE_MAX;
 use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Placement, RankOutcome};
 use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::FromBridge;
+use lattice_runtime::cgroup::Scope;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, boottime_ms as now_ms};
@@ -217,8 +218,16 @@ impl Shim {
             null: &self.null,
             open_files: self.open_files,
             v1_groups: &borrowed(&self.v1_groups),
+            held_bytes_max: self.held_bytes_max(),
             places,
         })
+    }
+
+    /// What this process may hold of what a launch's ranks put: a quarter of the allocation's memory, so that the kernel
+    /// finds more to free in the work than here.
+    fn held_bytes_max(&self) -> usize {
+        let limit = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.memory_bytes_max());
+        limit.map_or(usize::MAX, |bytes| usize::try_from(bytes / 4).unwrap_or(usize::MAX))
     }
 
     fn start_ranks(&mut self, spec: LaunchSpec, bridge: Option<(Bridge, Vec<Variables>)>) {
