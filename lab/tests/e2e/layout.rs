@@ -99,8 +99,14 @@ fn bad_ends(w: &World) {
         |args: &[&str], script: &str| w.run(&[&["launch", "--alloc", &id, "-n", "3"], args, &["--", "/bin/sh", "-c", script]].concat());
     let folder = Folder::new("exits");
     let table = folder.0.join("exits.json");
+    // A rank that is not there yet when another one ends badly never begins.
+    let up = folder.0.join("up").display().to_string();
+    let script = format!(
+        "[ $LATTICE_RANK = 1 ] || {{ touch {up}-$LATTICE_RANK; exec sleep 300; }}
+         until [ -e {up}-0 ] && [ -e {up}-2 ]; do sleep 0.05; done; exit 5"
+    );
     let began = Instant::now();
-    let done = launch(&[&format!("--exit-table={}", table.display()), "-o", "json"], "[ $LATTICE_RANK = 1 ] && exit 5; exec sleep 300");
+    let done = launch(&[&format!("--exit-table={}", table.display()), "-o", "json"], &script);
     assert_eq!(done.code(), 5, "{}", done.err());
     assert!(done.err().contains(&format!("rank 1 on {} exited with code 5", nodes[1])), "{}", done.err());
     assert!(began.elapsed() < AT_ONCE, "the others were not brought down: {:?}", began.elapsed());
