@@ -56,7 +56,7 @@ $lattice cancel "$id" || fail "it cannot be cancelled"
 printf '%s\n' '#!/bin/sh' 'printf "cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_my_kvsname\n" >&$PMI_FD' \
   'read -r _ <&$PMI_FD; read -r name <&$PMI_FD' \
   'exec awk -v kvs="${name##*kvsname=}" "BEGIN { value = sprintf(\"%1000s\", \"\"); gsub(/ /, \"x\", value);
-     for (i = 0; i < 60000; i++) printf \"cmd=put kvsname=%s key=k%d value=%s\n\", kvs, i, value }" >&$PMI_FD' >/tmp/hoard
+     for (i = 0; i < 40000; i++) printf \"cmd=put kvsname=%s key=k%d value=%s\n\", kvs, i, value }" >&$PMI_FD' >/tmp/hoard
 chmod 755 /tmp/hoard
 id=$($lattice submit -o name --mem 48M --walltime 5m -- sleep 300)
 i=0
