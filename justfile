@@ -21,7 +21,8 @@ bench name="launch":
     cargo run --release -p lattice-lab -- bench {{name}}
 
 # Longer than CI has time for: advisories where CI cannot reach them (cargo-deny), properties and damaged bytes with many more cases,
-# ten minutes of each fuzz target, ten minutes of histories under faults, five of an agent that dies at each start, lists of a hundred thousand, the benchmarks.
+# ten minutes of each fuzz target, ten minutes of histories under faults, five of an agent that dies at each start, lists
+# of a hundred thousand, the benchmarks.
 nightly:
     cargo bench -p lattice-quorum --bench audit
     cargo deny check

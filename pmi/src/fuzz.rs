@@ -65,8 +65,8 @@ fn conversations() -> Vec<Vec<u8>> {
         "cmd=job-getid;",
         "cmd=info-getjobattr;key=PMI_process_mapping;",
     ];
-    let told: Vec<u8> = bodies.iter().flat_map(|body| message(body)).collect();
-    let init_2 = [b"cmd=init pmi_version=2 pmi_subversion=0\n".as_slice(), &told].concat();
+    let messages: Vec<u8> = bodies.iter().flat_map(|body| message(body)).collect();
+    let init_2 = [b"cmd=init pmi_version=2 pmi_subversion=0\n".as_slice(), &messages].concat();
     let fence_2 = [init_2.as_slice(), &message("cmd=kvs-fence;")].concat();
     let ring = [init_2.as_slice(), &message("cmd=ring;ring-count=1;ring-left=x;ring-right=x;")].concat();
     let abort = [init_2.as_slice(), &message("cmd=abort;isworld=TRUE;msg=m;")].concat();

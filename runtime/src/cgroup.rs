@@ -10,9 +10,9 @@
 //!
 //! Always the v2 tree: it kills whole groups (`cgroup.kill`), tells when one is empty (`cgroup.events`) and lets a
 //! process be born inside, even on a hybrid machine where it has no controllers. The slice is a delegated directory
-//! that is configured; nothing outside of it is touched. Limits are set ([`limits`]) by whichever version of cgroups has the
-//! controller ([`controllers`]). What the shim holds of its work (what ranks put, what they do not read) is counted with
-//! the work: at the limit the kernel kills a launch, and the shim only where nothing else is left.
+//! that is configured; nothing outside of it is touched. Limits are set ([`limits`]) by whichever version of cgroups has
+//! the controller ([`controllers`]). What the shim holds of its work (what ranks put, what they do not read) is counted
+//! with the work: at the limit the kernel kills a launch, and the shim only where nothing else is left.
 
 pub mod controllers;
 pub mod devices;

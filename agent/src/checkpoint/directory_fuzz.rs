@@ -24,7 +24,7 @@ fn called(mut input: Input<'_>) {
 
 #[test]
 fn checkpoints() {
-    let told =
+    let answer =
         [&5u64.to_le_bytes()[..], &0.5f64.to_le_bytes(), b"a/b", &3u64.to_le_bytes(), "0f".repeat(32).as_bytes()].map(piece).concat();
     let id = "\"2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88\"";
     let whose = format!("\"version\":1,\"id\":{id},\"allocation\":{id},\"epoch\":3");
@@ -41,7 +41,7 @@ fn checkpoints() {
         manifest,
         node_manifest,
     ];
-    let seeds = texts.map(|text| vec![text.into_bytes()]).into_iter().chain([vec![told]]);
+    let seeds = texts.map(|text| vec![text.into_bytes()]).into_iter().chain([vec![answer]]);
     Target::new("agent-checkpoints", numbered(seeds)).fuzz(|bytes| {
         let Some((which, bytes)) = bytes.split_first() else { return };
         let text = String::from_utf8_lossy(bytes);

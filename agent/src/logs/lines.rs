@@ -1,5 +1,5 @@
-//! Bytes of one stream in, pieces that end with whole lines out, each of one time; what is before the wanted time or after
-//! it is left out. PURE.
+//! Bytes of one stream in, pieces that end with whole lines out, each of one time. What is before or after the wanted
+//! time is left out. PURE.
 
 use crate::mesh::frame::LogItem;
 use crate::spool::index::{Position, Stream, written_by};

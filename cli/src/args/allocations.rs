@@ -84,8 +84,9 @@ pub struct Cancel {
 }
 
 const LOGS_NOTE: &str = "\
-Each rank's stdout goes to stdout and its stderr to stderr. What was written before comes one rank after the other, and the two streams of
-a rank in the order in which they were written, to about a second. With --follow, new lines come as they are written.";
+Each rank's stdout goes to stdout and its stderr to stderr. What was written before comes one rank after the other, and
+the two streams of a rank in the order in which they were written, to about a second. With --follow, new lines come as
+they are written.";
 
 #[derive(Args)]
 #[command(after_help = LOGS_NOTE)]

@@ -1,4 +1,4 @@
-//! Inputs: those in memory, and those that the repository keeps, one in hexadecimal digits on each line of a target's file.
+//! Inputs: those in memory, and those that the repository keeps. A target's file has one on each line, in hexadecimal.
 
 use crate::mutate::{self, Random};
 use std::fmt::Write;

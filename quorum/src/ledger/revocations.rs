@@ -77,7 +77,7 @@ impl Ledger {
         self.revocations.rekey
     }
 
-    /// Whether this node has not registered since its name was revoked: a rotation of the gossip key does not wait for it.
+    /// Whether this node has not registered since its name was revoked. Then no rotation of the gossip key waits for it.
     pub fn is_revoked(&self, node: &NodeId) -> bool {
         let life = self.revocations.names.get(node.as_str()).and_then(|revocation| revocation.life);
         life.is_some_and(|life| self.nodes.get(node).is_some_and(|node| node.incarnation == life))

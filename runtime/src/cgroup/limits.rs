@@ -31,7 +31,7 @@ pub struct Limits {
     pub cpu_weight: Option<u64>,
     /// Processor time, in thousandths of a processor: 1500 is one and a half.
     pub cpu_quota: Option<u64>,
-    /// Main memory in bytes, without swap, the shim's with it. Reaching it kills a launch, whole (v2), or a process (v1).
+    /// Main memory in bytes, without swap, with the shim's. At the limit a launch is killed whole (v2), or a process (v1).
     pub memory_bytes: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,

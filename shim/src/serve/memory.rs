@@ -9,8 +9,8 @@ use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::FromShim;
 use std::io::{Read, Seek};
 
-/// From how many bytes on a user is told what the shim holds: it has less of itself.
-const HELD_BYTES_TOLD: u64 = 8 << 20;
+/// A log says how much memory the shim holds where that is at least so many bytes: without ranks it has less.
+const HELD_BYTES_SHOWN: u64 = 8 << 20;
 
 impl Shim {
     /// The kernel says that memory came to an end somewhere.
@@ -40,7 +40,7 @@ impl Shim {
         let (id, first) = (launch.id(), launch.rank(0));
         log_files::tell(&self.dir, number, first, &format!("out of memory: {kill}"));
         let held = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.shim_memory_bytes());
-        if let Some(held) = held.filter(|bytes| *bytes >= HELD_BYTES_TOLD) {
+        if let Some(held) = held.filter(|bytes| *bytes >= HELD_BYTES_SHOWN) {
             let held = bytes_text(held);
             let why = format!("{held} of the allocation's memory are what lattice-shim holds for its ranks: what they put by PMI");
             log_files::tell(&self.dir, number, first, &why);

@@ -223,7 +223,7 @@ impl Shim {
         })
     }
 
-    /// What this process may hold of what a launch's ranks put: a quarter of the allocation's memory, so that the kernel
+    /// What this process may hold of what a launch's ranks put: a quarter of the allocation's memory. So the kernel
     /// finds more to free in the work than here.
     fn held_bytes_max(&self) -> usize {
         let limit = self.config.scope.clone().map(Scope::at).and_then(|scope| scope.memory_bytes_max());
