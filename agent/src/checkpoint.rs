@@ -22,6 +22,7 @@ mod head;
 mod kept;
 mod late;
 pub mod mount;
+pub mod packers;
 mod page;
 mod part;
 mod port;

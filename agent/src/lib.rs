@@ -96,6 +96,8 @@ mod user_shares;
 mod wipe;
 mod words;
 
+pub use checkpoint::packers;
+
 use crate::adoption::Adoption;
 use crate::allocation::Workers;
 use crate::bounds::Bounds;

@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::recovery::Unusable;
-use lattice_agent::{dev, own_memory, run};
+use lattice_agent::{dev, own_memory, packers, run};
 use lattice_quorum::logging::Form as LogForm;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::failpoint::Point;
@@ -87,6 +87,9 @@ enum Command {
     /// For the agent itself: what hwloc sees of this machine, as XML.
     #[command(hide = true)]
     HwlocXml,
+    /// For the agent itself: compresses files that come by a socket, its standard input.
+    #[command(hide = true)]
+    PackFiles,
     /// For tests: the points at which LATTICE_FAILPOINT makes an agent kill itself: part, work, name.
     #[command(hide = true)]
     Failpoints,
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
             std::io::stdout().write_all(&xml)?;
             Ok(())
         }),
+        Some(Command::PackFiles) => packers::serve(),
         Some(Command::Failpoints) => {
             for point in Point::ALL {
                 println!("{:?}\t{:?}\t{point}", point.part(), point.work());

@@ -6,6 +6,7 @@
 //!                           /work              all other limits
 //!                           /work/launch-<n>   the processes of one launch; the script is launch 0
 //!                           /work/attach-<n>   the processes of one attached terminal
+//!                           /work/save         who compresses what the work saved, for a checkpoint
 //! ```
 //!
 //! Always the v2 tree: it kills whole groups (`cgroup.kill`), tells when one is empty (`cgroup.events`) and lets a
@@ -223,6 +224,11 @@ impl Scope {
     /// The server of PMIx beside one launch: what it uses is the work's, and it is none of the launch's processes.
     pub fn pmix_server(&self, number: u32) -> Cgroup {
         Cgroup { path: self.path.join("work").join(format!("pmix-{number}")) }
+    }
+
+    /// Who compresses what the work saved: what that takes is the work's, and it is none of its launches.
+    pub fn saving(&self) -> Cgroup {
+        Cgroup { path: self.path.join("work").join("save") }
     }
 
     /// One attached terminal, by the shim's own count.

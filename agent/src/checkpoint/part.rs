@@ -2,7 +2,8 @@
 
 use super::directory::{self, Answer, Claims, Place};
 use super::owner_of;
-use super::store::{Part, StoreError};
+use super::packers::Packers;
+use super::store::{Part, Source, StoreError};
 use super::uploads::Uploads;
 use super::way::{AskedFor, Found, Request, Way};
 use crate::allocation::Standing;
@@ -459,6 +460,8 @@ async fn put(
 ) -> Result<Saved, String> {
     let store = context.checkpoints.store()?;
     let uploads = uploads_of(context, share, token).await?;
+    let packers = Packers::of(context, share).map(Arc::new);
+    let source = Source { directory: Arc::clone(place), token: token.to_owned(), packers };
     loop {
         let (at, of) = (Arc::clone(place), token.to_owned());
         let no_room = claims.is_of_no_size();
@@ -477,7 +480,7 @@ async fn put(
         if let Some(wrong) = claims.wrong(&found) {
             return Err(wrong);
         }
-        match store.put_part(part, &claims, Arc::clone(place), token, found, &uploads).await {
+        match store.put_part(part, &claims, &source, found, &uploads).await {
             Ok(saved) => {
                 failpoint::pass(Point::SavePut);
                 return Ok(saved);

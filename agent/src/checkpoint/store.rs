@@ -12,8 +12,9 @@
 mod files;
 mod large;
 mod manifest;
-mod packing;
+pub(super) mod packing;
 
+pub use files::Source;
 pub use manifest::{FileEntry, Manifest, NodeEntry, NodeManifest};
 
 use super::kept::Ours;

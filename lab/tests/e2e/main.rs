@@ -14,6 +14,7 @@ mod checkpoint_inside;
 mod checkpoint_late;
 mod checkpoint_modes;
 mod checkpoint_mpi;
+mod checkpoint_packing;
 mod checkpoint_port;
 mod checkpoint_signals;
 mod checkpoint_uploads;
@@ -148,6 +149,7 @@ fn main() -> ExitCode {
         checkpoint_signals::trials(),
         checkpoint_inside::trials(),
         checkpoint_full::trials(),
+        checkpoint_packing::trials(),
         checkpoint_late::trials(),
         preemption::trials(),
         broker::trials(),

@@ -5,6 +5,7 @@ use super::manifest::{VERSION, to_json};
 use super::packing::{Expanding, Fed, compress, expand, part_bytes, pipe, stopping};
 use super::{CheckpointStore, FileEntry, NodeManifest, Part, StoreError};
 use crate::checkpoint::directory::{Claims, Found, Place as Directory};
+use crate::checkpoint::packers::Packers;
 use crate::checkpoint::uploads::{Stamp, Uploads};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -13,6 +14,7 @@ use lattice_runtime::failpoint::{self, Point};
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -21,14 +23,28 @@ const PARTS_WAITING: usize = 2;
 /// Files that are brought at once.
 const FILES_AT_ONCE: usize = 4;
 
+/// Where the files lie that a node's work saved for one token, and who compresses them.
+#[derive(Clone)]
+pub struct Source {
+    pub directory: Arc<Directory>,
+    pub token: String,
+    /// `None`: this process, where no cgroup could hold others.
+    pub packers: Option<Arc<Packers>>,
+}
+
+impl Source {
+    pub(super) fn open(&self, found: &Found) -> Result<File, StoreError> {
+        self.directory.file(&self.token, found).map_err(StoreError::Unfit)
+    }
+}
+
 impl CheckpointStore {
     /// Puts one node's part: the files, then the node's manifest. Putting it again is harmless. Gives what the head is told.
     pub async fn put_part(
         &self,
         part: &Part,
         claims: &Claims,
-        directory: Arc<Directory>,
-        token: &str,
+        source: &Source,
         found: Vec<Found>,
         uploads: &Uploads,
     ) -> Result<Saved, StoreError> {
@@ -39,8 +55,8 @@ impl CheckpointStore {
         let there = if uploads.is_empty() { BTreeMap::new() } else { self.objects_of(part).await? };
         let there = &there;
         let puts = found.into_iter().enumerate().map(|(number, found)| {
-            let (directory, token) = (Arc::clone(&directory), token.to_owned());
-            async move { self.put_file(part, number, found, directory, token, (uploads, there)).await }
+            let source = source.clone();
+            async move { self.put_file(part, number, found, source, (uploads, there)).await }
         });
         let files: Vec<FileEntry> = futures::stream::iter(puts).buffered(FILES_AT_ONCE).try_collect().await?;
         let other = |f: &&FileEntry| {
@@ -66,8 +82,7 @@ impl CheckpointStore {
         part: &Part,
         number: usize,
         found: Found,
-        directory: Arc<Directory>,
-        token: String,
+        source: Source,
         (uploads, there): (&Uploads, &BTreeMap<String, u64>),
     ) -> Result<FileEntry, StoreError> {
         let Found { path, mode, size } = found.clone();
@@ -75,9 +90,9 @@ impl CheckpointStore {
         let object = format!("{number:08}.zst");
         let key = self.part_key(part, &object);
         let stamp = {
-            let (directory, token, found) = (Arc::clone(&directory), token.clone(), found.clone());
+            let (source, found) = (source.clone(), found.clone());
             let looked = tokio::task::spawn_blocking(move || {
-                let about = directory.file(&token, &found).map_err(StoreError::Unfit)?.metadata();
+                let about = source.open(&found)?.metadata();
                 about.map(|about| Stamp::of(&about)).map_err(|source| StoreError::Io { what: found.path, source })
             });
             looked.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}")))??
@@ -93,7 +108,7 @@ impl CheckpointStore {
         let part_bytes = part_bytes(size);
         let reading = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            compress(&directory, &token, &found, size, (parts, part_bytes), &stop)
+            compress(&source, &found, size, (parts, part_bytes), &stop)
         });
         let target = Object { key: &key, name: &object, stamp, uploads };
         let brought = self.bring_parts(&target, part_bytes, &mut compressed).await;
@@ -131,7 +146,7 @@ impl CheckpointStore {
     }
 
     /// Brings one file and compares it with its entry; into `to`, where that is given.
-    pub async fn bring(&self, part: &Part, entry: &FileEntry, to: Option<std::fs::File>) -> Result<(), StoreError> {
+    pub async fn bring(&self, part: &Part, entry: &FileEntry, to: Option<File>) -> Result<(), StoreError> {
         let (Some(object), Some(size), Some(hash)) = (&entry.object, entry.size, &entry.blake3) else { return Ok(()) };
         let what = format!("{}: {}", part.node, entry.path);
         let damaged = |why: String| StoreError::Damaged { what: what.clone(), why };

@@ -1,8 +1,10 @@
 //! A file's way into an object and back: compressed and hashed in one pass, by threads that may block.
 
 use super::StoreError;
-use crate::checkpoint::directory::{Found, Place as Directory};
+use super::files::Source;
+use crate::checkpoint::directory::Found;
 use bytes::Bytes;
+use std::fs::File;
 use std::io::{self, Read, Write};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -35,49 +37,82 @@ pub(super) fn stopping() -> (CancellationToken, DropGuard) {
     (stop.clone(), stop.drop_guard())
 }
 
-/// Reads, hashes and compresses a file, which must not change meanwhile. Gives its BLAKE3.
+/// Why a file was not compressed.
+#[derive(Debug)]
+pub enum PackError {
+    /// Nobody waits for it any more.
+    GivenUp,
+    /// It changed meanwhile.
+    Changed,
+    Io(io::Error),
+    /// The process that did it.
+    Broke(String),
+}
+
+impl PackError {
+    fn of(self, path: &str) -> StoreError {
+        match self {
+            Self::GivenUp => StoreError::Unfit("given up".to_owned()),
+            Self::Changed => StoreError::Unfit(format!("{path} changed while it was read, though it was said to be saved")),
+            Self::Io(source) => StoreError::Io { what: path.to_owned(), source },
+            Self::Broke(why) => StoreError::Unfit(format!("{path}: {why}")),
+        }
+    }
+}
+
+/// Compresses a file into parts, or has that done within its allocation's work. Gives its BLAKE3.
 pub(super) fn compress(
-    directory: &Directory,
-    token: &str,
+    source: &Source,
     found: &Found,
     size: u64,
     (parts, part_bytes): (mpsc::Sender<Bytes>, usize),
     stop: &CancellationToken,
 ) -> Result<String, StoreError> {
-    let failed = |source| StoreError::Io { what: found.path.clone(), source };
-    let changed = || StoreError::Unfit(format!("{} changed while it was read, though it was said to be saved", found.path));
-    let mut file = directory.file(token, found).map_err(StoreError::Unfit)?;
-    let before = file.metadata().map_err(failed)?;
-    let mut encoder = zstd::stream::write::Encoder::new(Parts { parts, part_bytes, now: Vec::new() }, 0).map_err(failed)?;
+    let file = source.open(found)?;
+    let mut parts = Parts { parts, part_bytes, now: Vec::new() };
+    let is_given_up = || stop.is_cancelled();
+    let packed = match &source.packers {
+        Some(packers) => packers.pack(&file, size, &mut parts, &is_given_up),
+        None => pack(&file, size, &mut parts, &is_given_up),
+    };
+    let hash = packed.map_err(|why| why.of(&found.path))?;
+    parts.finish().map_err(|error| PackError::Io(error).of(&found.path))?;
+    Ok(hash.to_hex().to_string())
+}
+
+/// Reads, hashes and compresses a file, which must not change meanwhile. Gives its BLAKE3.
+pub fn pack(mut file: &File, size: u64, to: &mut impl Write, is_given_up: &impl Fn() -> bool) -> Result<blake3::Hash, PackError> {
+    let before = file.metadata().map_err(PackError::Io)?;
+    let mut encoder = zstd::stream::write::Encoder::new(to, 0).map_err(PackError::Io)?;
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0u8; READ_BYTES];
     let mut left = size;
     loop {
         // A file of holes passes nothing on for as long as it is read.
-        if stop.is_cancelled() {
-            return Err(StoreError::Unfit("given up".to_owned()));
+        if is_given_up() {
+            return Err(PackError::GivenUp);
         }
         let read = match file.read(&mut piece) {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(PackError::Io(error)),
         };
         if read as u64 > left {
-            return Err(changed());
+            return Err(PackError::Changed);
         }
         if read == 0 {
             break;
         }
         left -= read as u64;
         hasher.update(&piece[..read]);
-        encoder.write_all(&piece[..read]).map_err(failed)?;
+        encoder.write_all(&piece[..read]).map_err(PackError::Io)?;
     }
-    let after = file.metadata().map_err(failed)?;
+    let after = file.metadata().map_err(PackError::Io)?;
     if left > 0 || after.modified().ok() != before.modified().ok() || after.len() != size {
-        return Err(changed());
+        return Err(PackError::Changed);
     }
-    encoder.finish().and_then(Parts::finish).map_err(failed)?;
-    Ok(hasher.finalize().to_hex().to_string())
+    encoder.finish().map_err(PackError::Io)?;
+    Ok(hasher.finalize())
 }
 
 /// Passes on what is written to it, in parts.
