@@ -3,6 +3,7 @@
 use crate::mesh::frame::ToHead;
 use lattice_model::input::Taken;
 use lattice_model::{Call, LaunchSpec, MemoryKill, NodeId, RankOutcome};
+use lattice_runtime::shim::REFUSED_CODE;
 use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 
@@ -113,7 +114,17 @@ impl LocalLaunch {
         self.tell(ToHead::WalltimeOver);
     }
 
-    /// The shim refused it, or is dead: no rank's end will follow.
+    /// The shim refused it, or gave it up before its ranks were begun: none of them ran here.
+    pub(super) fn refused(&mut self, me: &NodeId, why: &str) {
+        // Why comes first: what ends after it is no reason of its own.
+        self.aborted(REFUSED_CODE, format!("{me}: {why}"));
+        for rank in self.spec.ranks_on(me) {
+            self.rank_ended(rank, RankOutcome::NotStarted { code: 126 });
+        }
+        self.lost(why);
+    }
+
+    /// The shim is dead, or knows no more of it: no rank's end will follow.
     pub(super) fn lost(&mut self, why: &str) {
         self.begun = true;
         self.lost = Some(why.to_owned());
@@ -196,11 +207,25 @@ mod tests {
 
     #[test]
     fn a_refused_launch_is_over_and_stays_so_for_a_head_that_comes_later() {
-        let mut l = launch(2);
-        l.lost("refused: its number 1 is taken");
-        assert!(l.over(&"n1".parse().unwrap()) && !l.all_ended(&"n1".parse().unwrap()));
+        let (mut l, me) = (launch(2), "n1".parse().unwrap());
+        l.refused(&me, "its number 1 is taken");
+        assert!(l.over(&me));
         let (head, mut receiver) = mpsc::channel(16);
         l.attach(head, false);
-        assert!(heard(&mut receiver).iter().any(|m| matches!(m, ToHead::Lost { .. })));
+        let why = "its number 1 is taken".to_owned();
+        let not_started = |rank| ToHead::RankEnded { rank, outcome: WireOutcome::NotStarted(126) };
+        let aborted = ToHead::Aborted { code: 125, why: format!("n1: {why}") };
+        let all = [ToHead::Begun, aborted, not_started(0), not_started(1), ToHead::Lost { why }, ToHead::Synced];
+        assert_eq!(heard(&mut receiver), all);
+    }
+
+    #[test]
+    fn of_a_launch_whose_shim_is_dead_nobody_knows_how_ranks_ended() {
+        let (mut l, me) = (launch(2), "n1".parse().unwrap());
+        l.lost("its shim is gone");
+        assert!(l.over(&me) && !l.all_ended(&me));
+        let (head, mut receiver) = mpsc::channel(16);
+        l.attach(head, false);
+        assert_eq!(heard(&mut receiver), [ToHead::Begun, ToHead::Lost { why: "its shim is gone".into() }, ToHead::Synced]);
     }
 }

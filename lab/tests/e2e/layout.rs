@@ -113,6 +113,14 @@ fn bad_ends(w: &World) {
     let told: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
     let row = |rank: usize, ended: &str, code: u32| json!({"rank": rank, "node": nodes[rank], "ended": ended, "code": code});
     assert_eq!(told, json!([row(0, "signalled", 143), row(1, "exited", 5), row(2, "signalled", 143)]));
+    // Where one ends before others have begun, these were not started; no node was lost.
+    for _ in 0..4 {
+        let done = launch(&[&format!("--exit-table={}", table.display()), "-o", "json"], "[ $LATTICE_RANK = 1 ] && exit 5; exec sleep 300");
+        let told: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
+        let ends: Vec<_> = told.iter().map(|end| (end["ended"].as_str().unwrap(), end["code"].as_u64().unwrap())).collect();
+        let known = |end: &(&str, u64)| [("signalled", 143), ("not_started", 126)].contains(end);
+        assert!(done.code() == 5 && ends[1] == ("exited", 5) && known(&ends[0]) && known(&ends[2]), "{ends:?} {}", done.err());
+    }
     // The others' own affair, where it is said to be.
     let done = launch(&["--no-kill-on-bad-exit", "--exit-table"], "[ $LATTICE_RANK = 1 ] && exit 5; sleep 1; echo lived");
     assert_eq!((done.code(), done.out().as_str()), (5, "lived\nlived\n"), "{}", done.err());

@@ -67,19 +67,23 @@ pub fn memory(files: &Files, cpu: &CpuTopology) -> MemoryTopology {
     let ours = cpu.cpus();
     let nodes = numa_nodes(files);
     let mut domains = Vec::new();
+    let capacity_in = |meminfo: &str| files.text(meminfo).as_deref().and_then(total_bytes).unwrap_or(0);
     if nodes.is_empty() {
         domains.push(MemoryDomain {
             id: 0,
             domain_type: MemoryDomainType::Dram,
-            capacity_bytes: files.text("proc/meminfo").as_deref().and_then(total_bytes).unwrap_or(0),
+            capacity_bytes: capacity_in("proc/meminfo"),
             numa_node: None,
             attached_cpus: ours.iter().copied().collect(),
             attached_gpus: Vec::new(),
         });
     }
     for ((node, cpus), id) in nodes.iter().zip(0u32..) {
-        let capacity_bytes =
-            files.text(&format!("sys/devices/system/node/node{node}/meminfo")).as_deref().and_then(total_bytes).unwrap_or(0);
+        // A virtual machine may get its memory as it needs it: its nodes show what they have, the machine what it may have.
+        let capacity_bytes = match nodes.len() {
+            1 => capacity_in("proc/meminfo"),
+            _ => capacity_in(&format!("sys/devices/system/node/node{node}/meminfo")),
+        };
         domains.push(MemoryDomain {
             id,
             domain_type: if cpus.is_empty() { far_type(files, *node, &nodes) } else { MemoryDomainType::Dram },

@@ -84,6 +84,17 @@ fn only_processors_that_may_be_used_are_there() {
 }
 
 #[test]
+fn the_only_numa_node_has_what_the_machine_has() {
+    let lines = [
+        "proc/meminfo\tMemTotal:  131981020 kB",
+        "sys/devices/system/node/node0/meminfo\tNode 0 MemTotal:  4550128 kB",
+        "sys/devices/system/node/node0/cpulist\t0-1",
+    ];
+    let found = discover(&Recorded::new("one-node", &lines.join("\n")).files(), &[0, 1].into(), &[]).topology.memory;
+    assert_eq!((found.domains.len(), found.domains[0].numa_node, found.total_capacity_bytes), (1, Some(0), 131_981_020 * 1024));
+}
+
+#[test]
 fn the_nearest_interface_is_that_of_the_same_root() {
     let recorded = Recorded::two_sockets("pci");
     let pci = Pci::look(&recorded.files());

@@ -96,8 +96,7 @@ impl Shim {
     pub(super) fn start_launch(&mut self, spec: LaunchSpec) {
         let (id, number) = (spec.id, spec.number);
         if self.forgotten.contains(&id) {
-            let why = "it has ended, and its end was told".to_owned();
-            return self.agent.tell(&FromShim::Aborted { launch: id, code: REFUSED_CODE, why });
+            return self.agent.tell(&FromShim::Over { launch: id });
         }
         if self.number_of(id).is_some() {
             return self.agent.tell(&FromShim::LaunchStarted { launch: spec });

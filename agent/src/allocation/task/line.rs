@@ -117,8 +117,9 @@ impl AllocationTask {
                 ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
                 ExitRecord::RunLeaseLapsed => self.lease.lapsed = true,
                 ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
-                ExitRecord::Aborted { launch, code, why } if code != REFUSED_CODE => self.of(launch, |l| l.aborted(code, why)),
-                ExitRecord::Script { .. } | ExitRecord::Aborted { .. } | ExitRecord::Stopped { .. } => {}
+                ExitRecord::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
+                ExitRecord::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
+                ExitRecord::Script { .. } | ExitRecord::Stopped { .. } => {}
             }
         }
         let me = self.context.me.clone();

@@ -127,6 +127,12 @@ impl AllocationTask {
         }
     }
 
+    /// The shim began none of its ranks here.
+    pub(super) fn refused(&mut self, launch: LaunchId, why: &str) {
+        let me = self.context.me.clone();
+        self.of(launch, |local| local.refused(&me, why));
+    }
+
     /// No rank of this launch is left here: readers of its output may come to their end.
     pub(super) fn over(&self, number: u32) {
         self.says.activity.send_if_modified(|activity| activity.over.insert(number));

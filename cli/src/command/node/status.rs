@@ -165,6 +165,11 @@ fn text(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
+/// A GPU's model with its vendor, whom some drivers name themselves.
+fn named(vendor: &str, model: &str) -> String {
+    if model.starts_with(vendor) { model.to_owned() } else { format!("{vendor} {model}") }
+}
+
 /// The node in a few lines. An agent that does not tell, or tells more than this program knows, is shown without.
 fn topology(local: &v1::LocalStatusResponse) -> String {
     let Ok(node) = serde_json::from_str::<NodeTopology>(&local.topology) else { return String::new() };
@@ -178,7 +183,8 @@ fn topology(local: &v1::LocalStatusResponse) -> String {
         let near = gpu.numa_node.map(|n| format!(", NUMA node {n}")).unwrap_or_default();
         let nic = node.gpu.nic_affinity.get(&gpu.index).map(|n| format!(", near {n}")).unwrap_or_default();
         let part = if gpu.partitioned { ", an instance" } else { "" };
-        let shown = format!("{} {} {} ({} GiB{part}{near}{nic}) {}", gpu.index, gpu.vendor, gpu.model, gpu.memory_bytes >> 30, gpu.id);
+        let model = named(&gpu.vendor.to_string(), &gpu.model);
+        let shown = format!("{} {model} ({} GiB{part}{near}{nic}) {}", gpu.index, gpu.memory_bytes >> 30, gpu.id);
         text.push_str(&block(&[("GPU", shown)]));
     }
     text
@@ -265,6 +271,12 @@ fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpus_vendor_is_named_once() {
+        assert_eq!(named("NVIDIA", "NVIDIA H200"), "NVIDIA H200");
+        assert_eq!(named("AMD", "Instinct MI300X"), "AMD Instinct MI300X");
+    }
 
     #[test]
     fn what_is_not_known_without_a_quorum_is_said() {
