@@ -64,7 +64,7 @@ fn time(w: &World) {
     let made = w.run_for(&["checkpoint", "create", &id, "--deadline", "150s"], Duration::from_secs(160));
     assert_eq!(made.code(), 0, "{}", made.err());
     let (works, agents) = (ms_of_group(&group(w, &id)), ms_of_agent(w) - before);
-    assert!(works > 300 && works > 2 * agents, "compressing 256 MiB took {works} ms in the work's cgroup and {agents} ms of the agent's");
+    assert!(works > 100 && works > 2 * agents, "compressing 256 MiB took {works} ms in the work's cgroup and {agents} ms of the agent's");
     fs::write(&go, "").unwrap();
     w.completed(&id);
     let _ = fs::remove_file(&go);

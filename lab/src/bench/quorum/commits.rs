@@ -21,8 +21,8 @@ const USERS: u32 = 1000;
 /// The lease lasts longer than any bench.
 const LEASE_MS: u64 = 3_600_000;
 
-/// Allocations that wait for what comes next: to be claimed, or to be ended.
-pub type Submitted = Arc<Mutex<Vec<AllocationId>>>;
+/// Allocations that wait for what comes next, with their owners: to be claimed, or to be ended.
+pub type Submitted = Arc<Mutex<Vec<(AllocationId, Principal)>>>;
 
 /// What an allocation of the bench asks for: one core of one node.
 fn spec() -> AllocationSpec {
@@ -54,10 +54,10 @@ impl Submitter {
 
 impl Client for Submitter {
     async fn commit(&mut self) -> Result<()> {
-        let id = AllocationId(Uuid::new_v4());
-        let request = Request::Submit { id, spec: Box::new(spec()), owner: owner(), claim: None, life: None };
+        let (id, owner) = (AllocationId(Uuid::new_v4()), owner());
+        let request = Request::Submit { id, spec: Box::new(spec()), owner: owner.clone(), claim: None, life: None };
         self.client.call(&request, PATIENCE).await?;
-        self.submitted.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.submitted.lock().unwrap_or_else(PoisonError::into_inner).push((id, owner));
         Ok(())
     }
 }
@@ -99,14 +99,14 @@ impl Claimer {
 impl Client for Claimer {
     async fn commit(&mut self) -> Result<()> {
         let allocation = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let allocation = allocation.context("no allocation waits any more")?;
+        let (allocation, owner) = allocation.context("no allocation waits any more")?;
         let node = &self.room.nodes[self.room.next.fetch_add(1, Ordering::Relaxed) % self.room.nodes.len()];
         let resources = spec().amount_of(&node.size);
         let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
         let claim = Claim { allocation, requeue_count: 0, lease_token: self.room.token, shares: vec![share], by: None };
         match self.client.call(&Request::Claim(claim), PATIENCE).await? {
             Answer::Claimed { .. } => {
-                self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push(allocation);
+                self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push((allocation, owner));
                 Ok(())
             }
             other => bail!("a claim was made: {other:?}"),
@@ -121,8 +121,8 @@ pub async fn end_all(clients: &[QuorumClient], claimed: &Submitted) -> Result<()
         .map(|client| {
             let (client, claimed) = (client.clone(), Arc::clone(claimed));
             tokio::spawn(async move {
-                while let Some(id) = { claimed.lock().unwrap_or_else(PoisonError::into_inner).pop() } {
-                    client.call(&Request::Cancel { id, by: owner() }, PATIENCE).await?;
+                while let Some((id, by)) = { claimed.lock().unwrap_or_else(PoisonError::into_inner).pop() } {
+                    client.call(&Request::Cancel { id, by }, PATIENCE).await?;
                 }
                 anyhow::Ok(())
             })
