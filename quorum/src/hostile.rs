@@ -350,10 +350,9 @@ pub(crate) fn decoders() -> Vec<Decoder> {
                 keys: vec![("n1".parse().unwrap(), keys)],
                 health: vec![("n1".parse().unwrap(), health)],
                 level: 2,
-                certificate_until: Some(Timestamp(3)),
+                certificate_until: Timestamp(3),
                 shortage: None,
                 words: vec![("n3".parse().unwrap(), "n1".parse().unwrap())],
-                asks: true,
             }],
         ),
         decoder(

@@ -133,11 +133,11 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
     let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
     let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
     let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());
-    let certificate_until = Some(core.credentials.until());
+    let certificate_until = core.credentials.until();
     let (from, shortage) = (MemberId(core.config.id), core.room.look());
     let words = core.witnesses.take();
     let level = core.config.level_max;
-    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words, asks: true };
+    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
     let told = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => None,
