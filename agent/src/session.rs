@@ -231,11 +231,10 @@ impl Session {
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),
-            keys: Some(self.keys.held()),
-            hears: true,
+            keys: self.keys.held(),
             through: None,
             wipes: self.registration.wipes,
-            health: Some(self.health()),
+            health: self.health(),
             conformance: self.context.conformance.word().components,
         };
         let (through, up, mut down) = match self.open(register).await {

@@ -14,7 +14,7 @@ use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
     Answer, AuditFound, AuditPage, AuditPageRequest, Change, ClockAlarm, Conflict, Down, HeartbeatSummary, HeldKeys, ListFilter,
-    NodeHealth, Refusal, RefusedClaim, Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
+    NodeHealth, Refusal, RefusedClaim, Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::lifecycle::{Event, Illegal};
@@ -216,7 +216,6 @@ pub(crate) fn decoders() -> Vec<Decoder> {
         states: vec![lattice_model::AllocationState::Running],
         limit: 3,
         before: None,
-        paged: true,
         filter: ListFilter { name: Some("a".into()), node: Some("n1".parse().unwrap()), ..ListFilter::default() },
     };
     let submit = Request::Submit {
@@ -238,6 +237,14 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
     let domains = ledger.domain_standings(None, None, Timestamp(99));
     let endpoints = ledger.endpoints("api", None, 9);
+    let changes = vec![
+        Change::Allocation(Box::new(allocation.clone())),
+        Change::LeaseEnded("l".into()),
+        Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
+        Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
+        Change::VniPool(VniPool::default()),
+        Change::Limits(ClusterLimits::default()),
+    ];
     let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
     let meta = SnapshotMeta { last_log_id: Some(log_id(3)), snapshot_id: "3-1-3".into(), ..SnapshotMeta::default() };
     let append =
@@ -331,15 +338,11 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             }],
         ),
         decoder(
-            "Change",
+            "WatchMessage",
             &[
-                Change::Allocation(Box::new(allocation.clone())),
-                Change::Changes { revision: Revision(9), changes: vec![Change::LeaseEnded("l".into())], complete: true },
-                Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
-                Change::StartAgain { why: "w".into() },
-                Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
-                Change::VniPool(VniPool::default()),
-                Change::Limits(ClusterLimits::default()),
+                WatchMessage::Start { generation: Generation(2), revision: Revision(9) },
+                WatchMessage::Changes { revision: Revision(9), changes, complete: true },
+                WatchMessage::StartAgain { why: "w".into() },
             ],
         ),
         decoder(

@@ -16,15 +16,13 @@ use uuid::Uuid;
 pub enum Request {
     /// Creates an allocation. Its id is the idempotency key: the same id with the same spec and owner again is the same
     /// success. `claim`: what the scheduler proposes for it, where the one who submits is the scheduler and sees room: it
-    /// is taken in the same commit, or refused without a word, and the allocation waits as any other. `life`: answered, by members
-    /// that know it, with [`super::Answer::Submitted`], which tells the asking agent's own node what it is to do while it is in this life.
+    /// is taken in the same commit, or refused without a word, and the allocation waits as any other. `life`: answered
+    /// with [`super::Answer::Submitted`], which tells the asking agent's own node what it is to do while it is in this life.
     Submit {
         id: AllocationId,
         spec: Box<AllocationSpec>,
         owner: Principal,
-        #[serde(default)]
         claim: Option<Claim>,
-        #[serde(default)]
         life: Option<Incarnation>,
     },
     /// Whether such a submission would be taken now (success). Nothing is submitted.
@@ -39,7 +37,6 @@ pub enum Request {
         by: Principal,
         order: Preemption,
         /// End work that cannot save itself all the same.
-        #[serde(default)]
         kill: bool,
     },
     /// Ends this claim of an allocation and puts it back into the queue, to begin again, where its requeue rules let
@@ -60,24 +57,18 @@ pub enum Request {
         node: NodeId,
         by: String,
         reason: String,
-        #[serde(default)]
         deadline: Option<When>,
         seed: Uuid,
     },
     /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
     /// Allocations, newest first, at most `limit` (and 1,000), of this user alone where given, in these states alone where some are given.
-    /// `before`: those behind this place alone, which is that of the last one of the answer before. `paged`: answered with
-    /// [`super::Answer::AllocationPage`], by members that know it.
+    /// `before`: those behind this place alone, which is that of the last one of the answer before.
     ListAllocations {
         uid: Option<u32>,
         states: Vec<AllocationState>,
         limit: u32,
-        #[serde(default)]
         before: Option<ListPlace>,
-        #[serde(default)]
-        paged: bool,
-        #[serde(default)]
         filter: ListFilter,
     },
     /// All nodes.
@@ -89,14 +80,12 @@ pub enum Request {
         name: String,
         holder: NodeId,
         ttl_ms: u64,
-        #[serde(default)]
         user: Option<Principal>,
     },
     /// Gives a lease back, whatever holds there are.
     ReleaseLease {
         name: String,
         token: u64,
-        #[serde(default)]
         user: Option<Principal>,
     },
     /// Audit records that fit `filter`, behind `after`, at most `limit` (and 10,000), in the order of the chain. An answer
@@ -164,7 +153,6 @@ pub enum Request {
     /// Makes them other ones. The same again is the same success.
     SetLimits {
         sensitive_pool_size: QuotaChange,
-        #[serde(default)]
         users: UserLimitsChange,
         by: String,
     },

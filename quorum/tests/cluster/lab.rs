@@ -14,7 +14,7 @@ use lattice_quorum::ledger::{LEVEL_KNOWN, SCHEDULER_LEASE};
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::permission::{Call, Person};
 use lattice_quorum::tls::TlsFiles;
-use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
+use lattice_quorum::wire::{Answer, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
 use lattice_telemetry::settings::TelemetrySettings;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -252,11 +252,10 @@ impl Agent {
             unlimited: vec![],
             features: vec![],
             found: None,
-            keys: None,
-            hears: false,
+            keys: HeldKeys { opens: vec![0], seals: 0 },
             through: None,
             wipes: false,
-            health: None,
+            health: NodeHealth::Well,
             conformance: None,
         }
     }
@@ -301,7 +300,13 @@ impl Agent {
         }
     }
 
+    /// What comes down next. Questions about other nodes are left out.
     pub async fn next(&mut self) -> Down {
-        tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap()
+        loop {
+            let said = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap();
+            if !matches!(said, Down::Hear { .. }) {
+                return said;
+            }
+        }
     }
 }
