@@ -112,7 +112,6 @@ pub struct CheckpointRef {
     /// The epoch under which it was made.
     pub epoch: Epoch,
     /// The step that the application told, where it told one.
-    #[serde(default)]
     pub step: Option<u64>,
     /// Bytes of its files, over all nodes.
     pub bytes: u64,

@@ -78,12 +78,10 @@ pub struct DesiredShare {
     /// What to run.
     pub spec: AllocationSpec,
     /// The number of its network domain.
-    #[serde(default)]
     pub vni: Option<u32>,
     /// How often it was requeued.
     pub requeue_count: u32,
     /// How long its run lease is, in milliseconds; `None`: it has none, and goes on whatever is cut off.
-    #[serde(default)]
     pub run_lease_ms: Option<u64>,
     /// The checkpoint that it begins from.
     #[serde(default, skip_serializing_if = "Option::is_none")]

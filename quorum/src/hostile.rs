@@ -3,7 +3,7 @@
 
 use crate::ledger::keyring::Secret;
 use crate::ledger::{
-    Action, AuditHead, ClusterLimits, Command, LEVEL_KNOWN, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange,
+    Action, AuditHead, ClusterLimits, Command, LEVEL_MAX, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange,
 };
 use crate::pack::{from_bytes, to_bytes};
 use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
@@ -113,7 +113,7 @@ fn log_id(index: u64) -> LogId {
 }
 
 fn command() -> Command {
-    Command { at: Timestamp(5), action: Action::AcquireLease { name: "l".into(), holder: "n1".parse().unwrap(), ttl_ms: 1000 } }
+    Command { at: Timestamp(5), action: Action::GrantLease { name: "l".into(), holder: "n1".parse().unwrap(), ttl_ms: 1000, user: None } }
 }
 
 fn entries() -> Vec<Entry> {
@@ -163,8 +163,8 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Bootstrap { cluster: "c".into() },
         Action::Register(registration(1, 1, 0, true)),
         Action::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None },
-        Action::AcquireLease { name: "l".into(), holder: node(1), ttl_ms: 1000 },
-        Action::RaiseLevel { level: LEVEL_KNOWN },
+        Action::GrantLease { name: "l".into(), holder: node(1), ttl_ms: 1000, user: None },
+        Action::RaiseLevel { level: LEVEL_MAX },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
         Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
         Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), users: UserLimitsChange::default(), by: "root".into() },

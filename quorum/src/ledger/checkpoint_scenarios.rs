@@ -1,7 +1,7 @@
 //! Stories of checkpoints: whose word counts, and what is begun from.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, CHECKPOINT_MODES_LEVEL, LEVEL_KNOWN, Outcome, Registration, level_of};
+use super::{Action, Outcome, Registration};
 use crate::wire::Refusal;
 use lattice_model::constraint::{CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE};
 use lattice_model::{
@@ -93,15 +93,12 @@ fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins
 }
 
 #[test]
-fn work_that_asks_for_none_has_none_and_members_of_the_version_before_never_hear_of_any() {
+fn work_that_asks_for_none_has_none() {
     let mut s = Saving::new();
     s.story.done(Action::Submit { id: id(1), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None });
     let epoch = s.begin(&[0]);
     s.says(0, checkpointed(epoch, whole(1, epoch)));
     assert_eq!(s.last(), None);
-    let mut older = Story::at_level(1, 6);
-    let refused = older.act(Action::Submit { id: id(2), spec: Box::new(asks()), owner: user(7), claim: None });
-    assert_eq!(refused, Err(Refusal::ClusterLevel { needed: 7, now: 6 }));
 }
 
 #[test]
@@ -118,13 +115,9 @@ fn the_audit_log_says_which_and_by_whom() {
 }
 
 #[test]
-fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_older_agent_has_such_work() {
+fn no_older_agent_has_work_that_is_asked_in_other_ways_than_by_a_signal() {
     for by in [AskBy::SharedMemory, AskBy::Call] {
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by(by)), ..asks() };
-        assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL);
-        let mut older = Story::at_level(1, CHECKPOINT_MODES_LEVEL - 1);
-        let refused = older.act(Action::Submit { id: id(1), owner: user(7), spec: Box::new(spec.clone()), claim: None });
-        assert_eq!(refused, Err(Refusal::ClusterLevel { needed: CHECKPOINT_MODES_LEVEL, now: CHECKPOINT_MODES_LEVEL - 1 }));
         let saving = Saving::new();
         let older = saving.story.ledger.node(&node(0)).unwrap();
         assert!(spec.unsaved_by(older).is_some_and(|why| why.contains(by.name())) && asks().unsaved_by(older).is_none());
@@ -134,11 +127,10 @@ fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_o
         now.features.push(RUN_LEASE.to_owned());
         assert_eq!(spec.unsaved_by(&now), None);
     }
-    const { assert!(CHECKPOINT_MODES_LEVEL <= LEVEL_KNOWN) };
 }
 
 #[test]
-fn nor_of_signals_that_they_do_not_know_and_no_older_agent_has_work_that_asks_for_them() {
+fn nor_by_signals_that_it_does_not_know() {
     let older = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
     let with = |features: &[&str]| {
         let mut node = lattice_model::Node::clone(&older);
@@ -148,12 +140,11 @@ fn nor_of_signals_that_they_do_not_know_and_no_older_agent_has_work_that_asks_fo
     for text in ["RTMIN+3", "SIGQUIT", "group:USR1", "ranks:RTMAX"] {
         let signal: AskSignal = text.parse().unwrap();
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(signal)), ..asks() };
-        assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL, "{text}");
         let why = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINTS])).unwrap();
         assert!(why.contains("an older agent") && why.contains(&signal.to_string()), "{why}");
         let scopeless = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS]));
         assert_eq!(scopeless.is_some(), signal.whom() != SignalTo::All, "{text}: ranks are told by their scopes alone");
         assert_eq!(spec.unsaved_by(&with(&[CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE])), None, "{text}");
     }
-    assert_eq!((level_of(&asks()), asks().unsaved_by(&with(&[CHECKPOINTS]))), (7, None));
+    assert_eq!(asks().unsaved_by(&with(&[CHECKPOINTS])), None);
 }

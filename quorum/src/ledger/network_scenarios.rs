@@ -264,33 +264,6 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
 }
 
 #[test]
-fn nothing_of_it_is_taken_before_every_member_knows_it() {
-    let mut ledger = Ledger::default();
-    let mut index = 0;
-    let mut act = |action| {
-        index += 1;
-        ledger.apply(Revision(index), &super::Command { at: Timestamp(index), action }).result
-    };
-    act(Action::Register(registration(0, 1, 0, true))).unwrap();
-    act(Action::RaiseLevel { level: 4 }).unwrap();
-    let sensitive = AllocationSpec { sensitive: true, ..spec(1, RequeuePolicy::Never, 0) };
-    let early = [
-        submit(1, within("", "a")),
-        submit(1, serving("", 1, &[("api", 80)], RequeuePolicy::Never)),
-        submit(1, sensitive),
-        pool(1000, 1001, 0),
-        Action::ReleaseDomains,
-        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(1), users: UserLimitsChange::default(), by: "root".into() },
-    ];
-    for action in &early {
-        assert_eq!(act(action.clone()), Err(Refusal::ClusterLevel { needed: 5, now: 4 }), "{action:?}");
-    }
-    assert_eq!(submit(1, spec(1, RequeuePolicy::Never, 0)).level(), LEVEL_FIRST);
-    act(Action::RaiseLevel { level: 5 }).unwrap();
-    act(early[0].clone()).unwrap();
-}
-
-#[test]
 fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
     let mut s = Story::new(1);
     let mut records = s.acted(pool(1000, 1001, 0));

@@ -9,7 +9,7 @@
 
 use super::directory::sync_parent;
 use super::StoreError;
-use crate::ledger::{AuditHead, LEVEL_KNOWN, Ledger};
+use crate::ledger::{AuditHead, LEVEL_MAX, Ledger};
 use crate::pack;
 use crate::raft::SnapshotMeta;
 use lattice_model::{Generation, Revision, Timestamp};
@@ -240,7 +240,7 @@ pub fn load(path: &Path) -> Result<Loaded, StoreError> {
     if (ledger.audit_head(), ledger.revision(), ledger.generation()) != (&about.audit, about.revision, about.generation) {
         return Err(StoreError::corrupt(path, MAGIC.len() as u64, "what it says to be of is not what is in it"));
     }
-    if ledger.level() > LEVEL_KNOWN {
+    if ledger.level() > LEVEL_MAX {
         return Err(StoreError::newer(path, format!("cluster level {}, of which this one knows nothing", ledger.level())));
     }
     Ok(Loaded { about, ledger, path: path.to_owned() })

@@ -224,7 +224,6 @@ pub enum MembersChange {
 
 /// What becomes of the pool of VNIs. What is not said stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct VniPoolChange {
     /// See [`lattice_model::VniPool::start`].
     pub start: Option<u32>,

@@ -1,7 +1,7 @@
 //! Sessions, claims, watches and who may do what.
 
 use crate::auditing::find;
-use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, raised, spec, submit};
+use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, spec, submit};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditAction, AuditFilter, Boot, Claim, EndReason, Incarnation, NodeState, ReportItem,
@@ -37,7 +37,6 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let client = lab.api(&[1]);
-    raised(&client).await;
     let mut agent = Agent::register(&client, "n1").await;
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;
@@ -92,7 +91,6 @@ async fn what_is_reported_of_a_claim_that_another_followed_is_acknowledged_and_r
     let mut lab = Lab::new(3, |_| {});
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let client = lab.api(&[1, 2, 3]);
-    raised(&client).await;
     // Whether its member leads or not.
     for member in 1..=3 {
         let (one, two) = (format!("m{member}-one"), format!("m{member}-two"));
@@ -239,7 +237,6 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     eventually("a leader", async || any.call(&Request::ListNodes, PATIENCE).await.is_ok(), |ok| *ok).await;
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
     let client = lab.client(&[follower], "n1", Role::Api);
-    raised(&client).await;
     let mut agent = Agent::register(&client, "n1").await;
     let state = async || match any.call(&Request::ListNodes, PATIENCE).await.unwrap() {
         Answer::Nodes(nodes) => nodes[0].state,
@@ -319,7 +316,6 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     // The leader itself is what is left: it cannot know by an election that nobody follows it.
     let leader = members[0].as_ref().and_then(lattice_quorum::member::Member::leader).unwrap();
     let client = lab.api(&[leader]);
-    raised(&client).await;
     let mut agent = Agent::register(&client, "n1").await;
     let watch = WatchRequest { nodes: true, ..WatchRequest::nothing() };
     let mut watch = client.watch(&watch).await.unwrap();

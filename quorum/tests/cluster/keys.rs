@@ -1,6 +1,6 @@
 //! Gossip keys on their way to agents, and what agents say of them on its way to the leader.
 
-use crate::lab::{Agent, Lab, PATIENCE, eventually, raised};
+use crate::lab::{Agent, Lab, PATIENCE, eventually};
 use lattice_model::Boot;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::identity::Role;
@@ -67,7 +67,6 @@ async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
     eventually("a leader", async || members[0].leader(), Option::is_some).await;
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
     let (first, second) = (lab.client(&[follower], "n1", Role::Api), lab.client(&[follower], "n2", Role::Api));
-    raised(&first).await;
     // There before the rotation begins: without a node to wait for it would go on.
     let mut old = Agent::register(&first, "n1").await;
     let added = eventually(

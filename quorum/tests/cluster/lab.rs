@@ -10,7 +10,7 @@ use lattice_quorum::client::{CallError, DownStream, QuorumClient};
 use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::{LEVEL_KNOWN, SCHEDULER_LEASE};
+use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::permission::{Call, Person};
 use lattice_quorum::tls::TlsFiles;
@@ -207,12 +207,6 @@ pub async fn status(client: &QuorumClient) -> QuorumStatus {
         Answer::Status(status) => status,
         other => panic!("{other:?}"),
     }
-}
-
-/// Waits until the cluster is at the level of this version. A rise sends the agents that are there their lists anew: where a test awaits
-/// the very next word, it is to be over.
-pub async fn raised(client: &QuorumClient) {
-    eventually("the level of this version", async || status(client).await.level, |level| *level == LEVEL_KNOWN).await;
 }
 
 /// Asks again until it holds; fails with what it was last.
