@@ -165,7 +165,7 @@ struct Told {
 fn ask(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<Told> {
     let mut stream = connect_shim(dir)?;
     Living::check(dir, None, &stream).map_err(io::Error::other)?;
-    stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true }).map_err(io::Error::other)?)?;
+    stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).map_err(io::Error::other)?)?;
     let (until, mut told) = (Instant::now() + TELLS_WITHIN, Told { going: false });
     let mut decoder = Decoder::default();
     loop {

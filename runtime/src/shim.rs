@@ -232,13 +232,8 @@ impl LogStream {
 /// From the agent to the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToShim {
-    /// Opens the connection. A newer connection replaces an older one. `calls`: the agent carries them to other nodes, where
-    /// [`ToShim::Calls`] does not say otherwise. One of a version before would leave that out.
-    Hello {
-        protocol: u32,
-        #[serde(default)]
-        calls: bool,
-    },
+    /// Opens the connection. A newer connection replaces an older one.
+    Hello { protocol: u32 },
     /// Walltime runs from now on, unless it does already: that many milliseconds from the first of these, by CLOCK_BOOTTIME.
     /// `u64::MAX`: without end, a service. The last of these counts; once walltime is over, none does.
     Go { walltime_ms: u64 },
@@ -259,8 +254,8 @@ pub enum ToShim {
     },
     /// A fence of this launch waits for this node: answered by [`FromShim::Absent`].
     NameAbsent { launch: LaunchId },
-    /// Whether what this launch's servers here ask other nodes is carried there from now on.
-    Calls { launch: LaunchId, carried: bool },
+    /// The launch has a new head: what its servers here asked other nodes, and what is not answered, is asked again at once.
+    AskAgain { launch: LaunchId },
     /// A server of another node asks or answers: see [`FromShim::Call`].
     Call { launch: LaunchId, call: Call },
     /// Brings this node's ranks of the launch down (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
@@ -330,20 +325,7 @@ pub enum StopReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromShim {
     /// Answers the agent's.
-    /// `shapes`: it lays launches out by [`LaunchSpec::shape`]; `input`: it passes standard input on; `calls`: its servers answer [`ToShim::Call`]. One of a version before would
-    /// leave that out.
-    Hello {
-        protocol: u32,
-        allocation: AllocationId,
-        epoch: Epoch,
-        pid: u32,
-        #[serde(default)]
-        shapes: bool,
-        #[serde(default)]
-        input: bool,
-        #[serde(default)]
-        calls: bool,
-    },
+    Hello { protocol: u32, allocation: AllocationId, epoch: Epoch, pid: u32 },
     /// Mounts are made and processes can be started; or they could not be, for this reason.
     Ready { failed: Option<String> },
     /// Walltime runs.
@@ -380,8 +362,7 @@ pub enum FromShim {
     AttachEnded { session: u64, outcome: RankOutcome, why: Option<String> },
     /// Processes of this launch (`None`: of the script) were killed because memory was over; told before their ends.
     OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
-    /// It keeps a run lease, which lasts until then; `None`: none was granted yet. Told in each replay, before [`FromShim::Ready`]:
-    /// a shim of a version that keeps none does not say it.
+    /// It keeps a run lease, which lasts until then; `None`: none was granted yet. Told in each replay, before [`FromShim::Ready`].
     RunLease { until_ms: Option<u64> },
     /// The run lease lapsed, and all work was killed for that; told before the ends that it means, and replayed.
     RunLeaseLapsed,
