@@ -3,7 +3,7 @@
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, CHECKPOINT_MODES_LEVEL, LEVEL_KNOWN, Outcome, Registration, level_of};
 use crate::wire::Refusal;
-use lattice_model::constraint::{CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE};
+use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE};
 use lattice_model::{
     AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
     NodeReport, ReportItem, RequeuePolicy, SignalTo,
@@ -118,18 +118,17 @@ fn the_audit_log_says_which_and_by_whom() {
 }
 
 #[test]
-fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_older_agent_has_such_work() {
+fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_calls_need_scopes() {
     for by in [AskBy::SharedMemory, AskBy::Call] {
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by(by)), ..asks() };
         assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL);
         let mut older = Story::at_level(1, CHECKPOINT_MODES_LEVEL - 1);
         let refused = older.act(Action::Submit { id: id(1), owner: user(7), spec: Box::new(spec.clone()), claim: None });
         assert_eq!(refused, Err(Refusal::ClusterLevel { needed: CHECKPOINT_MODES_LEVEL, now: CHECKPOINT_MODES_LEVEL - 1 }));
-        let saving = Saving::new();
-        let older = saving.story.ledger.node(&node(0)).unwrap();
-        assert!(spec.unsaved_by(older).is_some_and(|why| why.contains(by.name())) && asks().unsaved_by(older).is_none());
-        let mut now = lattice_model::Node::clone(older);
-        now.features = vec![CHECKPOINT_MODES.to_owned(), CHECKPOINTS.to_owned()];
+        let mut now = lattice_model::Node::clone(Saving::new().story.ledger.node(&node(0)).unwrap());
+        now.features = vec![];
+        assert!(spec.unsaved_by(&now).is_some_and(|why| why.contains("makes no checkpoints")));
+        now.features = vec![CHECKPOINTS.to_owned()];
         assert_eq!(spec.unsaved_by(&now).is_some(), by == AskBy::Call, "calls are told apart by their scopes alone");
         now.features.push(RUN_LEASE.to_owned());
         assert_eq!(spec.unsaved_by(&now), None);
@@ -138,10 +137,10 @@ fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_o
 }
 
 #[test]
-fn nor_of_signals_that_they_do_not_know_and_no_older_agent_has_work_that_asks_for_them() {
-    let older = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
+fn nor_of_signals_that_they_do_not_know_and_ranks_need_scopes() {
+    let saver = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
     let with = |features: &[&str]| {
-        let mut node = lattice_model::Node::clone(&older);
+        let mut node = lattice_model::Node::clone(&saver);
         node.features = features.iter().map(|feature| (*feature).to_owned()).collect();
         node
     };
@@ -149,11 +148,9 @@ fn nor_of_signals_that_they_do_not_know_and_no_older_agent_has_work_that_asks_fo
         let signal: AskSignal = text.parse().unwrap();
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(signal)), ..asks() };
         assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL, "{text}");
-        let why = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINTS])).unwrap();
-        assert!(why.contains("an older agent") && why.contains(&signal.to_string()), "{why}");
-        let scopeless = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS]));
+        let scopeless = spec.unsaved_by(&with(&[CHECKPOINTS]));
         assert_eq!(scopeless.is_some(), signal.whom() != SignalTo::All, "{text}: ranks are told by their scopes alone");
-        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE])), None, "{text}");
+        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINTS, RUN_LEASE])), None, "{text}");
     }
     assert_eq!((level_of(&asks()), asks().unsaved_by(&with(&[CHECKPOINTS]))), (7, None));
 }

@@ -3,7 +3,7 @@
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, HELD_WORK_LEVEL, LEVEL_KNOWN, Outcome, Registration, SUSPENDS_LEVEL};
 use crate::wire::Refusal;
-use lattice_model::constraint::{CHECKPOINTS, PREEMPTS};
+use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::{
     Allocation, AllocationSpec, AllocationState, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch,
     NodeReport, PreemptCause, Preemption, ReportItem, RequeuePolicy, When,
@@ -84,7 +84,7 @@ impl Preempting {
     fn new() -> Self {
         let mut story = Story::new(3);
         for number in 0..3 {
-            let features = vec![CHECKPOINTS.to_owned(), PREEMPTS.to_owned()];
+            let features = vec![CHECKPOINTS.to_owned()];
             story.done(Action::Register(Registration { features, ..registration(number, 1, 1, false) }));
         }
         Self { story, seqs: [0; 3] }
@@ -294,13 +294,6 @@ fn what_has_not_begun_goes_back_at_once_and_what_is_sensitive_or_headed_by_an_ol
         assert!(matches!(s.preempt(epoch, 0, asked(1, false)), Err(Refusal::NotPreemptible { .. })));
         assert_eq!(s.preempt(epoch, 7, asked(1, false)), Ok(Outcome::Done), "its owner may");
     }
-
-    let mut s = Preempting::new();
-    s.story.done(Action::Register(Registration { features: vec![CHECKPOINTS.to_owned()], ..registration(0, 1, 1, false) }));
-    s.submit(saves(1, RequeuePolicy::Never));
-    let epoch = s.run(&[0]);
-    let refused = s.preempt(epoch, 7, asked(1, false)).unwrap_err().to_string();
-    assert!(refused.contains("n0 is of an older version"), "{refused}");
 }
 
 #[test]
@@ -391,13 +384,6 @@ fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, Some(asked(1, false).id)));
     s.ended(0, epoch, Err("it cannot".into()));
     assert_eq!(s.now().state, AllocationState::Failed, "it is never run again");
-
-    let mut s = Preempting::new();
-    s.story.done(Action::Register(Registration { features: vec![CHECKPOINTS.to_owned()], ..registration(0, 1, 1, false) }));
-    s.submit(saves(1, RequeuePolicy::Never));
-    let epoch = s.story.claimed(1, &[0]);
-    assert!(matches!(s.preempt(epoch, 7, asked(1, false)), Err(Refusal::NotPreemptible { .. })));
-    assert_eq!(s.now().state, AllocationState::Staging);
 }
 
 #[test]

@@ -14,7 +14,6 @@ use super::waits::Requeue;
 use super::{Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
-use lattice_model::constraint::{PREEMPTS, has};
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
@@ -109,12 +108,6 @@ impl Ledger {
             return Ok(());
         }
         let head = allocation.head().cloned();
-        let knows = head.as_ref().and_then(|head| self.nodes.get(head)).is_some_and(|node| has(&node.features, PREEMPTS));
-        if runs && !knows {
-            let head = head.map_or_else(String::new, |head| head.to_string());
-            let why = format!("the agent of its first node {head} is of an older version, which does not know how: upgrade it first");
-            return Err(Refusal::NotPreemptible { id, why });
-        }
         let has_until = format!("{} ms to save itself", order.deadline_ms);
         let how = if !runs { "it had not begun".to_owned() } else { has_until };
         let hold = if order.hold { ", then it is held" } else { "" };
