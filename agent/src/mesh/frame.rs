@@ -56,6 +56,16 @@ pub enum FrameError {
     Io(#[from] std::io::Error),
 }
 
+impl FrameError {
+    /// Why an agent that was asked did not answer, for people.
+    pub fn unanswered(self) -> String {
+        match self {
+            Self::Ended | Self::Io(_) => "its agent does not answer: it is stopping, or cannot be reached".to_owned(),
+            Self::Version(_) | Self::TooLarge(_) | Self::Malformed => self.to_string(),
+        }
+    }
+}
+
 /// One message as it travels: what is passed on to several peers is made once.
 #[derive(Clone, Debug)]
 pub struct Frame(Bytes);
