@@ -151,7 +151,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     env.insert("LATTICE_NODE".to_owned(), context.me.to_string());
     env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.socket.display()));
     let topology = machine::file(&context.state_dir, share.allocation, share.epoch);
-    // Not there for what an agent prepared that knew no topology.
+    // Not there where nothing of the node was told apart.
     if topology.exists() {
         env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
     }

@@ -146,7 +146,7 @@ fn may_know(context: &Context, peer: &Caller, open: &MonitorOpen) -> Result<(), 
 pub enum NoMore {
     /// It has no such work, or refuses: it is there.
     Refused(String),
-    /// It is away, or of another version.
+    /// It is away.
     Away(String),
 }
 

@@ -53,41 +53,31 @@ pub struct ShimConfig {
     /// The image in the root-owned cache, already verified, and where it is mounted.
     pub image: Option<(PathBuf, PathBuf)>,
     /// What else is mounted for it, in its own namespace.
-    #[serde(default)]
     pub mounts: Vec<Mount>,
     /// The allocation's scope in the cgroup v2 tree (absolute path); `None`: this machine has none, said in `doctor`.
     pub scope: Option<PathBuf>,
     /// The directories of cgroup version 1 that each process of the work joins; its limits are there already.
-    #[serde(default)]
     pub v1_groups: Vec<PathBuf>,
     /// What of the node is the allocation's own, to be shared out among ranks; `None`: nothing was told apart.
-    #[serde(default)]
     pub placement: Option<Placement>,
     /// How long SIGTERM is given before SIGKILL, in milliseconds.
     pub grace_ms: u64,
     /// This node's name.
     pub node: String,
     /// The limit of open files (soft, hard) that work is to have; `None`: the one that the shim is started with.
-    #[serde(default)]
     pub open_files: Option<(u64, u64)>,
     /// Under which boot of the machine it was started.
-    #[serde(default)]
     pub boot: Option<Boot>,
     /// What the quorum said of the allocation when it was started: for an agent that has lost its own memory of it. The
     /// shim makes the files of the script from it, on the node that runs the script.
-    #[serde(default)]
     pub share: Option<Box<DesiredShare>>,
     /// Which processors and GPUs of the node are its own, for the same.
-    #[serde(default)]
     pub assignment: Option<Box<Assignment>>,
     /// How much of the log files is kept on the node, in bytes on the disk; `None`: all of it.
-    #[serde(default)]
     pub log_room: Option<LogRoom>,
     /// Whether work runs under a run lease alone: see [`ToShim::RunLease`].
-    #[serde(default)]
     pub run_lease: bool,
     /// Whether setuid programs and file capabilities give rights to work.
-    #[serde(default)]
     pub work_may_gain_privileges: bool,
 }
 
@@ -116,7 +106,6 @@ pub struct FlushedLog {
     /// Which of its outputs.
     pub stream: LogStream,
     /// How often its program had truncated it before.
-    #[serde(default)]
     pub segment: u32,
     /// Bytes from the file's beginning.
     pub bytes: u64,
