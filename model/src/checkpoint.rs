@@ -45,7 +45,7 @@ impl CheckpointPolicy {
     }
 }
 
-/// What asks work to save itself. A new one is known to no older member, and to no older agent.
+/// What asks work to save itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskBy {
     /// A signal; the answer is a file.

@@ -46,7 +46,6 @@ pub struct Local {
     /// How far it is.
     pub phase: Phase,
     /// What of the node is its own; `None`: nothing was told apart when it began (see [`Brain::knows`]).
-    #[serde(default)]
     pub assignment: Option<Assignment>,
 }
 
@@ -136,7 +135,6 @@ pub struct Brain {
     #[serde(skip)]
     unswept: BTreeSet<AllocationId>,
     /// Whether the memory of what was done here is lost, and the quorum was not told so yet.
-    #[serde(default)]
     unremembered: bool,
     /// Work that is asked to save itself in this life of the agent, under which request.
     #[serde(skip)]

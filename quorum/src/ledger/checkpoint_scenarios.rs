@@ -3,7 +3,7 @@
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Outcome, Registration};
 use crate::wire::Refusal;
-use lattice_model::constraint::{CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE};
+use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE};
 use lattice_model::{
     AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
     NodeReport, ReportItem, RequeuePolicy, SignalTo,
@@ -115,14 +115,13 @@ fn the_audit_log_says_which_and_by_whom() {
 }
 
 #[test]
-fn no_older_agent_has_work_that_is_asked_in_other_ways_than_by_a_signal() {
+fn work_that_is_asked_by_calls_needs_scopes() {
     for by in [AskBy::SharedMemory, AskBy::Call] {
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by(by)), ..asks() };
-        let saving = Saving::new();
-        let older = saving.story.ledger.node(&node(0)).unwrap();
-        assert!(spec.unsaved_by(older).is_some_and(|why| why.contains(by.name())) && asks().unsaved_by(older).is_none());
-        let mut now = lattice_model::Node::clone(older);
-        now.features = vec![CHECKPOINT_MODES.to_owned(), CHECKPOINTS.to_owned()];
+        let mut now = lattice_model::Node::clone(Saving::new().story.ledger.node(&node(0)).unwrap());
+        now.features = vec![];
+        assert!(spec.unsaved_by(&now).is_some_and(|why| why.contains("makes no checkpoints")));
+        now.features = vec![CHECKPOINTS.to_owned()];
         assert_eq!(spec.unsaved_by(&now).is_some(), by == AskBy::Call, "calls are told apart by their scopes alone");
         now.features.push(RUN_LEASE.to_owned());
         assert_eq!(spec.unsaved_by(&now), None);
@@ -130,21 +129,19 @@ fn no_older_agent_has_work_that_is_asked_in_other_ways_than_by_a_signal() {
 }
 
 #[test]
-fn nor_by_signals_that_it_does_not_know() {
-    let older = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
+fn and_so_does_work_whose_ranks_alone_are_signalled() {
+    let saver = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
     let with = |features: &[&str]| {
-        let mut node = lattice_model::Node::clone(&older);
+        let mut node = lattice_model::Node::clone(&saver);
         node.features = features.iter().map(|feature| (*feature).to_owned()).collect();
         node
     };
     for text in ["RTMIN+3", "SIGQUIT", "group:USR1", "ranks:RTMAX"] {
         let signal: AskSignal = text.parse().unwrap();
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(signal)), ..asks() };
-        let why = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINTS])).unwrap();
-        assert!(why.contains("an older agent") && why.contains(&signal.to_string()), "{why}");
-        let scopeless = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS]));
+        let scopeless = spec.unsaved_by(&with(&[CHECKPOINTS]));
         assert_eq!(scopeless.is_some(), signal.whom() != SignalTo::All, "{text}: ranks are told by their scopes alone");
-        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE])), None, "{text}");
+        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINTS, RUN_LEASE])), None, "{text}");
     }
     assert_eq!(asks().unsaved_by(&with(&[CHECKPOINTS])), None);
 }

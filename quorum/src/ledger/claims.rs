@@ -99,9 +99,7 @@ impl Ledger {
             return against(None, why);
         }
         let spec = &allocation.spec;
-        if let Some(why) =
-            spec.unfenced_by(node).or_else(|| spec.unshaped_by(node)).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node))
-        {
+        if let Some(why) = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node)) {
             return against(None, why);
         }
         if node.hold_revision != share.hold_revision {

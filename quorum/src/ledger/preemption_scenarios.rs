@@ -376,13 +376,6 @@ fn one_node_alone_may_have_begun_before_it_says_so_and_is_asked_as_what_runs() {
     assert_eq!((s.now().state, s.told(0)), (AllocationState::Running, Some(asked(1, false).id)));
     s.ended(0, epoch, Err("it cannot".into()));
     assert_eq!(s.now().state, AllocationState::Failed, "it is never run again");
-
-    let mut s = Preempting::new();
-    s.story.done(Action::Register(Registration { features: vec![CHECKPOINTS.to_owned()], ..registration(0, 1, 1, false) }));
-    s.submit(saves(1, RequeuePolicy::Never));
-    let epoch = s.story.claimed(1, &[0]);
-    assert!(matches!(s.preempt(epoch, 7, asked(1, false)), Err(Refusal::NotPreemptible { .. })));
-    assert_eq!(s.now().state, AllocationState::Staging);
 }
 
 #[test]

@@ -38,9 +38,6 @@ pub fn killed_agent() {
         allocation: bed.config.allocation,
         epoch: bed.config.epoch,
         pid: bed.pid as u32,
-        shapes: true,
-        input: true,
-        calls: true,
     };
     assert_eq!(replay[0], hello);
     assert_eq!(replay[1..], expected);
@@ -114,7 +111,7 @@ pub fn hostile_agent() {
         bed.reconnect();
     }
     bed.agent.synced();
-    bed.agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR + 1, calls: true });
+    bed.agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR + 1 });
     assert!(dropped(&mut bed.agent));
     // Nothing is done for who does not begin with Hello.
     let mut rude = connect_shim(&bed.dir).unwrap();

@@ -12,7 +12,7 @@ use crate::ledger::{
 };
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
-use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
+use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
     Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
@@ -106,8 +106,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let known = ledger.node(&node(number)).map_or(0, |n| n.incarnation.0);
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
             let found = (!memory && boot == 2).then_some(found);
-            // One of them is of an older version.
-            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
+            // One of them has none of them.
+            let all = [RUN_LEASE, CHECKPOINTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
             let features = if number == 3 { vec![] } else { all.to_vec() };
             let wipes = number != 3;
             Action::Register(Registration {
