@@ -231,7 +231,6 @@ mod tests {
             run_lease_ms: None,
             restore: None,
             preempt: None,
-            suspends: false,
             telemetry: None,
         }
     }

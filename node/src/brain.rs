@@ -211,7 +211,6 @@ impl Brain {
         self.locals.values().cloned().map(|mut local| {
             let listed = self.listed(local.share.allocation, local.share.epoch);
             local.share.preempt = listed.and_then(|share| share.preempt.clone());
-            local.share.suspends |= listed.is_some_and(|share| share.suspends);
             local.share.telemetry = listed.and_then(|share| share.telemetry.clone());
             local
         })
@@ -435,7 +434,7 @@ impl Turn<'_> {
     /// For the node's history, once it is heard again. As it is then, its heartbeats say: what is too much is left out at the end.
     fn unheard(&mut self, at: Timestamp, word: String) {
         let kept = self.brain.outbox.iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
-        if !self.brain.list.takes_unheard || kept > UNHEARD_MAX {
+        if kept > UNHEARD_MAX {
             return;
         }
         let left_out = || format!("more than {UNHEARD_MAX} changes: the later ones are in its agent's log alone");

@@ -88,7 +88,6 @@ fn share(allocation: AllocationId, text: &str) -> DesiredShare {
         run_lease_ms: None,
         restore: None,
         preempt: None,
-        suspends: true,
         telemetry: None,
     }
 }
