@@ -1,7 +1,7 @@
 //! `lattice cancel`.
 
 use crate::args::allocations::Cancel;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};

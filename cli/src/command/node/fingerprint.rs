@@ -2,7 +2,7 @@
 
 use super::each::{named, unanswered};
 use crate::args::node::Fingerprint;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
