@@ -1,13 +1,13 @@
 //! Stories of nodes that are not heard.
 
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
-use super::{Action, NodeStanding, Outcome, Registration, VClusterChange};
+use super::{Action, NodeStanding, Registration, VClusterChange};
 use crate::clocks::NodeUse;
 use crate::wire::Refusal;
 use lattice_model::constraint::RUN_LEASE;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditAction, CUT_OFF, EndReason, Epoch, HoldKind, Incarnation, NodeState, OnIsolation,
-    ReportItem, RequeuePolicy, Revision, SchedulerKind, Timestamp,
+    AllocationId, AllocationSpec, AllocationState, AuditAction, CUT_OFF, EndReason, HoldKind, NodeState, OnIsolation, ReportItem,
+    RequeuePolicy, SchedulerKind,
 };
 
 const LEASE_MS: u64 = 90_000;

@@ -1,7 +1,7 @@
 //! Drains, nodes that are disabled or booted, and holds that end by themselves.
 
 use super::scenarios::{Story, id, node, registration};
-use super::{Action, NodeStanding, Outcome};
+use super::{Action, NodeStanding};
 use crate::wire::Refusal;
 use lattice_model::{
     AllocationState, AuditAction, EndReason, Epoch, HoldKind, NO_REASON, Node, NodeState, ReportItem, RequeuePolicy, Timestamp, When,

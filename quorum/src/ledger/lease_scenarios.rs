@@ -1,9 +1,9 @@
 //! Leases, holds and the cluster level, one story at a time.
 
-use super::scenarios::{Story, id, node, registration, user};
+use super::scenarios::{Story, id, node, user};
 use super::{Action, LEVEL_MAX, Outcome, SCHEDULER_LEASE};
 use crate::wire::Refusal;
-use lattice_model::{HoldKind, Principal, RequeuePolicy, Revision, Timestamp};
+use lattice_model::{AuditAction, HoldKind, Principal, RequeuePolicy};
 
 fn grant(name: &str, holder: u8, user: Option<Principal>) -> Action {
     Action::GrantLease { name: name.into(), holder: node(holder), ttl_ms: 1000, user }

@@ -1,12 +1,11 @@
 //! Network domains, services and limits of the whole cluster, one story at a time. A command takes a second.
 
-use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, LEVEL_FIRST, Ledger, Outcome, QuotaChange, UserLimitsChange};
+use super::scenarios::{Story, id, node, spec, user};
+use super::{Action, Outcome, QuotaChange, UserLimitsChange};
 use crate::wire::{DomainStanding, Refusal, VniPoolChange};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, Connectivity, EndReason, Epoch, Exposed, Quota, ReportItem, RequeuePolicy, Revision,
-    Timestamp,
+    AllocationSpec, AllocationState, AuditAction, Connectivity, EndReason, Epoch, Exposed, Quota, ReportItem, RequeuePolicy,
 };
 
 fn within(tenant: &str, domain: &str) -> AllocationSpec {
