@@ -389,7 +389,7 @@ fn another_boot_id_loses_the_work_and_frees_that_node_alone() {
     let epoch = runs(&mut s);
     s.done(Action::Register(registration(0, 2, 1, true)));
     let lost = s.ledger.allocation(id(1)).unwrap();
-    assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(5000)));
+    assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(4000)));
     assert_eq!((s.ledger.held(&node(0)), s.ledger.held(&node(1))), (Resources::default(), SIZE));
     assert_eq!(s.ledger.node(&node(1)).unwrap().leaving.len(), 1);
     assert!(matches!(s.claim(1, &[0, 1]), Err(Refusal::Conflict { .. })));
