@@ -419,6 +419,10 @@ mod tests {
         refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
         refused(&|c| c.backup_seconds = 9, "backup_seconds");
         refused(&|c| c.disk_reserve_bytes = 1 << 20, "disk_reserve_bytes");
+        refused(&|c| c.level_max = LEVEL_FIRST - 1, "level_max");
+        refused(&|c| c.level_max = LEVEL_MAX + 1, "level_max");
+        assert_eq!(config().level_max, LEVEL_KNOWN);
+        assert_eq!(QuorumConfig { level_max: LEVEL_MAX, ..config() }.validate(), Ok(()));
         let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();
         assert!(error.to_string().contains("data_dir"), "{error}");
     }
