@@ -1,5 +1,6 @@
-//! Versions mixed in one quorum: members that can follow the next cluster level, and one that cannot. A debug build has a second level for
-//! this: `level_max: 2` is what a member of the next version says, and leases whose names begin with `trial/` need it.
+//! Versions mixed in one quorum: members that can follow the next cluster level, and one that cannot. A debug build has
+//! a second level for this: `level_max: 2` makes a member one of the next version, and leases whose names begin with
+//! `trial/` need it.
 
 use crate::harness::{Group, JOB, Need, World};
 use lattice_lab::faults;
