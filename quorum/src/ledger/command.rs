@@ -10,8 +10,8 @@ use super::vclusters::VClusterChange;
 use crate::wire::{HeldShare, Refusal, VniPoolChange};
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport,
-    NodeState, Preemption, Principal, ReportItem, Resources, Revision, TelemetryMode, Timestamp, When,
+    AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
+    Preemption, Principal, ReportItem, Resources, Revision, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,12 +33,7 @@ pub enum Action {
     /// Names the cluster, once.
     Bootstrap { cluster: String },
     /// See [`crate::wire::Request::Submit`].
-    Submit {
-        id: AllocationId,
-        spec: Box<AllocationSpec>,
-        owner: Principal,
-        claim: Option<Claim>,
-    },
+    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim> },
     /// See [`crate::wire::Request::Cancel`].
     Cancel { id: AllocationId, by: Principal },
     /// See [`crate::wire::Request::Claim`].
@@ -52,11 +47,7 @@ pub enum Action {
     /// The leader's clocks say where nodes stand.
     NodeStates(Vec<NodeStanding>),
     /// See [`crate::wire::Request::ReleaseLease`].
-    ReleaseLease {
-        name: String,
-        token: u64,
-        user: Option<Principal>,
-    },
+    ReleaseLease { name: String, token: u64, user: Option<Principal> },
     /// The leader's timer for a lease ran out: it ends unless it was renewed after `renewed`.
     ExpireLease { name: String, token: u64, renewed: Revision },
     /// A step of a change of the members that is about to be taken: written down first.
@@ -68,12 +59,7 @@ pub enum Action {
     /// The leader signed the audit chain.
     SignHead(SignedHead),
     /// See [`crate::wire::Request::AcquireLease`].
-    GrantLease {
-        name: String,
-        holder: NodeId,
-        ttl_ms: u64,
-        user: Option<Principal>,
-    },
+    GrantLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },
     /// See [`crate::wire::Request::RevokeLease`].
     RevokeLease { name: String, token: Option<u64>, by: String },
     /// See [`crate::wire::Request::SetHold`].
@@ -160,13 +146,7 @@ pub enum Action {
     /// Whoever is notified this way has taken everything up to this audit record.
     Notified { way: NotifyWay, upto: u64 },
     /// See [`crate::wire::Request::Preempt`].
-    Preempt {
-        allocation: AllocationId,
-        epoch: Epoch,
-        by: Principal,
-        order: Preemption,
-        kill: bool,
-    },
+    Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption, kill: bool },
     /// See [`crate::wire::Request::RequeueAllocation`].
     RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String },
     /// See [`crate::wire::Request::HoldAllocation`].

@@ -7,8 +7,8 @@
 //! The last checksum is of everything before it. Written and read as a stream: neither takes a second copy of the ledger.
 //! Of the audit chain a snapshot has the head alone.
 
-use super::directory::sync_parent;
 use super::StoreError;
+use super::directory::sync_parent;
 use crate::ledger::{AuditHead, LEVEL_MAX, Ledger};
 use crate::pack;
 use crate::raft::SnapshotMeta;

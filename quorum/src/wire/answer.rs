@@ -21,11 +21,7 @@ pub enum Answer {
     /// The submission is committed. `desired`: all that the asking agent's own node is to do now, as [`super::Down::Desired`] will say
     /// it as well, where the claim that came along has that node and the one who answers leads.
     /// `claimed`: whether the claim holds that came with it; `None` where none did.
-    Submitted {
-        revision: Revision,
-        desired: Option<DesiredList>,
-        claimed: Option<bool>,
-    },
+    Submitted { revision: Revision, desired: Option<DesiredList>, claimed: Option<bool> },
     /// The claim holds under this epoch.
     Claimed { epoch: Epoch, revision: Revision },
     /// One allocation.

@@ -118,11 +118,7 @@ pub enum Down {
     Desired(DesiredList),
     /// Reports up to `seq` of this incarnation are committed. `superseded`: claims that some of them spoke of and that do not
     /// stand any more ([`super::Refusal::StaleEpoch`]): the node stops what it has of them.
-    Acked {
-        incarnation: Incarnation,
-        seq: u64,
-        superseded: Vec<(AllocationId, Epoch)>,
-    },
+    Acked { incarnation: Incarnation, seq: u64, superseded: Vec<(AllocationId, Epoch)> },
     /// A leader-acknowledged heartbeat.
     HeartbeatAck { seq: u64 },
     /// The session is over; connect to another member.

@@ -22,13 +22,8 @@ async fn a_long_list_comes_in_pages_each_allocation_once() {
     });
     futures::stream::iter(commits).buffer_unordered(64).collect::<Vec<()>>().await;
     let page = async |before, stale: bool, limit: u32| {
-        let question = Request::ListAllocations {
-            uid: None,
-            states: vec![AllocationState::Pending],
-            limit,
-            before,
-            filter: ListFilter::default(),
-        };
+        let question =
+            Request::ListAllocations { uid: None, states: vec![AllocationState::Pending], limit, before, filter: ListFilter::default() };
         let question = if stale { Request::Stale(Box::new(question)) } else { question };
         match client.call(&question, PATIENCE).await.unwrap() {
             Answer::AllocationPage { allocations, more } if !stale => (allocations, more),

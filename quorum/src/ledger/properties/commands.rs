@@ -7,8 +7,8 @@ use crate::ledger::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::ledger::signing::SignedHead;
 use crate::ledger::views::holds_nodes;
 use crate::ledger::{
-    Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, Registration, SCHEDULER_LEASE, TenantChange,
-    UserLimitsChange, VClusterChange, scheduler_lease,
+    Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange,
+    VClusterChange, scheduler_lease,
 };
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
