@@ -434,7 +434,7 @@ impl Session {
                 let mut register = register.clone();
                 if let Up::Register { health, .. } = &mut register {
                     // As it is now: peers may have taken their time.
-                    *health = Some(health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms)));
+                    *health = health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms));
                 }
                 match quorum.session(register).await {
                     Err(CallError::Unavailable { .. }) if !peers_are_done.load(Ordering::Relaxed) => {
