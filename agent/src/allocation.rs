@@ -67,8 +67,6 @@ pub enum Command {
     /// A head, here or elsewhere, wants this node's part of its launch started, and to hear of it.
     Attach {
         launch: Box<LaunchSpec>,
-        /// Whether the head, and all on the way to it, carry calls.
-        calls: bool,
         to_head: mpsc::Sender<ToHead>,
     },
     /// From the head of a launch.
@@ -144,10 +142,10 @@ impl AllocationHandle {
     }
 
     /// Attaches a head; what it hears comes out of the receiver. A later head of the same launch replaces it.
-    pub async fn attach(&self, me: &NodeId, launch: LaunchSpec, calls: bool) -> mpsc::Receiver<ToHead> {
+    pub async fn attach(&self, me: &NodeId, launch: LaunchSpec) -> mpsc::Receiver<ToHead> {
         let ranks = launch.part(me).map_or(0, |p| p.count as usize);
         let (to_head, receiver) = mpsc::channel(TO_HEAD + ranks);
-        let _ = self.commands.send(Command::Attach { launch: Box::new(launch), calls, to_head }).await;
+        let _ = self.commands.send(Command::Attach { launch: Box::new(launch), to_head }).await;
         receiver
     }
 

@@ -124,8 +124,8 @@ impl Cluster {
             }
             Change::VniPool(pool) => self.vni_pool = Some(pool),
             Change::Limits(limits) => self.user_running = limits.users.user_running,
-            // Not asked for, or never within news.
-            Change::Lease(_) | Change::LeaseEnded(_) | Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => {}
+            // Not asked for.
+            Change::Lease(_) | Change::LeaseEnded(_) => {}
         }
     }
 }

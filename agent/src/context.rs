@@ -30,7 +30,6 @@ use crate::relay::Carried;
 use crate::spool::Spools;
 use crate::traces::Traces;
 use crate::troubles::Troubles;
-use lattice_model::constraint::{LAUNCH_SHAPES, has};
 use lattice_model::{DesiredShare, NodeId, NodeTopology};
 use lattice_node::Event;
 use lattice_runtime::cgroup::Slice;
@@ -140,18 +139,6 @@ impl Context {
     /// What this node is made of.
     pub fn topology(&self) -> Arc<NodeTopology> {
         Arc::clone(&self.topology.borrow())
-    }
-
-    /// Of these nodes, those whose agents know launches of the usual shape alone, as the quorum says of them.
-    pub fn shapeless<'a>(&self, nodes: impl Iterator<Item = &'a NodeId>) -> Vec<&'a NodeId> {
-        self.lacking(LAUNCH_SHAPES, nodes)
-    }
-
-    /// Those whose agents lack what a feature tells of.
-    pub fn lacking<'a>(&self, feature: &str, nodes: impl Iterator<Item = &'a NodeId>) -> Vec<&'a NodeId> {
-        let cluster = self.cluster.borrow();
-        let is_older = |node: &&NodeId| **node != self.me && cluster.nodes.get(*node).is_some_and(|n| !has(&n.features, feature));
-        nodes.filter(is_older).collect()
     }
 
     /// Where a node's mesh is: as it registered last, or as the allocation's list had it.

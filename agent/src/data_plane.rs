@@ -396,7 +396,6 @@ mod tests {
             run_lease_ms: None,
             restore: None,
             preempt: None,
-            suspends: false,
             telemetry: None,
             nodes: vec![],
             resources: lattice_model::Resources::default(),

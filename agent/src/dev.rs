@@ -31,8 +31,7 @@ struct Ports {
     raft: u16,
     mesh: u16,
     gossip: u16,
-    /// Of the agent's and the member's metrics; 0: none, in a cluster from before there were any.
-    #[serde(default)]
+    /// Of the agent's and the member's metrics.
     metrics: [u16; 2],
 }
 
@@ -54,10 +53,8 @@ pub async fn run(
 
     eprint!("{}", shortcomings(&doctor::examine(&agent)));
     eprintln!("lattice dev: one node, one member, everything in {}", dir.display());
-    if ports.metrics != [0, 0] {
-        let [agent, member] = ports.metrics;
-        eprintln!("  metrics: http://127.0.0.1:{agent}/metrics (agent), http://127.0.0.1:{member}/metrics (member)");
-    }
+    let [of_agent, of_member] = ports.metrics;
+    eprintln!("  metrics: http://127.0.0.1:{of_agent}/metrics (agent), http://127.0.0.1:{of_member}/metrics (member)");
     let socket = agent.socket.clone();
     let mut welcome = pin!(async {
         until_served(&socket).await;
@@ -206,8 +203,7 @@ fn agent_config(dir: &Path, ports: Ports, tls: &Path) -> anyhow::Result<AgentCon
 }
 
 fn telemetry(port: u16) -> TelemetrySettings {
-    let listen = if port == 0 { String::new() } else { format!("127.0.0.1:{port}") };
-    TelemetrySettings { metrics_listen: Some(listen), ..TelemetrySettings::default() }
+    TelemetrySettings { metrics_listen: Some(format!("127.0.0.1:{port}")), ..TelemetrySettings::default() }
 }
 
 fn quorum_config(dir: &Path, ports: Ports, tls: &Path) -> QuorumConfig {

@@ -18,7 +18,7 @@ use crate::features::has_cxi;
 use crate::gpu_loads::{GpuReadings, Looked};
 use crate::measuring;
 use crate::measuring::disks::Said;
-use crate::mesh::diagnosis::{DiagnosisAges, DiagnosisAnswer, DiagnosisGpus, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
+use crate::mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
 use crate::mesh::frame::{self, FrameError, Open, vouched};
 use crate::unsupported;
 use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal};
@@ -36,15 +36,6 @@ const HERE: Duration = Duration::from_secs(8);
 const ANSWER: Duration = Duration::from_secs(12);
 /// Diagnoses under way on this node at once.
 const AT_ONCE: usize = 4;
-
-/// What is found on a node.
-pub struct Found {
-    pub told: WireDiagnosis,
-    /// Of what was looked at before somebody asked.
-    pub ages: DiagnosisAges,
-    /// Of its GPUs; `None`: an agent of the version before knows nothing of them.
-    pub gpus: Option<DiagnosisGpus>,
-}
 
 /// Who is at it. Cloneable; all clones are one.
 #[derive(Clone)]
@@ -65,7 +56,7 @@ impl Diagnosing {
 }
 
 /// What is found on `node`, for a user who may know.
-pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: DiagnosisOpen) -> Result<Found, String> {
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: DiagnosisOpen) -> Result<WireDiagnosis, String> {
     if *node == context.me {
         return here(context, &open).await;
     }
@@ -73,21 +64,11 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Diagnosis(Box::new(open))).await.map_err(|e| e.to_string())?;
-        let answer = frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(|e| match e {
-            FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
-            other => other.to_string(),
-        })?;
-        // One of the version before ends here.
-        let ages = frame::read::<DiagnosisAges, _>(&mut recv).await.unwrap_or_default();
-        let gpus = frame::read::<DiagnosisGpus, _>(&mut recv).await.and_then(DiagnosisGpus::checked).ok();
-        Ok::<_, String>((answer, ages, gpus))
+        frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };
-    let (answer, ages, gpus) = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let answer = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
     match answer {
-        DiagnosisAnswer::Told(told) => {
-            let told = told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned())?;
-            Ok(Found { told, ages, gpus })
-        }
+        DiagnosisAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
         DiagnosisAnswer::Refused { why } => Err(plain(&why)),
     }
 }
@@ -98,16 +79,11 @@ pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send:
         Ok(()) => here(context, open).await,
         Err(why) => Err(why),
     };
-    match found {
-        Ok(Found { told, ages, gpus }) => {
-            frame::write(send, &DiagnosisAnswer::Told(told)).await?;
-            // One of the version before has gone.
-            let _heard = frame::write(send, &ages).await;
-            let _heard = frame::write(send, &gpus.unwrap_or_default()).await;
-            Ok(())
-        }
-        Err(why) => frame::write(send, &DiagnosisAnswer::Refused { why }).await,
-    }
+    let answer = match found {
+        Ok(told) => DiagnosisAnswer::Told(told),
+        Err(why) => DiagnosisAnswer::Refused { why },
+    };
+    frame::write(send, &answer).await
 }
 
 /// Whose work is asked about.
@@ -136,7 +112,7 @@ fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, Strin
 }
 
 /// What is found on this node.
-async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<Found, String> {
+async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, String> {
     let of = key(open);
     let work = running(context, of)?;
     let place = context.diagnosing.place().await?;
@@ -169,9 +145,9 @@ struct Known {
     readings: GpuReadings,
 }
 
-fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> Found {
+fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
     let listed = processes::list(work);
-    let (mut found, mut ages) = (WireDiagnosis::default(), DiagnosisAges::default());
+    let mut found = WireDiagnosis::default();
     let at = |facts: &[WireFact]| u32::try_from(facts.len()).unwrap_or(u32::MAX);
     let of_work = open.processes || open.stacks;
     if of_work {
@@ -188,20 +164,20 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> Found {
     if open.storage {
         found.facts.extend(storage::mounts(&listed));
         for Said { about, text, age } in &known.disks {
-            ages.0.push((at(&found.facts), u64::try_from(age.as_millis()).unwrap_or(u64::MAX)));
+            found.ages.push((at(&found.facts), u64::try_from(age.as_millis()).unwrap_or(u64::MAX)));
             found.facts.push(fact("storage", about, "ebpf", text.clone(), false));
         }
     }
-    let mut gpus = DiagnosisGpus::default();
     if of_work || open.network {
-        let facts;
-        (facts, gpus) = gpus::read(&known.gpus, known.newest.as_ref(), &known.readings, of_work);
+        let (facts, gpus) = gpus::read(&known.gpus, known.newest.as_ref(), &known.readings, of_work);
         let first = at(&found.facts);
-        ages.0.extend((0..gpus.facts).map(|which| (first.saturating_add(which), gpus.age_ms)));
+        found.ages.extend((0..gpus.facts).map(|which| (first.saturating_add(which), gpus.age_ms)));
         found.facts.extend(facts);
+        found.gpus = gpus;
     }
     found.facts.truncate(FACTS_MAX);
-    Found { told: found, ages, gpus: Some(gpus) }
+    found.ages.truncate(FACTS_MAX);
+    found
 }
 
 /// One finding. `source`: what says so.

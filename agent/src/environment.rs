@@ -151,7 +151,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     env.insert("LATTICE_NODE".to_owned(), context.me.to_string());
     env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.socket.display()));
     let topology = machine::file(&context.state_dir, share.allocation, share.epoch);
-    // Not there for what an agent prepared that knew no topology.
+    // Not there where nothing of the node was told apart.
     if topology.exists() {
         env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
     }
@@ -164,9 +164,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
         env.remove(name);
     }
     env.extend(context.checkpoints.environment(share).into_iter().map(|(name, value)| (name.to_owned(), value)));
-    // What it starts on another node is a launch of another shape than the usual one.
-    let served = context.shapeless(share.nodes.iter().map(|(node, _)| node)).is_empty();
-    hatch::environment(env, &context.state_dir, share, served);
+    hatch::environment(env, &context.state_dir, share);
 }
 
 /// The key by which work is let into the fabric, known on the allocation's first node. Which way into it is used is the user's to say.

@@ -130,10 +130,7 @@ impl Facts {
         let conversation = async {
             let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
             frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(|e| e.to_string())?;
-            frame::read::<FactAnswer, _>(&mut recv).await.map_err(|e| match e {
-                FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
-                other => other.to_string(),
-            })
+            frame::read::<FactAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
         };
         let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
         if answer.fact.is_none() && known != Some(answer.digest) {

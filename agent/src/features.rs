@@ -5,8 +5,8 @@ use crate::data_plane::DataPlane;
 use crate::pmix;
 use lattice_model::NodeTopology;
 use lattice_model::constraint::{
-    CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, LAUNCH_CALLS, LAUNCH_INPUT,
-    LAUNCH_SHAPES, NVME_SCRATCH, PMIX, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG, UNIFIED_MEMORY,
+    CHECKPOINTS, CXI, FEATURE_BYTES_MAX, FEATURES_MAX, GPU, GPU_TYPE, NVME_SCRATCH, PMIX, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG,
+    UNIFIED_MEMORY,
 };
 use lattice_model::topology::MemoryDomainType;
 use std::collections::BTreeSet;
@@ -37,13 +37,7 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scop
         features.insert(CXI.to_owned());
     }
     let own = [
-        (LAUNCH_SHAPES, true),
-        (LAUNCH_INPUT, true),
-        (LAUNCH_CALLS, true),
-        (PREEMPTS, true),
         (CHECKPOINTS, config.makes_checkpoints().is_ok()),
-        (CHECKPOINT_MODES, config.makes_checkpoints().is_ok()),
-        (CHECKPOINT_SIGNALS, config.makes_checkpoints().is_ok()),
         (PMIX, pmix::library(config).is_ok()),
         (RUN_LEASE, scopes),
         (TELEMETRY_DEBUG, !config.log_store.is_empty() && groups),

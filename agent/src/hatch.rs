@@ -170,9 +170,9 @@ pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
     }
 }
 
-/// Adds the variables, for each library of which the user says nothing himself, and where all the nodes' agents serve the
-/// launcher. What came along from another allocation is not his word.
-pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: &DesiredShare, served: bool) {
+/// Adds the variables, for each library of which the user says nothing himself. What came along from another allocation is not
+/// his word.
+pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: &DesiredShare) {
     let launcher = launcher(state_dir);
     for library in &LIBRARIES {
         let names = || [library.launcher, library.hosts].into_iter().chain(library.more.iter().map(|(name, _)| *name));
@@ -181,7 +181,7 @@ pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: 
         }
         let hosts = file(state_dir, share.allocation, share.epoch, library.form);
         // Not there where `lattice` is not installed, or where nobody needs it.
-        let there = served && launcher.exists() && hosts.exists();
+        let there = launcher.exists() && hosts.exists();
         if there && !names().any(|name| env.contains_key(name)) {
             env.insert(library.launcher.to_owned(), launcher.display().to_string());
             env.insert(library.hosts.to_owned(), hosts.display().to_string());
@@ -231,14 +231,13 @@ mod tests {
             run_lease_ms: None,
             restore: None,
             preempt: None,
-            suspends: false,
             telemetry: None,
         }
     }
 
     fn environment_of(dir: &Dir, share: &DesiredShare, given: &[(&str, &str)]) -> BTreeMap<String, String> {
         let mut env = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        environment(&mut env, &dir.0, share, true);
+        environment(&mut env, &dir.0, share);
         env
     }
 
@@ -283,8 +282,5 @@ mod tests {
             [("HYDRA_LAUNCHER_EXEC", "/other/bin/lattice-mpi-launcher"), ("HYDRA_HOST_FILE", "/other"), ("HYDRA_LAUNCHER", "ssh")];
         assert_ne!(environment_of(&dir, &two, &inherited)["HYDRA_HOST_FILE"], "/other");
         assert!(environment_of(&dir, &one, &inherited).is_empty(), "one node needs nothing");
-        let mut env = BTreeMap::new();
-        environment(&mut env, &dir.0, &two, false);
-        assert!(env.is_empty(), "an agent of the version before would refuse the launcher: the site's ssh goes on working");
     }
 }

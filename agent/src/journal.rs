@@ -84,9 +84,8 @@ struct Checkpoint {
     node: NodeId,
     boot: Boot,
     brain: Brain,
-    /// Of `brain`; none in a state from before there was one.
-    #[serde(default)]
-    checksum: Option<u32>,
+    /// Of `brain`.
+    checksum: u32,
 }
 
 /// A node's directory, held by this agent alone for as long as this lives.
@@ -338,7 +337,7 @@ impl Journal {
         let part = self.state_file.with_extension("json.part");
         let io = |doing| failed(&self.state_file, doing);
         let encoded = |e| io("encoding it")(io::Error::other(e));
-        let checksum = Some(checksum(&serde_json::to_value(brain).map_err(encoded)?));
+        let checksum = checksum(&serde_json::to_value(brain).map_err(encoded)?);
         let (node, brain) = (brain.me().clone(), brain.clone());
         let checkpoint = Checkpoint { version: VERSION, number, node, boot: self.boot, brain, checksum };
         let json = serde_json::to_vec_pretty(&checkpoint).map_err(encoded)?;
@@ -502,11 +501,11 @@ fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, JournalError> {
         None => return Err(damaged("it has no version".to_owned())),
     }
     let stated = json.get("checksum").and_then(serde_json::Value::as_u64);
-    if stated.is_some_and(|stated| json.get("brain").is_none_or(|brain| u64::from(checksum(brain)) != stated)) {
+    if stated.is_none() || json.get("brain").map(|brain| u64::from(checksum(brain))) != stated {
         return Err(damaged("it does not match its checksum".to_owned()));
     }
-    // Whole, and yet not to be read: only a version that knows more can have written it. Without a checksum it may be anything.
-    serde_json::from_value(json).map(Some).map_err(|e| if stated.is_some() { newer(e.to_string()) } else { damaged(e.to_string()) })
+    // Whole, and yet not to be read: only a version that knows more can have written it.
+    serde_json::from_value(json).map(Some).map_err(|e| newer(e.to_string()))
 }
 
 #[cfg(test)]

@@ -41,15 +41,9 @@ use uuid::Uuid;
 const FILE: &str = "kernel-counts";
 /// Its first bytes; the last says which layout of the words it has.
 const MAGIC: [u8; 8] = *b"lattkc\0\x03";
-const RECORD_BYTES: usize = record_bytes(WORDS);
-/// What agents of before wrote, whose words end where devices begin: counters of work that runs do not fall with the new agent.
-const MAGIC_2: [u8; 8] = *b"lattkc\0\x02";
+const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
 /// Records that are read: more than a node runs at once.
 const RECORDS_MAX: usize = 4096;
-
-const fn record_bytes(words: usize) -> usize {
-    16 + 8 + 8 + words * 8 + 4
-}
 
 /// The upper ends of the ranges that the kernel counts in, and of those that are told: every second one, so that four
 /// histograms of each allocation are not a hundred series.
@@ -473,19 +467,13 @@ fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
 
 /// Records that are whole; what is of another version or damaged is left out.
 fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
-    let (records, words_there) = match (bytes.strip_prefix(&MAGIC), bytes.strip_prefix(&MAGIC_2)) {
-        (Some(records), _) => (records, WORDS),
-        (None, Some(records)) => (records, DEVICES),
-        (None, None) => (Default::default(), WORDS),
-    };
-    let records = records.chunks_exact(record_bytes(words_there));
+    let records = bytes.strip_prefix(&MAGIC).unwrap_or_default().chunks_exact(RECORD_BYTES);
     let record = |record: &[u8]| {
         let (body, sum) = record.split_last_chunk::<4>()?;
         let (id, rest) = body.split_first_chunk::<16>()?;
         let words: Vec<u64> = rest.chunks_exact(8).map_while(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
         let ([epoch, cgroup], words) = words.split_first_chunk::<2>()?;
-        let mut total: Counts = [0; WORDS];
-        total.get_mut(..words.len())?.copy_from_slice(words);
+        let total: Counts = words.try_into().ok()?;
         let kept = Kept { cgroup: *cgroup, before: total, total, is_tracked: false };
         (crc32fast::hash(body) == u32::from_le_bytes(*sum)).then_some(((AllocationId(Uuid::from_bytes(*id)), Epoch(*epoch)), kept))
     };
@@ -504,7 +492,7 @@ fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
             return BTreeMap::new();
         }
     }
-    if !bytes.starts_with(&MAGIC) && !bytes.starts_with(&MAGIC_2) {
+    if !bytes.starts_with(&MAGIC) {
         tracing::warn!("{} is of another version: counters of allocations begin anew", file.display());
     }
     let mut kept = decoded(&bytes);
@@ -546,24 +534,6 @@ mod tests {
             assert_eq!(decoded(&damaged).len(), 1, "byte {at}");
         }
         assert_eq!((decoded(&bytes[..bytes.len() - 1]).len(), decoded(b"").len(), decoded(b"other").len()), (1, 0, 0));
-    }
-
-    #[test]
-    fn what_an_agent_of_before_kept_comes_back_without_devices() {
-        let key = |n: u128| (AllocationId(Uuid::from_u128(n)), Epoch(3));
-        let mut all: BTreeMap<Key, Kept> = [(key(1), kept(7)), (key(2), kept(9))].into();
-        let mut bytes = MAGIC_2.to_vec();
-        for record in encoded(&all)[MAGIC.len()..].chunks_exact(RECORD_BYTES) {
-            let body = &record[..record_bytes(DEVICES) - 4];
-            bytes.extend([body, &crc32fast::hash(body).to_le_bytes()].concat());
-        }
-        for kept in all.values_mut() {
-            kept.total[DEVICES..].fill(0);
-            kept.before = kept.total;
-        }
-        assert_eq!(decoded(&bytes), all);
-        bytes[MAGIC_2.len() + 40] ^= 1;
-        assert_eq!(decoded(&bytes).len(), 1);
     }
 
     #[test]

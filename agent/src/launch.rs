@@ -14,12 +14,11 @@
 
 mod branch;
 mod line;
-mod older;
 mod seek;
 mod serve;
 mod told;
 
-pub use serve::{Parents, not_here, serve};
+pub use serve::{Parents, serve};
 
 use crate::context::Shared;
 use crate::environment;
@@ -27,13 +26,11 @@ use crate::mesh::call::WireCall;
 use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
 use branch::{Branch, Heard};
-use lattice_model::constraint::LAUNCH_CALLS;
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{Subtree, fanout_for};
 use line::Around;
-use older::Older;
 use seek::Seek;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,11 +45,6 @@ const ENDED_REMEMBERED: usize = 256;
 /// How long after its end was told a launch is still known to its nodes: for a caller whose connection broke before
 /// it heard the end.
 const FORGET_AFTER: Duration = Duration::from_secs(20);
-/// Behind the name of a node whose agent cannot serve a launch of another shape than the usual one.
-pub const UNSHAPED: &str =
-    "an agent of an older version, which lays ranks out in blocks of one program alone: update it, or leave the options of the layout out";
-/// The same of one that passes no standard input on.
-pub const INPUTLESS: &str = "an agent of an older version, which passes no standard input on: update it, or say --stdin=none";
 /// Pieces of standard input that wait for a head: who sends keeps to the window.
 const PIECES: usize = 4;
 /// How often a waiting fence, and who is away, are looked at.
@@ -239,13 +231,11 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
     let lines = stop.child_token();
     // They end with this task, also where it is not told to stop.
     let _ends = lines.clone().drop_guard();
-    let calls = context.lacking(LAUNCH_CALLS, spec.nodes.iter().map(|ranks| &ranks.node)).is_empty();
-    let around = Around { context: Arc::clone(&context), share, spec: Arc::clone(&spec), fanout, calls, stop: lines };
+    let around = Around { context: Arc::clone(&context), share, spec: Arc::clone(&spec), fanout, stop: lines };
     let mut state = Head {
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         branch: Branch::new(around, whole),
         seek: Seek::default(),
-        older: Older::default(),
         ended_ranks: vec![0; spec.nodes.len()],
         waiting_since: None,
         asked: None,
@@ -348,7 +338,6 @@ struct Head {
     launch: LaunchHead,
     branch: Branch,
     seek: Seek,
-    older: Older,
     ended_ranks: Vec<u32>,
     waiting_since: Option<(u32, Instant)>,
     asked: Option<Asked>,
@@ -370,7 +359,6 @@ impl Head {
                 }
             }
             Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.context.me)),
-            Heard::Older { part } => self.found_older(part),
             Heard::Unreached { part } => {
                 self.seek.begin(&self.branch.around, part);
                 None
@@ -379,17 +367,6 @@ impl Head {
             Heard::Replaced => None,
         };
         self.spread(abort);
-    }
-
-    /// A part's agent is older: it is served alone. One that does not even know that was put back to its version after whoever began the
-    /// launch had looked whether all agents know its shape.
-    fn found_older(&mut self, part: u32) -> Option<(i32, String)> {
-        if self.branch.found_older(part) {
-            tracing::info!(launch = %self.launch.spec().id, node = ?self.branch.around.node(part), "its agent knows no trees yet");
-            return None;
-        }
-        let is_certain = self.older.is_certain(part, Instant::now());
-        is_certain.then(|| PartEvent::Lost { why: UNSHAPED.to_owned() }).and_then(|lost| self.launch.handle(part as usize, lost))
     }
 
     fn said(&mut self, part: usize, said: ToHead) -> Option<(i32, String)> {
@@ -420,20 +397,19 @@ impl Head {
                 return None;
             }
             // Told by lines as a fence and as who is away; that it has begun is heard where it matters.
-            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } | ToHead::NotHere { .. } => return None,
+            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } => return None,
         };
         self.launch.handle(part, event)
     }
 
-    /// A call goes to its part. What is lost on the way its asker says again; who would never answer is answered for.
+    /// A call goes to its part. What is lost on the way its asker says again.
     fn carry(&mut self, part: usize, call: WireCall) {
         let parts = self.launch.spec().nodes.len();
         let Some(call) = Call::try_from(call).ok().filter(|call| call.from as usize == part && (call.to as usize) < parts) else {
             tracing::warn!(launch = %self.launch.spec().id, part, "a call that cannot be is not carried");
             return;
         };
-        let call = if self.branch.is_older(call.to) { call.unserved() } else { Some(call) };
-        if let Some(told) = call.and_then(|call| told(ToPart::Call(Box::new(call.into())))) {
+        if let Some(told) = told(ToPart::Call(Box::new(call.into()))) {
             self.branch.tell(&told);
         }
     }

@@ -435,10 +435,7 @@ pub async fn of_node(context: &Context, node: &NodeId, address: Option<String>, 
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Usage(open)).await.map_err(|e| e.to_string())?;
-        frame::read::<UsageAnswer, _>(&mut recv).await.map_err(|e| match e {
-            FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
-            other => other.to_string(),
-        })
+        frame::read::<UsageAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };
     let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
     match answer {

@@ -1,7 +1,6 @@
 //! What this agent does for others over the mesh. Who may ask for what is decided here, stream by stream.
 //!
-//! * a launch's part: only the head of an allocation that this node has, under the same epoch; a subtree of a launch: any of that
-//!   allocation's nodes, as the tree has it;
+//! * a subtree of a launch: the nodes of an allocation that this node has, under the same epoch;
 //! * output: the allocation's other nodes, and agents of role `api`, for its owner;
 //! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
 //! * a checkpoint: agents of role `api`, for the allocation's owner, on its head; a node's part of it: that head alone;
@@ -23,11 +22,8 @@ use crate::logs::{self, Wanted};
 use crate::measuring::{self, devices};
 use crate::mesh::Incoming;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::mesh::frame::{
-    self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, ToHead, ToPart, WireOutcome, vouched,
-};
+use crate::mesh::frame::{self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, WireOutcome, vouched};
 use crate::mesh::input::{WirePiece, WireTaken};
-use crate::mesh::shape::WireAsk;
 use crate::monitoring;
 use crate::relay;
 use crate::signalling;
@@ -35,12 +31,9 @@ use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
 use crate::words;
 use lattice_model::binding::BindingRequest;
-use lattice_model::constraint::LAUNCH_INPUT;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
 use lattice_model::spec::TASKS_PER_NODE_MAX;
-use lattice_model::{
-    AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, Principal, Stdin, hostlist,
-};
+use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin};
 use lattice_node::{LaunchEnd, RankEnd};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_runtime::shim::ShimDir;
@@ -81,20 +74,9 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
     let Ok(opened) = opened else { return Ok(()) };
     match opened? {
-        Open::Branch(open) => launch::serve(context, &stream.peer, *open, false, stream.send, stream.recv).await,
-        Open::CallingBranch(open) => launch::serve(context, &stream.peer, *open, true, stream.send, stream.recv).await,
-        Open::Part(launch) => part(context, &stream.peer, LaunchSpec::try_from(launch)?, stream.send, stream.recv).await,
-        Open::ShapedPart(shaped) => {
-            let (launch, shape) = *shaped;
-            part(context, &stream.peer, shape.of(launch)?, stream.send, stream.recv).await
-        }
-        Open::Logs(open) => output(context, &stream.peer, open, false, stream.send).await,
-        Open::DatedLogs(open) => output(context, &stream.peer, *open, true, stream.send).await,
-        Open::Launch(open) => launch(context, &stream.peer, open, WireAsk::default(), stream.send).await,
-        Open::ShapedLaunch(asked) => {
-            let (open, ask) = *asked;
-            launch(context, &stream.peer, open, ask, stream.send).await
-        }
+        Open::Branch(open) => launch::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Logs(open) => output(context, &stream.peer, &open, stream.send).await,
+        Open::Launch(open) => launch(context, &stream.peer, &open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
@@ -122,58 +104,10 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     }
 }
 
-async fn part(
-    context: &Shared,
-    peer: &Caller,
-    launch: LaunchSpec,
-    mut send: SendStream,
-    recv: RecvStream,
-) -> Result<(), frame::FrameError> {
-    let Some(handle) = context.workers.of_epoch(launch.allocation, launch.epoch) else {
-        let why = launch::not_here(launch.allocation, launch.epoch);
-        return frame::write(&mut send, &ToHead::NotHere { why }).await;
-    };
-    let headed_by_peer = handle.share.nodes.first().is_some_and(|(node, _)| node.as_str() == peer.name);
-    if !headed_by_peer || launch.part(&context.me).is_none() {
-        tracing::warn!(peer = %peer.name, allocation = %launch.allocation, "a peer that is not the head wanted to launch: refused");
-        return frame::write(&mut send, &ToHead::Lost { why: "refused: not the allocation's head".to_owned() }).await;
-    }
-    let id = launch.id;
-    let parent = context.parents.take(id);
-    let mut to_head = handle.attach(&context.me, launch, false).await;
-    let (from_head, mut heard) = mpsc::channel(LOG_QUEUE);
-    let reader = tokio::spawn(read_to_part(recv, from_head));
-    let result = loop {
-        tokio::select! {
-            () = parent.stop.cancelled() => break Ok(()),
-            message = to_head.recv() => {
-                let Some(message) = message else { break Ok(()) };
-                if let Err(error) = frame::write(&mut send, &message).await {
-                    break Err(error);
-                }
-            }
-            message = heard.recv() => {
-                let Some(message) = message else { break Ok(()) };
-                handle.pass_on(id, message).await;
-            }
-        }
-    };
-    reader.abort();
-    result
-}
-
-async fn read_to_part(mut recv: RecvStream, from_head: mpsc::Sender<ToPart>) {
-    while let Ok(message) = frame::read::<ToPart, _>(&mut recv).await {
-        if from_head.send(message).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn output(context: &Shared, peer: &Caller, open: LogsOpen, dated: bool, mut send: SendStream) -> Result<(), frame::FrameError> {
+async fn output(context: &Shared, peer: &Caller, open: &LogsOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let user = vouched(open.uid, &open.user);
-    let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, (&open, dated)) {
+    let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, open) {
         Ok(items) => items,
         Err(why) => {
             frame::write(&mut send, &LogItem::Notice(why)).await?;
@@ -198,7 +132,7 @@ fn local_output(
     allocation: AllocationId,
     epoch: Epoch,
     user: &Principal,
-    wanted: (&LogsOpen, bool),
+    open: &LogsOpen,
 ) -> Result<mpsc::Receiver<LogItem>, String> {
     let worker = context.workers.of_epoch(allocation, epoch);
     let shares_it = worker.as_ref().is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
@@ -209,15 +143,15 @@ fn local_output(
     if owner.is_some_and(|owner| !user.may_act_for(&owner)) {
         return Err("refused: the allocation belongs to somebody else".to_owned());
     }
-    Ok(read_output(context, allocation, epoch, wanted))
+    Ok(read_output(context, allocation, epoch, open))
 }
 
 fn at(segment: u32, offset: u64) -> Position {
     Position { segment, offset }
 }
 
-/// Begins to read this node's output of an allocation, `dated` or not. Whether the reader may was asked before.
-pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, (open, dated): (&LogsOpen, bool)) -> mpsc::Receiver<LogItem> {
+/// Begins to read this node's output of an allocation. Whether the reader may was asked before.
+pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
     let dir = ShimDir::of(&context.state_dir, allocation, epoch);
     let (out, items) = mpsc::channel(LOG_QUEUE);
     if !dir.logs().is_dir() {
@@ -234,7 +168,7 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, (op
         tail: open.tail,
         since_ms: open.since_ms,
         until_ms: open.until_ms,
-        dated,
+        dated: open.dated,
     };
     let follow = open.follow.then(|| context.workers.of_epoch(allocation, epoch)).flatten();
     let follow = follow.map(|w| (w.activity, context.growth.clone()));
@@ -293,12 +227,12 @@ async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut 
     }
 }
 
-async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, ask: WireAsk, mut send: SendStream) -> Result<(), frame::FrameError> {
+async fn launch(context: &Shared, peer: &Caller, open: &LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
     let refused = |why: &str| LaunchItem::Refused { why: why.to_owned() };
     if peer.role != Role::Api {
         return frame::write(&mut send, &refused("the asking agent may not vouch for users")).await;
     }
-    let mut items = match begin(context, &open, ask).await {
+    let mut items = match begin(context, open).await {
         Ok(items) => items,
         Err(why) => return frame::write(&mut send, &refused(&why)).await,
     };
@@ -324,7 +258,7 @@ async fn launch(context: &Shared, peer: &Caller, open: LaunchOpen, ask: WireAsk,
 
 /// Begins a user's launch on this head, or finds it again by its id. Gives how it goes. Waits a moment for an allocation
 /// that is about to run, or whose shim has not told yet what it has: an id is unknown only after that.
-pub async fn begin(context: &Shared, open: &LaunchOpen, ask: WireAsk) -> Result<mpsc::Receiver<LaunchItem>, String> {
+pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, String> {
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let short = allocation.short();
@@ -335,15 +269,13 @@ pub async fn begin(context: &Shared, open: &LaunchOpen, ask: WireAsk) -> Result<
         return Err(format!("allocation {short} belongs to {}", share.owner.name));
     }
     worker.settled().await?;
-    let exits = ask.exits;
+    let exits = open.ask.exits;
     let view = match context.launches.get(id) {
         Some(view) if view.spec.allocation == allocation => view,
         Some(_) => return Err("a launch of this id belongs to another allocation".to_owned()),
         None => {
-            let asked = ShapeRequest::try_from(ask).map_err(|e| e.to_string())?;
+            let asked = ShapeRequest::try_from(open.ask.clone()).map_err(|e| e.to_string())?;
             let spec = launch_spec(&share, id, open, &asked)?;
-            knows_shapes(context, &spec)?;
-            passes_input_on(context, &spec)?;
             context.launches.begin_next(context, &share, spec).await?
         }
     };
@@ -475,29 +407,6 @@ fn exits_of(spec: &LaunchSpec, end: &LaunchEnd) -> Vec<(u32, u32, Option<WireOut
     spec.runs().into_iter().flat_map(of_run).map(ended).collect()
 }
 
-/// Agents of the version before know blocks of one program alone. What the quorum says of them decides; of whom nothing is known
-/// has come since.
-fn knows_shapes(context: &Shared, spec: &LaunchSpec) -> Result<(), String> {
-    if spec.shape == LaunchShape::default() {
-        return Ok(());
-    }
-    let older = context.shapeless(spec.nodes.iter().map(|n| &n.node));
-    if older.is_empty() {
-        return Ok(());
-    }
-    let names = hostlist::fold(older);
-    Err(format!("{names}: {}", launch::UNSHAPED))
-}
-
-/// The same of standard input.
-fn passes_input_on(context: &Shared, spec: &LaunchSpec) -> Result<(), String> {
-    if spec.stdin().map_err(|e| e.to_string())? == Stdin::None {
-        return Ok(());
-    }
-    let older = context.lacking(LAUNCH_INPUT, spec.nodes.iter().map(|n| &n.node));
-    if older.is_empty() { Ok(()) } else { Err(format!("{}: {}", hostlist::fold(older), launch::INPUTLESS)) }
-}
-
 fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, String> {
     if open.argv.first().is_none_or(String::is_empty) {
         return Err("a program is needed".to_owned());
@@ -550,5 +459,6 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
         binding: BindingRequest::try_from(open.binding).map_err(|e| e.to_string())?.over(share.spec.binding),
     };
     launch.check().map_err(|e| e.to_string())?;
+    launch.stdin().map_err(|e| e.to_string())?;
     Ok(launch)
 }

@@ -146,7 +146,7 @@ fn may_know(context: &Context, peer: &Caller, open: &MonitorOpen) -> Result<(), 
 pub enum NoMore {
     /// It has no such work, or refuses: it is there.
     Refused(String),
-    /// It is away, or of another version.
+    /// It is away.
     Away(String),
 }
 
@@ -209,9 +209,7 @@ async fn of_node(
         let item = match read.map_err(|_| away("it does not answer any more"))? {
             Ok(item) => item.checked().map_err(|_| away("what it tells is not of a form that this version knows"))?,
             Err(FrameError::Ended) if !first => return Ok(()),
-            Err(FrameError::Ended | FrameError::Io(_)) if first => {
-                return Err(away("its agent does not tell: it is of an older version, or stops"));
-            }
+            Err(error) if first => return Err(NoMore::Away(error.unanswered())),
             Err(error) => return Err(NoMore::Away(error.to_string())),
         };
         first = false;

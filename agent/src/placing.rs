@@ -185,7 +185,7 @@ async fn keep_all(me: &NodeId, quorum: &QuorumClient, queues: Vec<String>, lease
 /// Whose a lease is, and its token.
 enum Kept {
     Ours(u64),
-    /// The quorum may be of a version that does not tell it.
+    /// `None`: the quorum does not tell its token.
     Others(Option<u64>),
     /// The quorum did not say.
     Unknown,

@@ -135,7 +135,7 @@ fn written(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, String> {
     if config.node != me.as_str() {
         return Err(format!("it is of node {}", config.node));
     }
-    let share = *config.share.ok_or("it was started by a version that did not write down what the allocation is")?;
+    let share = *config.share.ok_or("its shim.json does not say what the allocation is")?;
     let named = ShimDir::of(Path::new(""), share.allocation, share.epoch);
     let same = (share.allocation, share.epoch) == (config.allocation, config.epoch) && named.0.file_name() == dir.0.file_name();
     let assignment = config.assignment.map(|a| *a);
@@ -165,7 +165,7 @@ struct Told {
 fn ask(dir: &ShimDir, allocation: AllocationId, epoch: Epoch) -> io::Result<Told> {
     let mut stream = connect_shim(dir)?;
     Living::check(dir, None, &stream).map_err(io::Error::other)?;
-    stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true }).map_err(io::Error::other)?)?;
+    stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).map_err(io::Error::other)?)?;
     let (until, mut told) = (Instant::now() + TELLS_WITHIN, Told { going: false });
     let mut decoder = Decoder::default();
     loop {

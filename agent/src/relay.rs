@@ -190,7 +190,6 @@ async fn through(
 ) -> Result<(mpsc::Sender<Up>, DownStream), String> {
     let (mut send, mut recv) = context.mesh.open(peer, address).await.map_err(|e| e.to_string())?;
     frame::write(&mut send, &Open::Carry).await.map_err(|e| e.to_string())?;
-    // One of the version before ends the stream.
     match frame::read::<CarryAnswer, _>(&mut recv).await {
         Ok(CarryAnswer::Begun { member }) => {
             let Up::Register { .. } = register else { return Err("a session begins with a registration".to_owned()) };
@@ -201,7 +200,7 @@ async fn through(
             quorum.session_over(tokio::io::join(recv, send), &member, &register).await.map_err(|e| e.to_string())
         }
         Ok(CarryAnswer::Refused { why }) => Err(why),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error.unanswered()),
     }
 }
 

@@ -231,11 +231,10 @@ impl Session {
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),
-            keys: Some(self.keys.held()),
-            hears: true,
+            keys: self.keys.held(),
             through: None,
             wipes: self.registration.wipes,
-            health: Some(self.health()),
+            health: self.health(),
             conformance: self.context.conformance.word().components,
         };
         let (through, up, mut down) = match self.open(register).await {
@@ -435,7 +434,7 @@ impl Session {
                 let mut register = register.clone();
                 if let Up::Register { health, .. } = &mut register {
                     // As it is now: peers may have taken their time.
-                    *health = Some(health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms)));
+                    *health = health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms));
                 }
                 match quorum.session(register).await {
                     Err(CallError::Unavailable { .. }) if !peers_are_done.load(Ordering::Relaxed) => {

@@ -192,10 +192,7 @@ impl Session {
             Ok(Some(News::Lost { why })) => return self.failed(why).await,
             Ok(None) => return self.failed(format!("allocation {} is being ended", self.short)).await,
             Err(_) => {
-                let why = format!(
-                    "the shim did not start it within {} s: is it of an older version that cannot attach, or its machine overloaded?",
-                    START_WAIT.as_secs()
-                );
+                let why = format!("the shim did not start it within {} s: its machine may be overloaded", START_WAIT.as_secs());
                 return self.failed(why).await;
             }
         }

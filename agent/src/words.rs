@@ -28,7 +28,7 @@ pub async fn answer(context: &Context, peer: &Caller, open: &WordsOpen, send: &m
     frame::write(send, &words).await
 }
 
-/// Asks another agent. One of the version before has no answer.
+/// Asks another agent.
 pub async fn ask(context: &Context, node: &NodeId, address: &str, asked: &[AllocationId]) -> Option<Vec<String>> {
     let open = Open::Words(WordsOpen { allocations: asked.iter().take(ASKED_MAX).map(|id| *id.0.as_bytes()).collect() });
     let conversation = async {

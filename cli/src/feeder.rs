@@ -85,10 +85,8 @@ impl Feeder {
 
     /// Until the connection breaks, or nothing is left to be done.
     async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>, mut answers: tonic::Streaming<v1::LaunchInputResponse>) {
-        let Ok(Some(first)) = answers.message().await else { return };
-        let Some(first) = first.taken.map(taken) else {
-            return self.give_up("this node's agent is of an older version, which passes none on");
-        };
+        let Ok(Some(v1::LaunchInputResponse { taken: Some(first) })) = answers.message().await else { return };
+        let first = taken(first);
         self.took(first);
         let mut unsent: VecDeque<v1::InputPiece> = self.window.beyond(first).cloned().collect();
         while !self.over {

@@ -228,7 +228,7 @@ pub async fn follow(
                 return Ok((end, following.cancelled.get()));
             }
             Err(failure) if !following.is_submitted() => return Err(failure),
-            // An agent of the version before does not wait for what is being submitted.
+            // The submission came to the agent later than the agent waits for it.
             Err(failure) if along && failure.exit() == Exit::NotFound as u8 => continue,
             // A job of its own is under way: its output waits for its turn.
             Err(failure) if own.is_some() && failure.is_no_place() => {

@@ -49,7 +49,7 @@ struct Held {
     incarnation: u16,
     accusation: Accusation,
     began_ms: u64,
-    /// Somebody suspected the node before our probe failed, and has not said that it is him: one of the version before.
+    /// Somebody suspected the node before our probe failed, and his accusation had not come here yet.
     unnamed: bool,
     /// Whether it made us doubt ourselves.
     doubted: bool,

@@ -23,8 +23,7 @@ pub struct Member {
     pub liveness: Liveness,
     /// Since when this node sees that, on the clock of [`Core::handle`](crate::Core::handle).
     pub since_ms: u64,
-    /// Of a suspect: how many nodes are known to have found it silent by probes of their own. Those of the
-    /// version before do not say so.
+    /// Of a suspect: how many nodes are known to have found it silent by probes of their own.
     pub accusers: usize,
     /// What it last said about itself in this life, as far as it came here.
     pub fact: Option<Fact>,

@@ -241,7 +241,6 @@ pub struct Allocation {
     /// Its shares, in rank order: the first one's node is the head. Kept after its end, as history.
     pub shares: Vec<Share>,
     /// The number of its network domain under its present or last claim.
-    #[serde(default)]
     pub vni: Option<u32>,
     /// How often it was requeued, but for claims under which it never began.
     pub requeue_count: u32,
@@ -255,10 +254,8 @@ pub struct Allocation {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
     /// Nodes whose prologue failed for it since it last ran.
-    #[serde(default)]
     pub excluded: Vec<Exclusion>,
     /// Its last whole checkpoint.
-    #[serde(default)]
     pub checkpoint: Option<CheckpointRef>,
     /// That it is to give the nodes of its present claim back.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -209,22 +209,16 @@ impl FromStr for AuditAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditFilter {
     /// What this user did, and what was done to the allocations of this user; or what `node:<id>`, `member:<id>` did.
-    #[serde(default)]
     pub user: Option<String>,
     /// About the allocations whose id begins so.
-    #[serde(default)]
     pub allocation: Option<AllocationPrefix>,
     /// About this node.
-    #[serde(default)]
     pub node: Option<NodeId>,
     /// Of one of these kinds; empty: of any.
-    #[serde(default)]
     pub actions: Vec<AuditAction>,
     /// Not before this.
-    #[serde(default)]
     pub since: Option<Timestamp>,
     /// Before this.
-    #[serde(default)]
     pub until: Option<Timestamp>,
 }
 

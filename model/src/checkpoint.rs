@@ -45,7 +45,7 @@ impl CheckpointPolicy {
     }
 }
 
-/// What asks work to save itself. A new one is known to no older member, and to no older agent.
+/// What asks work to save itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskBy {
     /// A signal; the answer is a file.
@@ -112,7 +112,6 @@ pub struct CheckpointRef {
     /// The epoch under which it was made.
     pub epoch: Epoch,
     /// The step that the application told, where it told one.
-    #[serde(default)]
     pub step: Option<u64>,
     /// Bytes of its files, over all nodes.
     pub bytes: u64,

@@ -78,12 +78,10 @@ pub struct DesiredShare {
     /// What to run.
     pub spec: AllocationSpec,
     /// The number of its network domain.
-    #[serde(default)]
     pub vni: Option<u32>,
     /// How often it was requeued.
     pub requeue_count: u32,
     /// How long its run lease is, in milliseconds; `None`: it has none, and goes on whatever is cut off.
-    #[serde(default)]
     pub run_lease_ms: Option<u64>,
     /// The checkpoint that it begins from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,9 +89,6 @@ pub struct DesiredShare {
     /// That it is to save itself, and to give its nodes back: its head's to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempt: Option<Preemption>,
-    /// Whether the quorum knows Suspended work: only then may it be told that some was saved when its walltime was over.
-    #[serde(default)]
-    pub suspends: bool,
     /// That its work is to be measured more closely: each of its nodes does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<TelemetryOrder>,
@@ -115,7 +110,4 @@ pub struct DesiredList {
     /// ended while it was away, or forgotten with a disk that was put back to what it was before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<(AllocationId, Epoch)>,
-    /// Whether the quorum takes what the node saw of itself while nobody heard it ([`crate::ReportItem::Unheard`]).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub takes_unheard: bool,
 }

@@ -24,21 +24,8 @@ pub const CXI: &str = "cxi";
 pub const PMIX: &str = "pmix";
 /// The feature of a node whose shims end work when its run lease lapses: work with `--on-isolation=stop` goes to no other.
 pub const RUN_LEASE: &str = "run_lease";
-/// The feature of a node whose agent lays launches out as they are asked to be: an older one knows blocks of one program alone.
-pub const LAUNCH_SHAPES: &str = "launch_shapes";
-/// The feature of a node whose agent passes standard input on to ranks.
-pub const LAUNCH_INPUT: &str = "launch_input";
-/// The feature of a node whose agent carries what the nodes of a launch ask each other: see [`crate::call`].
-pub const LAUNCH_CALLS: &str = "launch_calls";
 /// The feature of a node whose agent makes checkpoints: work with `--checkpoint` goes to no other.
 pub const CHECKPOINTS: &str = "checkpoints";
-/// The feature of a node whose agent asks work to save itself in other ways than by a signal: see [`crate::AskBy`].
-pub const CHECKPOINT_MODES: &str = "checkpoint_modes";
-/// The feature of a node whose agent knows every signal that a program can catch, and to whom it goes: an older one knows six, to all
-/// ([`crate::AskSignal::is_of_the_first`]).
-pub const CHECKPOINT_SIGNALS: &str = "checkpoint_signals";
-/// The feature of a node whose agent, as an allocation's head, has its work save itself and give its nodes back.
-pub const PREEMPTS: &str = "preempts";
 /// The feature of a node whose agent keeps every single look at work that is measured in debug mode, in an object store: see
 /// [`crate::telemetry`].
 pub const TELEMETRY_DEBUG: &str = "telemetry_debug";

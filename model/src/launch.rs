@@ -32,16 +32,12 @@ pub struct LaunchSpec {
     /// The nodes with how many ranks each has, in the allocation's order; the first is the head, where fences meet.
     pub nodes: Vec<NodeRanks>,
     /// How ranks are dealt out to them, and what they run.
-    #[serde(default)]
     pub shape: LaunchShape,
     /// Whether a rank that ends badly brings the others down.
-    #[serde(default)]
     pub kill_on_bad_exit: bool,
     /// Whether the first rank has a terminal, and of which size at first.
-    #[serde(default)]
     pub pty: Option<TerminalSize>,
     /// How each node's ranks are bound to what it has of the node.
-    #[serde(default)]
     pub binding: RankBinding,
 }
 

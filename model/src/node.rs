@@ -253,7 +253,6 @@ pub struct Leaving {
     /// How much of the node.
     pub resources: Resources,
     /// Whether it was taken from the node while that was not heard: until it says that nothing is left, it gets nothing new.
-    #[serde(default)]
     pub fenced: bool,
 }
 
@@ -295,28 +294,22 @@ pub struct Node {
     /// Since when it stands there.
     pub state_since: Timestamp,
     /// What its kernel cannot limit for work (`memory`, `pids`, …), as the agent registered it.
-    #[serde(default)]
     pub unlimited: Vec<String>,
     /// What it has that work may ask for (`nvme_scratch`, `gpu`, …), as the agent registered it: see [`crate::constraint`].
-    #[serde(default)]
     pub features: Vec<String>,
     /// What keeps new work off it.
-    #[serde(default)]
     pub holds: Vec<Hold>,
     /// Work that lost its claim or was requeued and that the agent has not yet reported as taken away: it still counts.
-    #[serde(default)]
     pub leaving: Vec<Leaving>,
     /// Who carries its session, where it reaches no member itself; as it last registered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<NodeId>,
     /// The vCluster that has it as its own; empty: none, and it is [`crate::DEFAULT_VCLUSTER`]'s.
-    #[serde(default)]
     pub home: String,
     /// What its software and firmware are, as it told last; `None`: it has told nothing of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conformance: Option<Conformance>,
     /// Whether its agent has the site's hook that wipes it.
-    #[serde(default)]
     pub wipes: bool,
     /// The wipe that is asked for, while its hold stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]

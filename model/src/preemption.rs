@@ -21,7 +21,6 @@ pub struct Preemption {
     /// How long it has to save itself, in milliseconds: extended once by half of it.
     pub deadline_ms: u64,
     /// Whether it then stays Suspended until somebody resumes it, instead of waiting for nodes.
-    #[serde(default)]
     pub hold: bool,
     /// Why it could not save itself, where it was not ended for that: it goes on, and is asked no more because of this.
     #[serde(default, skip_serializing_if = "Option::is_none")]

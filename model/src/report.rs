@@ -37,13 +37,12 @@ pub enum ReportItem {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<WorkUsage>,
     },
-    /// The head's report that a checkpoint of it is whole in the store. Only of work whose specification asks for checkpoints:
-    /// the cluster's level is high enough then.
+    /// The head's report that a checkpoint of it is whole in the store. Only of work whose specification asks for checkpoints.
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
     /// The head's report that the work could not save itself when it was to be preempted under this id, and goes on.
     NotPreempted { allocation: AllocationId, epoch: Epoch, id: CheckpointId, why: String },
     /// How the node found itself from this time on, by its own clock, while no heartbeat of it was acknowledged: for its history,
-    /// nothing is decided by it. Only where the node's list says that the quorum takes it ([`crate::DesiredList::takes_unheard`]).
+    /// nothing is decided by it.
     Unheard { at: Timestamp, word: String },
 }
 

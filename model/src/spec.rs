@@ -7,7 +7,6 @@ use crate::constraint::{self, Constraints};
 use crate::count::counted;
 use crate::data::Data;
 use crate::ids::NodeId;
-use crate::input::{STDIN_VARIABLE, Stdin};
 use crate::launch::{NodeRanks, TerminalSize};
 use crate::layout::{Distribution, EntryLaunch, lay_out};
 use crate::network::Connectivity;
@@ -386,8 +385,7 @@ impl AllocationSpec {
     /// What of what it must be like a node lacks for it, whatever is free of it: its constraints, and of a whole node the cores and
     /// GPUs of its tasks. For people; `None`: nothing.
     pub fn lacked_by(&self, node: &Node) -> Option<String> {
-        let older = || self.unshaped_by(node).or_else(|| self.unfed_by(node)).or_else(|| self.unsaved_by(node));
-        let lacked = self.tasks_do_not_fit(node).or_else(|| self.unfenced_by(node)).or_else(older);
+        let lacked = self.tasks_do_not_fit(node).or_else(|| self.unfenced_by(node)).or_else(|| self.unsaved_by(node));
         lacked.or_else(|| self.constraints.lacked_by(node)).or_else(|| self.astray(node))
     }
 
@@ -415,39 +413,16 @@ impl AllocationSpec {
     /// Why a node cannot be trusted to end it when it is cut off, where that was asked for.
     pub fn unfenced_by(&self, node: &Node) -> Option<String> {
         let wanted = self.on_isolation == OnIsolation::Stop;
-        (wanted && !constraint::has(&node.features, constraint::RUN_LEASE)).then(|| {
-            "keeps no run leases (an older agent, or a machine without cgroup v2), and --on-isolation=stop asks for one".to_owned()
-        })
-    }
-
-    /// Why a node's agent cannot lay its ranks out as it asks for.
-    pub fn unshaped_by(&self, node: &Node) -> Option<String> {
-        let wanted = self.launch != EntryLaunch::default();
-        (wanted && !constraint::has(&node.features, constraint::LAUNCH_SHAPES))
-            .then(|| "has an older agent, which does not know the layout of ranks that is asked for".to_owned())
-    }
-
-    /// Why a node's agent cannot bring its ranks standard input, where it is to have some.
-    pub fn unfed_by(&self, node: &Node) -> Option<String> {
-        let wanted = self.env.get(STDIN_VARIABLE).is_some_and(|asked| asked.parse::<Stdin>() != Ok(Stdin::None));
-        (wanted && !constraint::has(&node.features, constraint::LAUNCH_INPUT))
-            .then(|| "has an older agent, which passes no standard input on: say --stdin=none".to_owned())
+        (wanted && !constraint::has(&node.features, constraint::RUN_LEASE))
+            .then(|| "keeps no run leases (a machine without cgroup v2), and --on-isolation=stop asks for one".to_owned())
     }
 
     /// Why a node's agent cannot ask it to save itself, nor give it back what it saved.
     pub fn unsaved_by(&self, node: &Node) -> Option<String> {
         let asked = self.checkpoint.as_ref()?;
         if !constraint::has(&node.features, constraint::CHECKPOINTS) {
-            let why = "makes no checkpoints (an older agent, or neither checkpoint_store nor log_store is configured), and --checkpoint asks for them";
+            let why = "makes no checkpoints (neither checkpoint_store nor log_store is configured), and --checkpoint asks for them";
             return Some(why.to_owned());
-        }
-        let older = !asked.by.is_signal() && !constraint::has(&node.features, constraint::CHECKPOINT_MODES);
-        if older {
-            return Some(format!("has an older agent, which knows --checkpoint=signal and not --checkpoint={}", asked.by.name()));
-        }
-        let known = asked.signal.is_of_the_first() || constraint::has(&node.features, constraint::CHECKPOINT_SIGNALS);
-        if asked.by.is_signal() && !known {
-            return Some(format!("has an older agent, which does not know --checkpoint-signal={}", asked.signal));
         }
         // Nodes that can tell which process is whose say so by keeping run leases.
         if constraint::has(&node.features, constraint::RUN_LEASE) {

@@ -21,10 +21,8 @@ pub struct VCluster {
     /// How its queue is served.
     pub scheduler: SchedulerKind,
     /// The tenant whose work alone it takes; empty: everybody's.
-    #[serde(default)]
     pub tenant: String,
     /// How many nodes have it as their home. 0: its work is placed on those that have none.
-    #[serde(default)]
     pub nodes: u32,
     /// Who made it.
     pub made_by: String,

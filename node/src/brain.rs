@@ -46,7 +46,6 @@ pub struct Local {
     /// How far it is.
     pub phase: Phase,
     /// What of the node is its own; `None`: nothing was told apart when it began (see [`Brain::knows`]).
-    #[serde(default)]
     pub assignment: Option<Assignment>,
 }
 
@@ -136,7 +135,6 @@ pub struct Brain {
     #[serde(skip)]
     unswept: BTreeSet<AllocationId>,
     /// Whether the memory of what was done here is lost, and the quorum was not told so yet.
-    #[serde(default)]
     unremembered: bool,
     /// Work that is asked to save itself in this life of the agent, under which request.
     #[serde(skip)]
@@ -213,7 +211,6 @@ impl Brain {
         self.locals.values().cloned().map(|mut local| {
             let listed = self.listed(local.share.allocation, local.share.epoch);
             local.share.preempt = listed.and_then(|share| share.preempt.clone());
-            local.share.suspends |= listed.is_some_and(|share| share.suspends);
             local.share.telemetry = listed.and_then(|share| share.telemetry.clone());
             local
         })
@@ -437,7 +434,7 @@ impl Turn<'_> {
     /// For the node's history, once it is heard again. As it is then, its heartbeats say: what is too much is left out at the end.
     fn unheard(&mut self, at: Timestamp, word: String) {
         let kept = self.brain.outbox.iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
-        if !self.brain.list.takes_unheard || kept > UNHEARD_MAX {
+        if kept > UNHEARD_MAX {
             return;
         }
         let left_out = || format!("more than {UNHEARD_MAX} changes: the later ones are in its agent's log alone");

@@ -80,12 +80,7 @@ pub enum CheckpointPhase {
     Asking { deadline: Deadline, able: BTreeMap<NodeId, bool> },
     /// The signal may be sent. `saved`: who is done, all that it saved being in the store.
     /// `idle`: where nothing ran; what runs there then is no part of it.
-    Saving {
-        deadline: Deadline,
-        saved: BTreeMap<NodeId, Saved>,
-        #[serde(default)]
-        idle: BTreeSet<NodeId>,
-    },
+    Saving { deadline: Deadline, saved: BTreeMap<NodeId, Saved>, idle: BTreeSet<NodeId> },
     /// The application asked for a later moment.
     Deferred { until_ms: u64 },
     /// All of it is in the store; the manifest that says so is to be written.
@@ -166,14 +161,12 @@ pub struct Checkpointing {
     pub round: u32,
     /// By how much it was deferred so far, in milliseconds.
     pub deferred_ms: u64,
-    /// By how much it may be in all, in milliseconds. Older heads did not write it down.
-    #[serde(default = "deferral_ms_max")]
+    /// By how much it may be in all, in milliseconds.
     pub deferral_ms_max: u64,
     /// How far it is.
     pub phase: CheckpointPhase,
     /// The quorum may have a checkpoint by this id: it was told of this one, or whether one was made before could not be seen. What is
-    /// in the store by this id is then not this claim's alone to remove. Older heads did not write it down.
-    #[serde(default = "not_known")]
+    /// in the store by this id is then not this claim's alone to remove.
     pub told: bool,
     /// What the nodes that save say of it. Nothing is decided by it, and it is not written down.
     #[serde(skip)]
@@ -438,16 +431,6 @@ impl Checkpointing {
             CheckpointPhase::Committing { .. } | CheckpointPhase::Ended(_) => Vec::new(),
         }
     }
-}
-
-/// What is taken for [`Checkpointing::deferral_ms_max`] where nothing is written.
-fn deferral_ms_max() -> u64 {
-    DEFERRAL_MS_MAX
-}
-
-/// What is written of [`Checkpointing::told`] where nothing is: what may be so counts as so.
-fn not_known() -> bool {
-    true
 }
 
 fn asking(now_ms: u64, length_ms: u64) -> CheckpointPhase {

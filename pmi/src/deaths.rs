@@ -38,7 +38,6 @@ struct Listener {
 #[derive(Debug)]
 pub struct Deaths {
     part: u32,
-    carried: bool,
     number: u64,
     /// What goes to other nodes, in the order in which it came.
     to_tell: Vec<Death>,
@@ -52,7 +51,7 @@ impl Deaths {
     pub fn new(part: u32, parts: u32) -> Self {
         let listeners = if part == 0 { 1..parts } else { 0..1 };
         let listeners = listeners.map(|part| Listener { part, heard: 0, telling: None }).collect();
-        Self { part, carried: true, number: 0, to_tell: Vec::new(), known: BTreeSet::new(), listeners }
+        Self { part, number: 0, to_tell: Vec::new(), known: BTreeSet::new(), listeners }
     }
 
     /// A rank died, here or where a call says so. Gives whether that is new, and the calls to be made.
@@ -102,16 +101,6 @@ impl Deaths {
         new
     }
 
-    /// Whether calls are carried to other nodes from now on. Where they are not, nobody there is told.
-    pub fn carry(&mut self, carried: bool, calls: &mut Vec<Call>) {
-        self.carried = carried;
-        if carried {
-            self.tell(calls);
-        } else {
-            self.listeners.iter_mut().for_each(|listener| listener.telling = None);
-        }
-    }
-
     /// What was told and is not answered.
     pub fn unanswered(&self) -> impl Iterator<Item = &Call> {
         self.listeners.iter().filter_map(|listener| listener.telling.as_ref().map(|(call, _)| call))
@@ -119,7 +108,7 @@ impl Deaths {
 
     fn tell(&mut self, calls: &mut Vec<Call>) {
         for listener in &mut self.listeners {
-            if !self.carried || listener.telling.is_some() || listener.heard == self.to_tell.len() {
+            if listener.telling.is_some() || listener.heard == self.to_tell.len() {
                 continue;
             }
             let until = self.to_tell.len().min(listener.heard + DEATHS_PER_CALL);
@@ -273,17 +262,5 @@ mod tests {
             launch.arrives(&call);
         }
         assert!(calls <= 10 * (PARTS - 1), "{calls} calls for {RANKS} deaths on {PARTS} nodes");
-    }
-
-    #[test]
-    fn where_calls_are_not_carried_nothing_waits_and_later_all_is_told() {
-        let (mut node, mut calls) = (Deaths::new(1, 2), Vec::new());
-        node.carry(false, &mut calls);
-        node.died(Death { rank: 1, code: 137 }, &mut calls);
-        assert_eq!((calls.len(), node.unanswered().count()), (0, 0));
-        node.carry(true, &mut calls);
-        assert_eq!(calls.len(), 1);
-        node.carry(false, &mut calls);
-        assert_eq!(node.unanswered().count(), 0);
     }
 }

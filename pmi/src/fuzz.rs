@@ -32,7 +32,6 @@ const BYTES: u8 = 0;
 const CLOSED: u8 = 1;
 const EXITED: u8 = 2;
 const FENCE_DONE: u8 = 3;
-const CARRIED: u8 = 4;
 
 fn spoken(local: u8, text: &[u8]) -> Vec<u8> {
     [&[BYTES, local], piece(text).as_slice()].concat()
@@ -80,7 +79,7 @@ fn conversations() -> Vec<Vec<u8>> {
         spoken(0, &line(b"cmd=lookup_name service=n\ncmd=unpublish_name service=n\n")),
         [spoken(0, &line(b"mcmd=spawn\nnprocs=1\ntotspawns=1\nspawnssofar=1\nendcmd\n")), vec![CLOSED, 0]].concat(),
         [spoken(0, &line(b"cmd=abort exitcode=3\n")), exited(1, 9)].concat(),
-        [spoken(1, &abort), exited(1, 139), vec![CARRIED, 0]].concat(),
+        [spoken(1, &abort), exited(1, 139)].concat(),
     ]
 }
 
@@ -96,7 +95,6 @@ fn ranks() {
                 CLOSED => Event::Closed { local },
                 EXITED => Event::Exited { local, code: input.byte().into() },
                 FENCE_DONE => Event::FenceDone { number: local, blob: input.piece() },
-                CARRIED => Event::Carried(local == 1),
                 _ => continue,
             };
             server.handle(event, &mut out);

@@ -75,8 +75,6 @@ pub(crate) struct Names<W> {
     service: Service,
     /// Of the first part alone.
     directory: Directory,
-    /// Whether calls are carried to other nodes.
-    carried: bool,
     /// Calls so far.
     number: u64,
     under_way: Option<UnderWay<W>>,
@@ -93,7 +91,7 @@ struct UnderWay<W> {
 impl<W> Names<W> {
     pub(crate) fn new(part: u32, service: Service) -> Self {
         let directory = Directory { names: Kvs::small(), last: BTreeMap::new() };
-        Self { part, service, directory, carried: true, number: 0, under_way: None, waiting: VecDeque::new(), waiting_bytes: 0 }
+        Self { part, service, directory, number: 0, under_way: None, waiting: VecDeque::new(), waiting_bytes: 0 }
     }
 
     /// A rank asks.
@@ -103,13 +101,8 @@ impl<W> Names<W> {
             return out.push(Named::Answer { who, answered });
         }
         let bytes = self.waiting_bytes + ask.bytes();
-        let refused = if !self.carried {
-            Some(NameRefused::SeveralNodes)
-        } else {
-            (self.waiting.len() >= WAITING_MAX || bytes > WAITING_BYTES_MAX).then_some(NameRefused::Full)
-        };
-        if let Some(why) = refused {
-            return out.push(Named::Answer { who, answered: Answered::Refused(why) });
+        if self.waiting.len() >= WAITING_MAX || bytes > WAITING_BYTES_MAX {
+            return out.push(Named::Answer { who, answered: Answered::Refused(NameRefused::Full) });
         }
         self.waiting_bytes = bytes;
         self.waiting.push_back((who, ask));
@@ -129,17 +122,6 @@ impl<W> Names<W> {
         }
     }
 
-    /// Whether calls are carried from now on. What waits while they are not is refused: nobody would ever answer it.
-    pub(crate) fn carry(&mut self, carried: bool, out: &mut Vec<Named<W>>) {
-        self.carried = carried;
-        if !carried {
-            let under_way = self.under_way.take().into_iter().flat_map(|under_way| under_way.who);
-            let waiting = self.waiting.drain(..).map(|(who, _)| who);
-            self.waiting_bytes = 0;
-            out.extend(under_way.chain(waiting).map(|who| Named::Answer { who, answered: Answered::Refused(NameRefused::SeveralNodes) }));
-        }
-    }
-
     /// What is to be asked again from time to time.
     pub(crate) fn unanswered(&self) -> Option<&Call> {
         self.under_way.as_ref().map(|under_way| &under_way.call)
@@ -154,10 +136,10 @@ impl<W> Names<W> {
     fn answered(&mut self, call: &Call, out: &mut Vec<Named<W>>) {
         let is_it = |under_way: &mut UnderWay<W>| under_way.call.number == call.number && call.from == DIRECTORY;
         let Some(UnderWay { who, .. }) = self.under_way.take_if(is_it) else { return };
-        // One that cannot be read is of a version whose directory is not ours.
+        // The other node's shim is its user's: it may answer anything.
         let mut answers = decoded::<Vec<Answered>>(&call.body).unwrap_or_default().into_iter();
         out.extend(who.into_iter().map(|who| {
-            let answered = answers.next().unwrap_or(Answered::Refused(NameRefused::SeveralNodes));
+            let answered = answers.next().unwrap_or(Answered::Refused(NameRefused::Unserved));
             Named::Answer { who, answered }
         }));
         self.go_on(out);
@@ -294,18 +276,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_where_calls_are_not_carried_or_not_served() {
+    fn nobody_waits_where_calls_are_not_served() {
         let mut other = Names::new(1, Service::Names);
-        asked(&mut other, (1, 0), lookup("a"));
-        asked(&mut other, (1, 1), lookup("a"));
-        let mut out = Vec::new();
-        other.carry(false, &mut out);
-        let refused = |who| answer(who, Answered::Refused(NameRefused::SeveralNodes));
-        assert_eq!(out, [refused((1, 0)), refused((1, 1))]);
-        assert_eq!(asked(&mut other, (1, 2), lookup("a")), [refused((1, 2))]);
-        other.carry(true, &mut out);
-        let asks = call(&asked(&mut other, (1, 3), lookup("a")));
-        assert_eq!(called(&mut other, &asks.unserved().unwrap()), [refused((1, 3))]);
+        let asks = call(&asked(&mut other, (1, 0), lookup("a")));
+        let refused = answer((1, 0), Answered::Refused(NameRefused::Unserved));
+        assert_eq!(called(&mut other, &asks.unserved().unwrap()), [refused]);
         assert_eq!(other.unanswered(), None);
         // And one that should not be asked says so.
         assert_eq!(call(&called(&mut other, &Call { to: 1, from: 2, ..asks.clone() })).body, b"");

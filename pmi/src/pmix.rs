@@ -43,8 +43,6 @@ pub enum PmixEvent<'a> {
     FenceDone { number: u32, blob: &'a [u8] },
     /// The server of another node asks or answers, of [`Service::Published`] or [`Service::Modex`].
     Called(&'a Call),
-    /// Whether calls are carried to other nodes from now on; until this is said, they are.
-    Carried(bool),
 }
 
 /// What is to be done about it.
@@ -134,7 +132,7 @@ impl Asked {
             Some(NameRefused::NotPublished) => AnswerStatus::NotFound,
             Some(NameRefused::Published) => AnswerStatus::Duplicate,
             Some(NameRefused::Full | NameRefused::BadLength) => AnswerStatus::Full,
-            Some(NameRefused::SeveralNodes) => AnswerStatus::NotSupported,
+            Some(NameRefused::Unserved) => AnswerStatus::NotSupported,
         };
         (status, found)
     }
@@ -156,7 +154,6 @@ struct Modex {
     part: u32,
     /// By rank, the part that has it.
     parts: Vec<u32>,
-    carried: bool,
     number: u64,
     /// By number: the bridge's id, and the call that is not answered.
     asked: BTreeMap<u64, (u64, Call)>,
@@ -166,7 +163,7 @@ struct Modex {
 
 impl Modex {
     fn ask(&mut self, id: u64, rank: u32, out: &mut Vec<PmixAction>) {
-        let to = self.parts.get(rank as usize).copied().filter(|to| *to != self.part && self.carried);
+        let to = self.parts.get(rank as usize).copied().filter(|to| *to != self.part);
         let Some(to) = to.filter(|_| self.asked.len() < QUESTIONS_MAX) else {
             return out.push(unsupported(id));
         };
@@ -212,13 +209,6 @@ impl Modex {
         let (leg, service) = (Leg::Answers, Service::Modex);
         out.push(PmixAction::Call(Call { from: self.part, to: from, service, leg, number, body }));
     }
-
-    fn carry(&mut self, carried: bool, out: &mut Vec<PmixAction>) {
-        self.carried = carried;
-        if !carried {
-            out.extend(std::mem::take(&mut self.asked).into_values().map(|(id, _)| unsupported(id)));
-        }
-    }
 }
 
 fn told(Death { rank, code }: Death) -> PmixAction {
@@ -252,7 +242,7 @@ impl PmixServer {
     pub fn new(ranks: &[u32], parts: Vec<u32>, part: u32) -> Self {
         let alone = ranks.len() == parts.len();
         let deaths = Deaths::new(part, parts.iter().max().map_or(1, |last| last + 1));
-        let modex = Modex { part, parts, carried: true, number: 0, asked: BTreeMap::new(), giving: BTreeSet::new() };
+        let modex = Modex { part, parts, number: 0, asked: BTreeMap::new(), giving: BTreeSet::new() };
         Self {
             ranks: ranks.iter().map(|rank| LocalRank { rank: *rank, phase: Phase::Fresh, ended: None }).collect(),
             alone,
@@ -295,15 +285,6 @@ impl PmixServer {
                 let mut calls = Vec::new();
                 let new = self.deaths.called(call, |rank| parts.get(rank as usize).copied(), &mut calls);
                 out.extend(new.into_iter().map(told));
-                out.extend(calls.into_iter().map(PmixAction::Call));
-            }
-            PmixEvent::Carried(carried) => {
-                if !self.aborted {
-                    self.names_say(out, |names, named| names.carry(carried, named));
-                    self.modex.carry(carried, out);
-                }
-                let mut calls = Vec::new();
-                self.deaths.carry(carried, &mut calls);
                 out.extend(calls.into_iter().map(PmixAction::Call));
             }
             // It may end as it likes: the launch ends anyway, and has its reason.
@@ -682,12 +663,14 @@ mod tests {
         assert_eq!(through(Question::Lookup { keys: keys(&["a"]) }), answered(9, AnswerStatus::Done, vec![published("a", 0)]));
         assert_eq!(through(Question::Lookup { keys: keys(&["b"]) }), answered(9, AnswerStatus::NotFound, vec![]));
         assert_eq!(through(Question::Unpublish { keys: keys(&["a"]) }), answered(9, AnswerStatus::Done, vec![]));
-        // What cannot be is refused, and nobody waits where nothing is carried.
+        // What cannot be is refused, and nobody waits where nobody serves it.
         assert_eq!(says(&mut other, ask(1, Question::Lookup { keys: vec![] })), answered(1, AnswerStatus::NotSupported, vec![]));
         let long = Published { value: vec![0; PUBLISHED_BYTES_MAX], ..published("b", 1) };
         assert_eq!(says(&mut other, ask(1, Question::Publish(long))), answered(1, AnswerStatus::Full, vec![]));
-        says(&mut other, ask(1, Question::Lookup { keys: keys(&["a", "b"]) }));
-        assert_eq!(act(&mut other, PmixEvent::Carried(false)), answered(1, AnswerStatus::NotSupported, vec![]));
+        let out = says(&mut other, ask(1, Question::Lookup { keys: keys(&["a", "b"]) }));
+        let [PmixAction::Call(call)] = out.as_slice() else { panic!("{out:?}") };
+        let unserved = call.unserved().unwrap();
+        assert_eq!(act(&mut other, PmixEvent::Called(&unserved)), answered(1, AnswerStatus::NotSupported, vec![]));
     }
 
     #[test]
@@ -717,12 +700,13 @@ mod tests {
         assert_eq!(act(&mut other, PmixEvent::Called(call)), give, "the answer was lost");
         assert_eq!(act(&mut first, PmixEvent::Called(answer)), told(5, 0, b"card"));
         assert_eq!((act(&mut first, PmixEvent::Called(answer)), first.unanswered().count()), (vec![], 0));
-        // A rank of nobody, or of one's own node, which the library knows better; and where nothing is carried.
+        // A rank of nobody, or of one's own node, which the library knows better; and where nobody serves it.
         for rank in [0, 2] {
             assert_eq!(says(&mut first, ask(6, rank)), told(6, MODEX_NOT_SUPPORTED, b""));
         }
-        says(&mut first, ask(7, 1));
-        assert_eq!(act(&mut first, PmixEvent::Carried(false)), told(7, MODEX_NOT_SUPPORTED, b""));
+        let out = says(&mut first, ask(7, 1));
+        let [PmixAction::Call(asked)] = out.as_slice() else { panic!("{out:?}") };
+        assert_eq!(act(&mut first, PmixEvent::Called(&asked.unserved().unwrap())), told(7, MODEX_NOT_SUPPORTED, b""));
         let astray = Call { body: 0_u32.to_le_bytes().to_vec(), ..call.clone() };
         assert_eq!(act(&mut other, PmixEvent::Called(&astray)), [PmixAction::Call(astray.unserved().unwrap())]);
         says(&mut other, FromBridge::Modex { from: 0, number: 1, status: 0, data: vec![0; BODY_BYTES_MAX] });

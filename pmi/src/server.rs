@@ -55,8 +55,6 @@ pub enum Event<'a> {
     FenceDone { number: u32, blob: &'a [u8] },
     /// The server of another node asks or answers, of [`Service::Names`].
     Called(&'a Call),
-    /// Whether calls are carried to other nodes from now on; until this is said, they are.
-    Carried(bool),
 }
 
 /// What is to be done, in this order.
@@ -256,7 +254,6 @@ impl Server {
             Event::Bytes { .. } | Event::Closed { .. } | Event::Exited { .. } => {}
             Event::FenceDone { number, blob } => self.fence_done(number, blob, out),
             Event::Called(call) => self.names_say(out, |names, named| names.called(call, named)),
-            Event::Carried(carried) => self.names_say(out, |names, named| names.carry(carried, named)),
         }
         self.check_waits(out);
     }

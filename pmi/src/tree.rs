@@ -101,15 +101,6 @@ impl Subtree {
         let below = self.children(fanout).flat_map(|child| child.down_to(part, fanout));
         std::iter::once(Self::single(self.first)).chain(below).collect()
     }
-
-    /// Itself in pieces that none of `apart` (parts) serves or is served in: those, and who would serve them, are single.
-    pub fn without(self, fanout: u32, apart: &impl Fn(u32) -> bool) -> Vec<Self> {
-        if self.is_single() || !self.parts().any(apart) {
-            return vec![self];
-        }
-        let below = self.children(fanout).flat_map(|child| child.without(fanout, apart));
-        std::iter::once(Self::single(self.first)).chain(below).collect()
-    }
 }
 
 #[cfg(test)]
@@ -152,18 +143,6 @@ mod tests {
             let depth = Subtree::whole(parts).depth(fanout);
             let holds = |depth: u32| (0..=depth).fold(0u64, |sum, level| sum + u64::from(fanout).pow(level));
             prop_assert!(holds(depth) >= u64::from(parts) && (depth == 0 || holds(depth - 1) < u64::from(parts)));
-        }
-
-        #[test]
-        fn who_stands_apart_is_alone_and_the_others_stay_together(parts in 1..200u32, fanout in 2..9u32, apart in prop::collection::btree_set(0..200u32, 0..4)) {
-            let pieces = Subtree::whole(parts).without(fanout, &|part| apart.contains(&part));
-            prop_assert!(pieces.iter().flat_map(|piece| piece.parts()).eq(0..parts));
-            for piece in &pieces {
-                prop_assert!(piece.is_single() || !piece.parts().any(|part| apart.contains(&part)));
-            }
-            if !apart.iter().any(|part| *part < parts) {
-                prop_assert_eq!(pieces, vec![Subtree::whole(parts)]);
-            }
         }
     }
 

@@ -164,8 +164,8 @@ pub(crate) enum KeyRefused {
 /// Why a name is not published, taken back or found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum NameRefused {
-    /// The launch has ranks on several nodes, of which one is of a version that carries no calls.
-    SeveralNodes,
+    /// The server of the launch's first node does not keep them, or its answer cannot be read.
+    Unserved,
     Published,
     NotPublished,
     BadLength,
@@ -176,7 +176,7 @@ impl NameRefused {
     /// Without blanks.
     pub(crate) fn message(self) -> &'static str {
         match self {
-            Self::SeveralNodes => "names_are_served_on_several_nodes_only_where_none_is_of_an_older_version",
+            Self::Unserved => "names_are_not_served_by_the_first_node_of_the_launch",
             Self::Published => "name_is_published_already",
             Self::NotPublished => "name_is_not_published_in_this_launch",
             Self::BadLength => "name_or_port_missing_or_longer_than_vallen_max",

@@ -174,11 +174,6 @@ fn play(name: &str, transcript: &str, mut split: impl FnMut() -> usize) {
                 let (code, why) = rest.split_once(' ').expect(&at);
                 assert_eq!(stage.aborts.pop_front(), Some((code.parse().expect(&at), why.to_owned())), "{at}");
             }
-            // Its node is one of a launch of which another is older.
-            "apart" => {
-                let (node, _) = stage.place(rank);
-                stage.handle(node, Event::Carried(false));
-            }
             "close" => {
                 let (node, local) = stage.place(rank);
                 stage.handle(node, Event::Closed { local });

@@ -26,13 +26,9 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct CertificateEnds(Mutex<HashMap<u64, Timestamp>>);
 
 impl CertificateEnds {
-    /// A member says until when it holds; `None` from one of a version that does not.
-    pub fn told(&self, member: u64, until: Option<Timestamp>) {
-        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let _before = match until {
-            Some(until) => ends.insert(member, until),
-            None => ends.remove(&member),
-        };
+    /// A member says until when it holds.
+    pub fn told(&self, member: u64, until: Timestamp) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, until);
     }
 
     /// What this member said last.

@@ -85,8 +85,6 @@ impl ChainFetch {
             };
             let done = match fetched {
                 Ok(()) => true,
-                // A member of the version before this one: its snapshots carry the chain.
-                Err(FetchError::NoPage(NoPage::Unknown)) => true,
                 Err(FetchError::Stopping) => false,
                 Err(error) => {
                     tracing::warn!(error = %with_causes(&error), sender, "audit records cannot be fetched; it is tried again");

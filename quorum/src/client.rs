@@ -15,11 +15,10 @@ use self::away::Away;
 use crate::credentials::{AskAuthority, Credentials, Used, Wanted};
 use crate::identity::Role;
 use crate::network::status_text;
-use crate::older;
 use crate::pack::{pack, unpack, with_causes};
 use crate::relief::MayMove;
 use crate::tls::TlsError;
-use crate::wire::{Answer, Change, Down, MESSAGE_BYTES_MAX, MemberList, QuorumStatus, Refusal, Request, Up, WatchRequest};
+use crate::wire::{Answer, Down, MESSAGE_BYTES_MAX, MemberList, QuorumStatus, Refusal, Request, Up, WatchMessage, WatchRequest};
 use futures::FutureExt;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
@@ -189,7 +188,7 @@ impl QuorumClient {
                     self.leave(&member.address);
                     continue;
                 }
-                let reply = timeout(left, member.heard(grpc(&member.calls).call(asked(&body)))).await;
+                let reply = timeout(left, member.heard(grpc(&member.calls).call(body.clone()))).await;
                 let why = match reply {
                     Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                         Ok(Err(Refusal::Unavailable { why })) => why,
@@ -224,7 +223,7 @@ impl QuorumClient {
     }
 
     async fn ask(member: &Member, body: &Packed, limit: Duration) -> Result<Answer, CallError> {
-        let why = match timeout(limit, member.heard(grpc(&member.calls).call(asked(body)))).await {
+        let why = match timeout(limit, member.heard(grpc(&member.calls).call(body.clone()))).await {
             Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
                 Ok(answer) => return Ok(answer?),
                 Err(error) => with_causes(&error),
@@ -318,9 +317,7 @@ impl QuorumClient {
                 None
             }
         }));
-        if let Some(header) = may_move.header() {
-            up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(header));
-        }
+        up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(may_move.header()));
         let opened = timeout(OPEN_TIMEOUT, grpc(channel).session(up)).await;
         if let (Some(away), Ok(answer)) = (away, &opened) {
             away.asked(answer, Instant::now());
@@ -334,7 +331,7 @@ impl QuorumClient {
     }
 
     /// Opens a watch. Tries each member once. What goes on after a stream's end is [`crate::following::Following`].
-    pub async fn watch(&self, request: &WatchRequest) -> Result<ChangeStream, CallError> {
+    pub async fn watch(&self, request: &WatchRequest) -> Result<WatchStream, CallError> {
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         let mut failures = Failures::default();
         for _ in 0..self.count() {
@@ -344,7 +341,7 @@ impl QuorumClient {
                 self.leave(&member.address);
                 continue;
             }
-            match timeout(OPEN_TIMEOUT, member.heard(grpc(&member.calls).watch(asked(&body)))).await {
+            match timeout(OPEN_TIMEOUT, member.heard(grpc(&member.calls).watch(body.clone()))).await {
                 Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member.address)),
                 Ok(Err(status)) => match refusal_of(&status) {
                     Some(refusal) => return Err(refusal.into()),
@@ -418,13 +415,6 @@ fn takes_sessions(status: &QuorumStatus, address: &str) -> bool {
     status.leader.is_some_and(|leader| voters == 1 || !leads(leader))
 }
 
-/// With what this version knows.
-fn asked(body: &Packed) -> tonic::Request<Packed> {
-    let mut request = tonic::Request::new(body.clone());
-    older::say(request.metadata_mut());
-    request
-}
-
 fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
     let channel = |used| credentials.channel(address, Wanted::AnyMember, used);
     Ok(Arc::new(Member {
@@ -438,7 +428,7 @@ fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsErro
 /// What comes down a session.
 pub type DownStream = MemberStream<Down>;
 /// What a watch says.
-pub type ChangeStream = MemberStream<Change>;
+pub type WatchStream = MemberStream<WatchMessage>;
 
 /// Messages from one member, until it ends them.
 #[derive(Debug)]

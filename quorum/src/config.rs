@@ -2,7 +2,7 @@
 
 use crate::ca::{LIFETIME_MAX, LIFETIME_MIN};
 use crate::clocks::{Limits, Patience};
-use crate::ledger::{DriftLimits, LEVEL_FIRST, LEVEL_KNOWN};
+use crate::ledger::{DriftLimits, LEVEL_FIRST, LEVEL_KNOWN, LEVEL_MAX};
 use crate::raft::Peer;
 use crate::tls::TlsFiles;
 use lattice_telemetry::settings::TelemetrySettings;
@@ -123,7 +123,8 @@ pub struct QuorumConfig {
     /// is free beside it, the member takes nothing new, and goes on by itself when there is room. 4 MiB to 1 TiB.
     pub disk_reserve_bytes: u64,
     /// The highest cluster level that this member says it can follow. Lower than what its version knows, it keeps the way
-    /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own.
+    /// back to an older version open: the cluster stays at the lowest level that any member says. 1 to that version's own,
+    /// which is the default.
     pub level_max: u32,
     /// What is told of this member, and where, see [`TelemetrySettings`].
     pub telemetry: TelemetrySettings,
@@ -231,8 +232,8 @@ impl QuorumConfig {
         if self.cluster.is_empty() || self.cluster.len() > 63 || self.cluster.chars().any(char::is_control) {
             return invalid("cluster", "1 to 63 bytes without control characters");
         }
-        if !(LEVEL_FIRST..=LEVEL_KNOWN).contains(&self.level_max) {
-            return Err(InvalidConfig { field: "level_max", why: format!("{LEVEL_FIRST} to {LEVEL_KNOWN}") });
+        if !(LEVEL_FIRST..=LEVEL_MAX).contains(&self.level_max) {
+            return Err(InvalidConfig { field: "level_max", why: format!("{LEVEL_FIRST} to {LEVEL_MAX}") });
         }
         if let Err(error) = self.telemetry.validate() {
             return Err(InvalidConfig { field: "telemetry", why: error.to_string() });
@@ -418,6 +419,10 @@ mod tests {
         refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
         refused(&|c| c.backup_seconds = 9, "backup_seconds");
         refused(&|c| c.disk_reserve_bytes = 1 << 20, "disk_reserve_bytes");
+        refused(&|c| c.level_max = LEVEL_FIRST - 1, "level_max");
+        refused(&|c| c.level_max = LEVEL_MAX + 1, "level_max");
+        assert_eq!(config().level_max, LEVEL_KNOWN);
+        assert_eq!(QuorumConfig { level_max: LEVEL_MAX, ..config() }.validate(), Ok(()));
         let error = lattice_model::config::parse::<QuorumConfig>("q.yaml", "data_dri: x\n").unwrap_err();
         assert!(error.to_string().contains("data_dir"), "{error}");
     }

@@ -7,8 +7,8 @@
 //!   nothing ─▶ List ─▶ Changes ─▶ Changes ─▶ stream lost ─▶ since the place of the last ─▶ Changes …
 //! ```
 
-use crate::client::{CallError, ChangeStream, QuorumClient};
-use crate::wire::{Change, WatchPlace, WatchRequest};
+use crate::client::{CallError, QuorumClient, WatchStream};
+use crate::wire::{Change, WatchMessage, WatchPlace, WatchRequest};
 use lattice_model::Revision;
 
 /// What is told.
@@ -27,7 +27,7 @@ pub enum News {
 pub struct Following {
     client: QuorumClient,
     request: WatchRequest,
-    stream: Option<(ChangeStream, Reading)>,
+    stream: Option<(WatchStream, Reading)>,
     /// The newest that was heard of: nothing older is taken from a member that lies behind.
     known: WatchPlace,
 }
@@ -36,7 +36,7 @@ impl Following {
     /// Follows what `request` names, from its place where it has one. Nothing is asked yet.
     pub fn new(client: QuorumClient, request: WatchRequest) -> Self {
         let known = request.since.unwrap_or_default();
-        Self { client, request: WatchRequest { resumable: true, ..request }, stream: None, known }
+        Self { client, request, stream: None, known }
     }
 
     /// Where another watch of the same things would go on; `None` where it must begin with a list.
@@ -55,30 +55,30 @@ impl Following {
                     none.insert((stream, Reading::since(self.request.since)))
                 }
             };
-            let change = match stream.next().await {
-                Ok(change) => change,
+            let message = match stream.next().await {
+                Ok(message) => message,
                 Err(error) => {
                     self.stream = None;
                     return Err(error);
                 }
             };
             let began = reading.within;
-            let taken = reading.take(change, self.known);
+            let taken = reading.take(message, self.known);
             let member = stream.member();
             match (began, reading.within) {
                 (Within::Start, Within::Changes) => {
                     tracing::info!(member, since = self.known.revision.0, "a watch goes on where it was");
                 }
-                (Within::Start, Within::List | Within::Singles) => {
+                (Within::Start, Within::List) => {
                     tracing::info!(member, revision = reading.place.revision.0, "a watch begins with a list");
                 }
-                (Within::Start, Within::Start) | (Within::List | Within::Changes | Within::Singles, _) => {}
+                (Within::Start, Within::Start) | (Within::List | Within::Changes, _) => {}
             }
             match taken {
                 Taken::Nothing => {}
                 Taken::News(news) => {
                     self.known = reading.place;
-                    self.request.since = (reading.within == Within::Changes).then_some(reading.place);
+                    self.request.since = Some(reading.place);
                     return Ok(news);
                 }
                 Taken::StartAgain(why) => {
@@ -114,8 +114,6 @@ enum Within {
     Start,
     List,
     Changes,
-    /// The member is of a version that tells each change alone: behind its stream nothing can go on.
-    Singles,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -132,24 +130,17 @@ impl Reading {
         Self { place: since.unwrap_or_default(), within: Within::Start, parts: Vec::new() }
     }
 
-    fn take(&mut self, change: Change, known: WatchPlace) -> Taken {
-        match change {
-            Change::Start { generation, revision, nodes, allocations, tenants, resumable } => {
+    fn take(&mut self, message: WatchMessage, known: WatchPlace) -> Taken {
+        match message {
+            WatchMessage::Start { generation, revision } => {
                 self.place = WatchPlace { generation, revision };
                 if self.place < known {
                     return Taken::Behind;
                 }
-                if resumable {
-                    self.within = Within::List;
-                    return Taken::Nothing;
-                }
-                self.within = Within::Singles;
-                let nodes = nodes.into_iter().map(|n| Change::Node(Box::new(n)));
-                let allocations = allocations.into_iter().map(|a| Change::Allocation(Box::new(a)));
-                let all = tenants.into_iter().map(|t| Change::Tenant(Box::new(t))).chain(nodes).chain(allocations).collect();
-                Taken::News(News::List { revision, all })
+                self.within = Within::List;
+                Taken::Nothing
             }
-            Change::Changes { revision, changes, complete } => {
+            WatchMessage::Changes { revision, changes, complete } => {
                 if self.within == Within::Start {
                     self.within = Within::Changes;
                 }
@@ -163,44 +154,8 @@ impl Reading {
                 self.within = Within::Changes;
                 Taken::News(if is_list { News::List { revision, all: whole } } else { News::Changes { revision, changes: whole } })
             }
-            Change::StartAgain { why } => Taken::StartAgain(why),
-            single @ (Change::Node(_)
-            | Change::Allocation(_)
-            | Change::Tenant(_)
-            | Change::TenantDeleted(_)
-            | Change::Lease(_)
-            | Change::LeaseEnded(_)
-            | Change::VCluster(_)
-            | Change::VClusterDeleted(_)
-            | Change::Domain { .. }
-            | Change::DomainReleased { .. }
-            | Change::VniPool(_)
-            | Change::Limits(_)) => {
-                let revision = self.place.revision.max(revision_of(&single));
-                self.place.revision = revision;
-                self.within = Within::Singles;
-                Taken::News(News::Changes { revision, changes: vec![single] })
-            }
+            WatchMessage::StartAgain { why } => Taken::StartAgain(why),
         }
-    }
-}
-
-fn revision_of(change: &Change) -> Revision {
-    match change {
-        Change::Node(node) => node.revision,
-        Change::Allocation(allocation) => allocation.revision,
-        Change::Tenant(tenant) => tenant.revision,
-        Change::VCluster(vcluster) => vcluster.revision,
-        Change::Start { revision, .. } | Change::Changes { revision, .. } => *revision,
-        Change::TenantDeleted(_)
-        | Change::Lease(_)
-        | Change::LeaseEnded(_)
-        | Change::VClusterDeleted(_)
-        | Change::Domain { .. }
-        | Change::DomainReleased { .. }
-        | Change::VniPool(_)
-        | Change::Limits(_)
-        | Change::StartAgain { .. } => Revision(0),
     }
 }
 
@@ -217,19 +172,18 @@ mod tests {
         Change::LeaseEnded(name.into())
     }
 
-    fn part(revision: u64, changes: Vec<Change>, complete: bool) -> Change {
-        Change::Changes { revision: Revision(revision), changes, complete }
+    fn part(revision: u64, changes: Vec<Change>, complete: bool) -> WatchMessage {
+        WatchMessage::Changes { revision: Revision(revision), changes, complete }
     }
 
-    fn start(revision: u64, resumable: bool) -> Change {
-        let (nodes, allocations, tenants) = (vec![], vec![], vec![]);
-        Change::Start { generation: Generation(1), revision: Revision(revision), nodes, allocations, tenants, resumable }
+    fn start(revision: u64) -> WatchMessage {
+        WatchMessage::Start { generation: Generation(1), revision: Revision(revision) }
     }
 
     #[test]
     fn what_belongs_together_is_told_together() {
         let mut reading = Reading::since(None);
-        assert_eq!(reading.take(start(7, true), place(0)), Taken::Nothing);
+        assert_eq!(reading.take(start(7), place(0)), Taken::Nothing);
         assert_eq!(reading.take(part(7, vec![ended("a")], false), place(0)), Taken::Nothing);
         let list = News::List { revision: Revision(7), all: vec![ended("a"), ended("b")] };
         assert_eq!(reading.take(part(7, vec![ended("b")], true), place(0)), Taken::News(list));
@@ -238,17 +192,15 @@ mod tests {
         assert_eq!(reading.place, place(7), "half an entry is not known");
         let changes = News::Changes { revision: Revision(9), changes: vec![ended("c")] };
         assert_eq!(reading.take(part(9, vec![], true), place(7)), Taken::News(changes));
-        assert_eq!(reading.take(Change::StartAgain { why: "w".into() }, place(9)), Taken::StartAgain("w".into()));
+        assert_eq!(reading.take(WatchMessage::StartAgain { why: "w".into() }, place(9)), Taken::StartAgain("w".into()));
     }
 
     #[test]
-    fn behind_a_member_of_the_version_before_nothing_goes_on_and_nobody_goes_back() {
+    fn a_list_that_is_older_than_what_is_known_is_not_taken() {
         let mut reading = Reading::since(Some(place(5)));
-        assert_eq!(reading.take(start(4, false), place(5)), Taken::Behind);
+        assert_eq!(reading.take(start(4), place(5)), Taken::Behind);
         let mut reading = Reading::since(Some(place(5)));
-        assert_eq!(reading.take(start(6, false), place(5)), Taken::News(News::List { revision: Revision(6), all: vec![] }));
-        let told = News::Changes { revision: Revision(6), changes: vec![ended("a")] };
-        assert_eq!(reading.take(ended("a"), place(6)), Taken::News(told));
-        assert_eq!(reading.within, Within::Singles);
+        assert_eq!(reading.take(start(6), place(5)), Taken::Nothing);
+        assert_eq!((reading.place, reading.within), (place(6), Within::List));
     }
 }

@@ -35,7 +35,7 @@ fn requests() {
 /// What an agent reads that has a member's certificate at its other end.
 #[test]
 fn answers() {
-    fuzz_messages("quorum-answers", &["Answer", "Down", "Change"]);
+    fuzz_messages("quorum-answers", &["Answer", "Down", "WatchMessage"]);
 }
 
 /// What members read of each other.

@@ -3,7 +3,7 @@
 
 use crate::ledger::keyring::Secret;
 use crate::ledger::{
-    Action, AuditHead, ClusterLimits, Command, LEVEL_KNOWN, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange,
+    Action, AuditHead, ClusterLimits, Command, LEVEL_MAX, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange,
 };
 use crate::pack::{from_bytes, to_bytes};
 use crate::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
@@ -14,7 +14,7 @@ use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
 use crate::wire::{
     Answer, AuditFound, AuditPage, AuditPageRequest, Change, ClockAlarm, Conflict, Down, HeartbeatSummary, HeldKeys, ListFilter,
-    NodeHealth, Refusal, RefusedClaim, Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchPlace, WatchRequest,
+    NodeHealth, Refusal, RefusedClaim, Request, SummaryAnswer, Up, VniPoolChange, WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::lifecycle::{Event, Illegal};
@@ -113,7 +113,7 @@ fn log_id(index: u64) -> LogId {
 }
 
 fn command() -> Command {
-    Command { at: Timestamp(5), action: Action::AcquireLease { name: "l".into(), holder: "n1".parse().unwrap(), ttl_ms: 1000 } }
+    Command { at: Timestamp(5), action: Action::GrantLease { name: "l".into(), holder: "n1".parse().unwrap(), ttl_ms: 1000, user: None } }
 }
 
 fn entries() -> Vec<Entry> {
@@ -163,8 +163,8 @@ fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Bootstrap { cluster: "c".into() },
         Action::Register(registration(1, 1, 0, true)),
         Action::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None },
-        Action::AcquireLease { name: "l".into(), holder: node(1), ttl_ms: 1000 },
-        Action::RaiseLevel { level: LEVEL_KNOWN },
+        Action::GrantLease { name: "l".into(), holder: node(1), ttl_ms: 1000, user: None },
+        Action::RaiseLevel { level: LEVEL_MAX },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
         Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
         Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), users: UserLimitsChange::default(), by: "root".into() },
@@ -216,7 +216,6 @@ pub(crate) fn decoders() -> Vec<Decoder> {
         states: vec![lattice_model::AllocationState::Running],
         limit: 3,
         before: None,
-        paged: true,
         filter: ListFilter { name: Some("a".into()), node: Some("n1".parse().unwrap()), ..ListFilter::default() },
     };
     let submit = Request::Submit {
@@ -238,6 +237,14 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
     let domains = ledger.domain_standings(None, None, Timestamp(99));
     let endpoints = ledger.endpoints("api", None, 9);
+    let changes = vec![
+        Change::Allocation(Box::new(allocation.clone())),
+        Change::LeaseEnded("l".into()),
+        Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
+        Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
+        Change::VniPool(VniPool::default()),
+        Change::Limits(ClusterLimits::default()),
+    ];
     let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
     let meta = SnapshotMeta { last_log_id: Some(log_id(3)), snapshot_id: "3-1-3".into(), ..SnapshotMeta::default() };
     let append =
@@ -331,15 +338,11 @@ pub(crate) fn decoders() -> Vec<Decoder> {
             }],
         ),
         decoder(
-            "Change",
+            "WatchMessage",
             &[
-                Change::Allocation(Box::new(allocation.clone())),
-                Change::Changes { revision: Revision(9), changes: vec![Change::LeaseEnded("l".into())], complete: true },
-                Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
-                Change::StartAgain { why: "w".into() },
-                Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
-                Change::VniPool(VniPool::default()),
-                Change::Limits(ClusterLimits::default()),
+                WatchMessage::Start { generation: Generation(2), revision: Revision(9) },
+                WatchMessage::Changes { revision: Revision(9), changes, complete: true },
+                WatchMessage::StartAgain { why: "w".into() },
             ],
         ),
         decoder(
@@ -350,10 +353,9 @@ pub(crate) fn decoders() -> Vec<Decoder> {
                 keys: vec![("n1".parse().unwrap(), keys)],
                 health: vec![("n1".parse().unwrap(), health)],
                 level: 2,
-                certificate_until: Some(Timestamp(3)),
+                certificate_until: Timestamp(3),
                 shortage: None,
                 words: vec![("n3".parse().unwrap(), "n1".parse().unwrap())],
-                asks: true,
             }],
         ),
         decoder(

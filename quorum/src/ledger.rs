@@ -111,16 +111,12 @@ pub use access::{Access, AccessKind};
 pub use admission::Admission;
 pub(crate) use admission::growth;
 pub use audit_chain::{AuditFault, AuditHead};
-pub use claims::{OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, scheduler_lease};
+pub use claims::{SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome, Registration, Urgency};
 pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
-pub use level::{
-    ADMISSION_LEVEL, CHECKPOINT_MODES_LEVEL, DRAINS_UNWELL_LEVEL, HELD_WORK_LEVEL, LEVEL_FIRST, LEVEL_KNOWN, OWN_DRAIN_LEVEL,
-    PREEMPTED_BY_LEVEL, REQUEUES_LEVEL, SUSPENDS_LEVEL, TELEMETRY_LEVEL, TIME_LEVEL, UNHEARD_LEVEL, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL,
-    WAITS_LEVEL, WALLTIME_LEVEL, level_of, level_of_hold,
-};
+pub use level::{LEVEL_FIRST, LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::ClusterLimits;
 pub use networks::{Domain, DomainKey, domain_of};
 pub use recovery::{Recovery, beyond};
@@ -159,7 +155,6 @@ pub struct Ledger {
     generation: Generation,
     revision: Revision,
     /// The time of the last command; 0: there was none.
-    #[serde(default)]
     time: Timestamp,
     /// The last epoch issued.
     epoch: Epoch,
@@ -178,44 +173,30 @@ pub struct Ledger {
     /// The last fencing token issued, over all leases.
     lease_token: u64,
     audit: AuditHead,
-    #[serde(default)]
     signing: signing::Signing,
     /// Accesses that were recorded last, the oldest first: one that is sent again is not recorded again.
-    #[serde(default)]
     accesses: VecDeque<Uuid>,
     /// What every member understands.
-    #[serde(default = "level_first")]
     level: u32,
-    #[serde(default)]
     tenants: BTreeMap<String, Arc<Tenant>>,
     #[serde(skip)]
     usage: tenants::Usage,
     /// All but `default`.
-    #[serde(default)]
     vclusters: BTreeMap<String, Arc<VCluster>>,
-    #[serde(default)]
     sessions: BTreeMap<AllocationId, InteractiveSession>,
     /// After a recovery from a backup: what it still waits for.
-    #[serde(default)]
     recovery: Option<Recovery>,
     /// What gossip is sealed with. Secret: it is told to agents alone.
-    #[serde(default)]
     keyring: Keyring,
-    #[serde(default)]
     vni_pool: VniPool,
     /// Network domains that have a number.
-    #[serde(default)]
     domains: BTreeMap<DomainKey, Arc<Domain>>,
     /// Allocations that run and offer services.
-    #[serde(default)]
     offering: BTreeSet<AllocationId>,
-    #[serde(default)]
     limits: ClusterLimits,
     /// How long the run leases of claims are from now on, in milliseconds; 0: nobody said it yet.
-    #[serde(default)]
     run_lease_ms: u64,
     /// Up to which audit record others were told, each way.
-    #[serde(default)]
     notified: BTreeMap<NotifyWay, u64>,
     /// Allocations that are measured more closely now.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -235,10 +216,6 @@ pub struct Ledger {
     admitted: BTreeMap<NodeId, Admission>,
 }
 
-fn level_first() -> u32 {
-    LEVEL_FIRST
-}
-
 /// A part of a node that some claim took and the node has not yet reported free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
@@ -249,13 +226,10 @@ pub struct Holding {
     /// How much.
     pub resources: Resources,
     /// The number of the network domain that the claim was made in.
-    #[serde(default)]
     pub vni: Option<u32>,
     /// How long its run lease is, in milliseconds; `None`: it runs without one.
-    #[serde(default)]
     pub run_lease_ms: Option<u64>,
     /// Whether it is known, or vouched for, that nothing of it runs any more, though its node did not say so.
-    #[serde(default)]
     pub fenced: bool,
 }
 
@@ -403,7 +377,7 @@ impl Ledger {
     }
 
     fn time_of(&self, command: &Command) -> Timestamp {
-        if self.level < TIME_LEVEL || self.time == Timestamp(0) {
+        if self.time == Timestamp(0) {
             return command.at;
         }
         let latest = match command.action {
@@ -428,7 +402,6 @@ impl Ledger {
             Action::Report(report) => self.report(step, report),
             Action::Adopt { node, incarnation, held, unreported } => self.adopt(step, node, *incarnation, (held, unreported)),
             Action::NodeStates(standings) => self.node_states(step, standings),
-            Action::AcquireLease { name, holder, ttl_ms } => self.acquire_lease(step, name, holder, *ttl_ms),
             Action::ReleaseLease { name, token, user } => self.release_lease(step, name, *token, user.as_ref()),
             Action::ExpireLease { name, token, renewed } => self.expire_lease(step, name, *token, *renewed),
             Action::GrantLease { name, holder, ttl_ms, user } => self.grant_lease(step, name, holder, *ttl_ms, user.as_ref()),
@@ -510,9 +483,7 @@ impl Ledger {
 
     /// The text is hashed into the chain: a member that applies its log again must come to the same, whatever its version.
     fn record(&mut self, step: &mut Step, actor: &str, action: AuditAction, about: Subject<'_>, detail: String) {
-        // Commands of before the first key were applied by versions that did not say it: applied again, they make the same records.
-        let named = about.allocation.filter(|_| !self.signing.keys.is_empty());
-        let owner = named.and_then(|id| self.allocations.get(&id)).map(|a| a.owner.name.as_str());
+        let owner = about.allocation.and_then(|id| self.allocations.get(&id)).map(|a| a.owner.name.as_str());
         let record = self.audit.link(step.revision, step.at, actor, action, about.allocation, owner, about.node, detail);
         step.audit.push(record);
     }

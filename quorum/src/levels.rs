@@ -1,6 +1,6 @@
 //! Which cluster level each member can follow, as it told the leader. In memory: every term asks anew.
 
-use crate::ledger::{Action, LEVEL_FIRST};
+use crate::ledger::Action;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ pub struct Levels(Mutex<HashMap<u64, u32>>);
 impl Levels {
     /// A member says what it can follow.
     pub fn told(&self, member: u64, level: u32) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, level.max(LEVEL_FIRST));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, level);
     }
 
     /// Everybody is to say it again.
@@ -42,10 +42,10 @@ mod tests {
         let levels = Levels::default();
         assert_eq!(levels.raise([], 1), None);
         levels.told(1, 3);
-        levels.told(2, 0);
+        levels.told(2, 1);
         assert_eq!(levels.raise([1, 2, 3], 1), None, "nobody has heard of 3");
         levels.told(3, 2);
-        assert_eq!(levels.raise([1, 2, 3], 1), None, "2 is of the first version");
+        assert_eq!(levels.raise([1, 2, 3], 1), None, "2 cannot follow more");
         levels.told(2, 2);
         assert_eq!(levels.raise([1, 2, 3], 1), Some(Action::RaiseLevel { level: 2 }));
         assert_eq!(levels.raise([1, 2, 3], 2), None);

@@ -46,7 +46,6 @@ pub mod levels;
 pub mod logging;
 pub mod member;
 pub mod objects;
-mod older;
 pub mod operator;
 pub mod pack;
 pub mod permission;

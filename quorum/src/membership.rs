@@ -12,7 +12,6 @@ pub mod plan;
 
 use crate::ledger::{Action, MembersStep};
 use crate::member::shared::Core;
-use crate::network::NoPage;
 use crate::pack::with_causes;
 use crate::proposer::Unserved;
 use crate::raft::Peer;
@@ -159,7 +158,6 @@ async fn lacks_history(core: &Core, learner: Option<u64>) -> Option<String> {
     match core.peers.audit_page(id, u64::MAX).await {
         Ok(page) if page.head.seq + HISTORY_LAG_MAX >= want => None,
         Ok(page) => Some(format!("member {id} catches up: it has {} of {want} audit records", page.head.seq)),
-        Err(NoPage::Unknown) => None,
         Err(error) => Some(format!("member {id}: {error}")),
     }
 }

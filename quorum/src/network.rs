@@ -176,13 +176,12 @@ impl Peers {
     /// Audit records of this member behind `after`, as many as one message takes. With `u64::MAX` the page's head alone
     /// comes: the member has its state and its audit chain up to there, and a learner may vote.
     pub async fn audit_page(&self, member: u64, after: u64) -> Result<AuditPage, NoPage> {
-        let link = self.known(member).ok_or_else(|| NoPage::Unanswered("it is not known where it is".to_owned()))?;
-        let body = pack(&AuditPageRequest { after }).map_err(|e| NoPage::Unanswered(with_causes(&e)))?;
+        let link = self.known(member).ok_or_else(|| NoPage("it is not known where it is".to_owned()))?;
+        let body = pack(&AuditPageRequest { after }).map_err(|e| NoPage(with_causes(&e)))?;
         match tokio::time::timeout(PAGE_TIMEOUT, raft_client(&link).audit(body)).await {
-            Ok(Ok(page)) => unpack(page.get_ref()).map_err(|e| NoPage::Unanswered(with_causes(&e))),
-            Ok(Err(status)) if status.code() == tonic::Code::Unimplemented => Err(NoPage::Unknown),
-            Ok(Err(status)) => Err(NoPage::Unanswered(status_text(&status))),
-            Err(_) => Err(NoPage::Unanswered("no answer in time".to_owned())),
+            Ok(Ok(page)) => unpack(page.get_ref()).map_err(|e| NoPage(with_causes(&e))),
+            Ok(Err(status)) => Err(NoPage(status_text(&status))),
+            Err(_) => Err(NoPage("no answer in time".to_owned())),
         }
     }
 
@@ -197,14 +196,8 @@ impl Peers {
     ) -> Option<(SummaryAnswer, Revision)> {
         let (link, body) = (self.link(leader, peer).ok()?, pack(summary).ok()?);
         let reply = tokio::time::timeout(limit, raft_client(&link).heartbeats(body)).await.ok()?.ok()?;
-        // A leader of the version before this one took it and says nothing.
-        let revision = reply.metadata().get(REVISION_HEADER).and_then(|r| r.to_str().ok()).and_then(|r| r.parse().ok());
-        // One of the version before this one answers with the shortages alone: a map by numbers, as which no other answer can be read.
-        let answer = match unpack(reply.get_ref()) {
-            Ok(shortages) => SummaryAnswer { shortages, ..SummaryAnswer::default() },
-            Err(_) => unpack(reply.get_ref()).unwrap_or_default(),
-        };
-        Some((answer, Revision(revision.unwrap_or_default())))
+        let revision = reply.metadata().get(REVISION_HEADER)?.to_str().ok()?.parse().ok()?;
+        Some((unpack(reply.get_ref()).ok()?, Revision(revision)))
     }
 
     /// Asks whoever is at `peer` who it is and which membership it has committed; why there is no answer otherwise.
@@ -233,12 +226,8 @@ pub fn status_text(status: &tonic::Status) -> String {
 
 /// Why a member gave no page of its audit chain.
 #[derive(Debug, thiserror::Error)]
-pub enum NoPage {
-    #[error("it is of a version that sends no audit records by themselves")]
-    Unknown,
-    #[error("{0}")]
-    Unanswered(String),
-}
+#[error("{0}")]
+pub struct NoPage(String);
 
 fn raft_client(link: &Link) -> RaftClient<Channel> {
     RaftClient::new(link.raft.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)

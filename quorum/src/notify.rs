@@ -158,7 +158,7 @@ impl Telling {
         let way = self.means.way();
         let (cluster, generation, head, known) = {
             let ledger = core.agreed.ledger();
-            if ledger.cluster().is_empty() || ledger.admits(Action::Notified { way, upto: 0 }.level()).is_err() {
+            if ledger.cluster().is_empty() {
                 return;
             }
             (ledger.cluster().to_owned(), ledger.generation(), ledger.audit_head().seq, ledger.notified(way))

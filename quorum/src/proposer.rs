@@ -7,7 +7,7 @@
 //!   propose ──▶ queue ──▶ gather (up to 256, 1 MiB) ──▶ entry, at most 2 under way ──▶ applied ──▶ each its own reply
 //! ```
 
-use crate::ledger::{Action, Command, ENTRY_LEAP_MS_MAX, Outcome, TIME_LEVEL};
+use crate::ledger::{Action, Command, ENTRY_LEAP_MS_MAX, Outcome};
 use crate::metrics::{RaftCounts, count};
 use crate::raft::{Proposal, Raft, TypeConfig};
 use crate::store::machine::Agreed;
@@ -122,7 +122,7 @@ impl ProposerTask {
             let mut bytes = first.action.bytes_about();
             let (mut commands, mut replies) = (Vec::new(), Vec::new());
             // The leader vouches for what has passed since the last entry; without that, an entry moves the time by a little at most.
-            if since_ms > ENTRY_LEAP_MS_MAX / 2 && self.agreed.ledger().level() >= TIME_LEVEL {
+            if since_ms > ENTRY_LEAP_MS_MAX / 2 {
                 commands.push(Command { at, action: Action::AdvanceTime });
                 replies.push(oneshot::channel().0);
             }

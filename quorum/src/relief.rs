@@ -19,29 +19,22 @@ const STAYS: Duration = Duration::from_secs(300);
 /// When a session may be sent on, as its agent said when it opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayMove {
-    /// The agent is of a version that does not know of it.
-    Never,
     /// No other member took it a moment ago.
     Later,
     Now,
 }
 
 impl MayMove {
-    /// From a request's header; one that is not known counts as none.
-    pub fn read(header: Option<&str>) -> Self {
-        match header {
-            Some("now") => Self::Now,
-            Some("later") => Self::Later,
-            _ => Self::Never,
-        }
+    /// From a request's header.
+    pub fn read(header: Option<&str>) -> Option<Self> {
+        [Self::Later, Self::Now].into_iter().find(|may_move| header == Some(may_move.header()))
     }
 
     /// For a request's header.
-    pub const fn header(self) -> Option<&'static str> {
+    pub const fn header(self) -> &'static str {
         match self {
-            Self::Never => None,
-            Self::Later => Some("later"),
-            Self::Now => Some("now"),
+            Self::Later => "later",
+            Self::Now => "now",
         }
     }
 }
@@ -66,7 +59,6 @@ impl Relief {
     /// Returns when it is the session's turn to go.
     pub async fn turn(&self, may_move: MayMove) {
         match may_move {
-            MayMove::Never => std::future::pending().await,
             MayMove::Later => tokio::time::sleep(STAYS).await,
             MayMove::Now => {}
         }
@@ -88,7 +80,6 @@ mod tests {
         assert_eq!(relief.turn(MayMove::Now).now_or_never(), None, "nobody was allowed to go");
         relief.allow(5);
         relief.allow(2);
-        assert_eq!(relief.turn(MayMove::Never).now_or_never(), None);
         assert_eq!(relief.turn(MayMove::Later).now_or_never(), None);
         for _ in 0..2 {
             assert_eq!(relief.turn(MayMove::Now).now_or_never(), Some(()));
@@ -101,9 +92,9 @@ mod tests {
 
     #[test]
     fn what_an_agent_says_is_what_a_member_reads() {
-        for may_move in [MayMove::Never, MayMove::Later, MayMove::Now] {
-            assert_eq!(MayMove::read(may_move.header()), may_move);
+        for may_move in [MayMove::Later, MayMove::Now] {
+            assert_eq!(MayMove::read(Some(may_move.header())), Some(may_move));
         }
-        assert_eq!(MayMove::read(Some("of a later version")), MayMove::Never);
+        assert_eq!((MayMove::read(None), MayMove::read(Some("soon"))), (None, None));
     }
 }

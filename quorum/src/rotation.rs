@@ -133,7 +133,7 @@ fn role(ring: &Keyring, id: u32) -> KeyRole {
 mod tests {
     use super::*;
     use crate::ledger::scenarios::{node, registration};
-    use crate::ledger::{Command, LEVEL_KNOWN, NodeStanding};
+    use crate::ledger::{Command, NodeStanding};
     use lattice_model::{NodeState, Revision, Timestamp};
 
     struct Scene {
@@ -149,7 +149,6 @@ mod tests {
             let ledger = Ledger::default();
             let mut scene = Self { ledger, held: KeysHeld::default(), rotation: Rotation::default(), now: Instant::now(), index: 0 };
             (0..nodes).for_each(|n| scene.act(Action::Register(registration(n, 1, 0, true))));
-            scene.act(Action::RaiseLevel { level: LEVEL_KNOWN });
             scene
         }
 

@@ -21,7 +21,6 @@ use crate::client::{LEADER_HEADER, MAY_MOVE_HEADER};
 use crate::identity::{Caller, Connected};
 use crate::member::Listeners;
 use crate::member::shared::Core;
-use crate::older;
 use crate::operator::{self, Operator};
 use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call, Grant};
@@ -147,7 +146,6 @@ impl Quorum for Service {
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
         }
-        let knows = older::Knows::of(request.metadata());
         let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
         let (token, mut question) = match unpack(request.get_ref())? {
             Request::AsOperator { token, request } => (Some(token), *request),
@@ -174,7 +172,6 @@ impl Quorum for Service {
                 Err(refusal)
             }
         };
-        let answer = if knows.all() { answer } else { older::answer(answer, knows) };
         let mut response = Response::new(pack(&answer)?);
         if let Some(leader) = answer::leader_elsewhere(&self.core).and_then(|id| self.core.service_of(id)) {
             response.metadata_mut().insert(LEADER_HEADER, leader);
@@ -186,6 +183,7 @@ impl Quorum for Service {
         let caller = self.caller(&request)?;
         self.granted(Call::Session, &caller)?;
         let may_move = MayMove::read(request.metadata().get(MAY_MOVE_HEADER).and_then(|value| value.to_str().ok()));
+        let may_move = may_move.ok_or_else(|| Status::invalid_argument(format!("a session says by {MAY_MOVE_HEADER} when it may move")))?;
         if may_move == MayMove::Now && self.core.leads() {
             return Err(Status::failed_precondition("this member leads, and leaves sessions to the others"));
         }
@@ -195,7 +193,6 @@ impl Quorum for Service {
 
     async fn watch(&self, request: tonic::Request<Packed>) -> Result<Response<Packets>, Status> {
         let caller = self.caller(&request)?;
-        let knows = older::Knows::of(request.metadata());
         let wanted: WatchRequest = unpack(request.get_ref())?;
         let mut whose = None;
         for call in watching::calls(&wanted) {
@@ -203,7 +200,7 @@ impl Quorum for Service {
                 whose = Some(caller.name.clone());
             }
         }
-        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, whose, knows)?))
+        Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, whose)?))
     }
 }
 

@@ -28,7 +28,6 @@ pub mod kept;
 pub mod log;
 pub mod machine;
 pub mod power;
-pub mod previous;
 pub mod record;
 pub mod room;
 pub mod segments;

@@ -1,5 +1,5 @@
-//! What agents and members say to each other. MessagePack with field names inside gRPC: additive, and one
-//! vocabulary (the model's) on both ends.
+//! What agents and members say to each other. MessagePack with field names inside gRPC, and one vocabulary (the
+//! model's) on both ends.
 
 mod answer;
 mod peers;
@@ -21,7 +21,7 @@ pub use standing::{
     ServiceStanding, TenantStanding, VClusterStanding, VniPoolStanding, WaitingNode,
 };
 pub use status::{ClockAlarm, MemberStatus, NotifyStanding, QuorumStatus};
-pub use watch::{Change, WatchAllocations, WatchPlace, WatchRequest};
+pub use watch::{Change, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};
 
 /// The longest message either side takes, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -5,7 +5,7 @@
 //!   member ──question──▶ three of its agents, at random ──who of them is alive──▶ with the next summary ──▶ leader
 //! ```
 //!
-//! In memory only. Agents of the version before do not say that they answer, and are not asked.
+//! In memory only.
 
 use lattice_model::NodeId;
 use rand::seq::IteratorRandom;
@@ -148,18 +148,6 @@ mod tests {
             assert_eq!(stays.questions.try_recv().unwrap(), [node(9)]);
             drop(stays);
             assert!(lock(&all.agents).is_empty());
-        }
-    }
-
-    #[test]
-    fn a_leader_of_the_version_before_is_told_from_one_of_this() {
-        use crate::pack::{from_bytes, to_bytes};
-        use crate::store::room::Shortage;
-        use crate::wire::SummaryAnswer;
-        for answer in [SummaryAnswer::default(), SummaryAnswer { silent: vec![node(1)], ..SummaryAnswer::default() }] {
-            let bytes = to_bytes(&answer).unwrap();
-            assert!(from_bytes::<BTreeMap<u64, Shortage>>(&bytes).is_err());
-            assert_eq!(from_bytes::<SummaryAnswer>(&bytes).unwrap(), answer);
         }
     }
 }

@@ -37,7 +37,6 @@ pub struct Mount {
     /// The target below it; empty: the root itself.
     pub below: PathBuf,
     /// Whether nothing else of the root is to be seen.
-    #[serde(default)]
     pub alone: bool,
 }
 

@@ -53,7 +53,7 @@ fn streams<T: Serialize>(messages: &[T]) -> Vec<Vec<u8>> {
 fn shim_frames() {
     let call = Call { from: 0, to: 1, service: Service::Names, leg: Leg::Asks, number: 3, body: vec![1] };
     let to = streams(&[
-        ToShim::Hello { protocol: 1, calls: true },
+        ToShim::Hello { protocol: 1 },
         ToShim::StartScript { text: "#!/bin/sh\n".into(), args: vec!["a".into()], env: vec![], working_dir: "/".into() },
         ToShim::StartLaunch { launch: spec() },
         ToShim::Call { launch: launch(), call: call.clone() },
@@ -61,15 +61,7 @@ fn shim_frames() {
         ToShim::Quit,
     ]);
     let from = streams(&[
-        FromShim::Hello {
-            protocol: 1,
-            allocation: AllocationId(launch().0),
-            epoch: Epoch(2),
-            pid: 3,
-            shapes: true,
-            input: true,
-            calls: true,
-        },
+        FromShim::Hello { protocol: 1, allocation: AllocationId(launch().0), epoch: Epoch(2), pid: 3 },
         FromShim::Ready { failed: Some("why".into()) },
         FromShim::LaunchStarted { launch: spec() },
         FromShim::RankEnded { launch: launch(), rank: 1, outcome: RankOutcome::Exited { code: 1 } },

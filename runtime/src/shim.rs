@@ -53,41 +53,31 @@ pub struct ShimConfig {
     /// The image in the root-owned cache, already verified, and where it is mounted.
     pub image: Option<(PathBuf, PathBuf)>,
     /// What else is mounted for it, in its own namespace.
-    #[serde(default)]
     pub mounts: Vec<Mount>,
     /// The allocation's scope in the cgroup v2 tree (absolute path); `None`: this machine has none, said in `doctor`.
     pub scope: Option<PathBuf>,
     /// The directories of cgroup version 1 that each process of the work joins; its limits are there already.
-    #[serde(default)]
     pub v1_groups: Vec<PathBuf>,
     /// What of the node is the allocation's own, to be shared out among ranks; `None`: nothing was told apart.
-    #[serde(default)]
     pub placement: Option<Placement>,
     /// How long SIGTERM is given before SIGKILL, in milliseconds.
     pub grace_ms: u64,
     /// This node's name.
     pub node: String,
     /// The limit of open files (soft, hard) that work is to have; `None`: the one that the shim is started with.
-    #[serde(default)]
     pub open_files: Option<(u64, u64)>,
     /// Under which boot of the machine it was started.
-    #[serde(default)]
     pub boot: Option<Boot>,
     /// What the quorum said of the allocation when it was started: for an agent that has lost its own memory of it. The
     /// shim makes the files of the script from it, on the node that runs the script.
-    #[serde(default)]
     pub share: Option<Box<DesiredShare>>,
     /// Which processors and GPUs of the node are its own, for the same.
-    #[serde(default)]
     pub assignment: Option<Box<Assignment>>,
     /// How much of the log files is kept on the node, in bytes on the disk; `None`: all of it.
-    #[serde(default)]
     pub log_room: Option<LogRoom>,
     /// Whether work runs under a run lease alone: see [`ToShim::RunLease`].
-    #[serde(default)]
     pub run_lease: bool,
     /// Whether setuid programs and file capabilities give rights to work.
-    #[serde(default)]
     pub work_may_gain_privileges: bool,
 }
 
@@ -116,7 +106,6 @@ pub struct FlushedLog {
     /// Which of its outputs.
     pub stream: LogStream,
     /// How often its program had truncated it before.
-    #[serde(default)]
     pub segment: u32,
     /// Bytes from the file's beginning.
     pub bytes: u64,
@@ -232,13 +221,8 @@ impl LogStream {
 /// From the agent to the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToShim {
-    /// Opens the connection. A newer connection replaces an older one. `calls`: the agent carries them to other nodes, where
-    /// [`ToShim::Calls`] does not say otherwise. One of a version before would leave that out.
-    Hello {
-        protocol: u32,
-        #[serde(default)]
-        calls: bool,
-    },
+    /// Opens the connection. A newer connection replaces an older one.
+    Hello { protocol: u32 },
     /// Walltime runs from now on, unless it does already: that many milliseconds from the first of these, by CLOCK_BOOTTIME.
     /// `u64::MAX`: without end, a service. The last of these counts; once walltime is over, none does.
     Go { walltime_ms: u64 },
@@ -259,8 +243,8 @@ pub enum ToShim {
     },
     /// A fence of this launch waits for this node: answered by [`FromShim::Absent`].
     NameAbsent { launch: LaunchId },
-    /// Whether what this launch's servers here ask other nodes is carried there from now on.
-    Calls { launch: LaunchId, carried: bool },
+    /// The launch has a new head: what its servers here asked other nodes, and what is not answered, is asked again at once.
+    AskAgain { launch: LaunchId },
     /// A server of another node asks or answers: see [`FromShim::Call`].
     Call { launch: LaunchId, call: Call },
     /// Brings this node's ranks of the launch down (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
@@ -330,20 +314,7 @@ pub enum StopReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromShim {
     /// Answers the agent's.
-    /// `shapes`: it lays launches out by [`LaunchSpec::shape`]; `input`: it passes standard input on; `calls`: its servers answer [`ToShim::Call`]. One of a version before would
-    /// leave that out.
-    Hello {
-        protocol: u32,
-        allocation: AllocationId,
-        epoch: Epoch,
-        pid: u32,
-        #[serde(default)]
-        shapes: bool,
-        #[serde(default)]
-        input: bool,
-        #[serde(default)]
-        calls: bool,
-    },
+    Hello { protocol: u32, allocation: AllocationId, epoch: Epoch, pid: u32 },
     /// Mounts are made and processes can be started; or they could not be, for this reason.
     Ready { failed: Option<String> },
     /// Walltime runs.
@@ -380,8 +351,7 @@ pub enum FromShim {
     AttachEnded { session: u64, outcome: RankOutcome, why: Option<String> },
     /// Processes of this launch (`None`: of the script) were killed because memory was over; told before their ends.
     OutOfMemory { launch: Option<LaunchId>, kill: MemoryKill },
-    /// It keeps a run lease, which lasts until then; `None`: none was granted yet. Told in each replay, before [`FromShim::Ready`]:
-    /// a shim of a version that keeps none does not say it.
+    /// It keeps a run lease, which lasts until then; `None`: none was granted yet. Told in each replay, before [`FromShim::Ready`].
     RunLease { until_ms: Option<u64> },
     /// The run lease lapsed, and all work was killed for that; told before the ends that it means, and replayed.
     RunLeaseLapsed,

@@ -76,8 +76,6 @@ pub struct Shim {
     /// What of the script was killed for its memory, the last time.
     script_kill: Option<MemoryKill>,
     agent: AgentLink,
-    /// Whether the agent carries calls to other nodes.
-    carries: bool,
     exits: Writer,
     script: Script,
     /// By number.
@@ -215,7 +213,6 @@ impl Shim {
             memory_events,
             script_kill: None,
             agent,
-            carries: true,
             exits,
             script: Script::None,
             launches: BTreeMap::new(),
@@ -305,11 +302,10 @@ impl Shim {
 
     fn message(&mut self, message: ToShim) {
         match message {
-            ToShim::Hello { calls, .. } => {
+            ToShim::Hello { .. } => {
                 self.replay();
-                self.carries = calls;
                 for number in self.launches.keys().copied().collect::<Vec<_>>() {
-                    self.carry(number, calls);
+                    self.ask_again_now(number);
                 }
             }
             ToShim::Go { walltime_ms } => {
@@ -332,9 +328,9 @@ impl Shim {
                     self.happened(at, happenings);
                 }
             }
-            ToShim::Calls { launch, carried } => {
+            ToShim::AskAgain { launch } => {
                 if let Some(number) = self.number_of(launch) {
-                    self.carry(number, carried);
+                    self.ask_again_now(number);
                 }
             }
             ToShim::Call { launch, call } => {
@@ -398,10 +394,10 @@ impl Shim {
         }
     }
 
-    /// Whether what a launch's servers ask other nodes is carried there.
-    fn carry(&mut self, number: u32, carried: bool) {
+    /// Asks other nodes again what they have not answered: whoever was on the way before may have lost it.
+    fn ask_again_now(&mut self, number: u32) {
         let Some(launch) = self.launches.get_mut(&number) else { return };
-        let happenings = launch.carry(carried, &self.epoll, |local| socket_token(number, local));
+        let happenings = launch.ask_again_now();
         self.happened(number, happenings);
     }
 

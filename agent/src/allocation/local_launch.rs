@@ -11,8 +11,6 @@ pub(super) struct LocalLaunch {
     pub(super) spec: LaunchSpec,
     /// Whether the shim said that it has it.
     pub(super) begun: bool,
-    /// Whether the head, and all on the way to it, carry calls; `None`: no head has come yet.
-    pub(super) calls: Option<bool>,
     /// Why nothing of it was, or is any more, on this node.
     lost: Option<String>,
     ended: BTreeMap<u32, RankOutcome>,
@@ -28,7 +26,7 @@ pub(super) struct LocalLaunch {
 impl LocalLaunch {
     pub(super) fn new(spec: LaunchSpec) -> Self {
         let (ended, fences) = (BTreeMap::new(), BTreeMap::new());
-        Self { spec, begun: false, calls: None, lost: None, ended, fences, aborted: None, out_of_memory: None, input: None, head: None }
+        Self { spec, begun: false, lost: None, ended, fences, aborted: None, out_of_memory: None, input: None, head: None }
     }
 
     /// Whether none of this node's ranks is left, or ever will be there.
@@ -94,9 +92,7 @@ impl LocalLaunch {
 
     /// A server here asks or answers another part's. What does not reach the head its asker says again.
     pub(super) fn call(&mut self, call: Call) {
-        if self.calls == Some(true) {
-            self.tell(ToHead::Call(Box::new(call.into())));
-        }
+        self.tell(ToHead::Call(Box::new(call.into())));
     }
 
     pub(super) fn aborted(&mut self, code: i32, why: String) {
@@ -150,7 +146,6 @@ fn told(kill: MemoryKill) -> ToHead {
 mod tests {
     use super::*;
     use crate::mesh::frame::WireOutcome;
-    use lattice_model::call::{Leg, Service};
     use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, NodeRanks, RankBinding};
 
     fn launch(count: u32) -> LocalLaunch {
@@ -189,20 +184,6 @@ mod tests {
         let ended = |rank, code| ToHead::RankEnded { rank, outcome: WireOutcome::Exited(code) };
         assert_eq!(heard(&mut receiver), [ToHead::Begun, fence(2), fence(3), ended(1, 0), ToHead::Synced, ended(0, 2)]);
         assert!(l.over(&"n1".parse().unwrap()));
-    }
-
-    #[test]
-    fn calls_go_to_a_head_that_carries_them_and_to_no_other() {
-        let mut l = launch(2);
-        let (head, mut receiver) = mpsc::channel(16);
-        l.attach(head, false);
-        heard(&mut receiver);
-        let call = Call { from: 0, to: 1, service: Service::Names, leg: Leg::Asks, number: 1, body: vec![1] };
-        for (calls, told) in [(None, 0), (Some(false), 0), (Some(true), 1)] {
-            l.calls = calls;
-            l.call(call.clone());
-            assert_eq!(heard(&mut receiver), vec![ToHead::Call(Box::new(call.clone().into())); told], "{calls:?}");
-        }
     }
 
     #[test]

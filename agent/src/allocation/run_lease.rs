@@ -6,8 +6,6 @@ use tokio::sync::watch;
 /// Of an allocation without one it says nothing.
 #[derive(Default)]
 pub(super) struct RunLease {
-    /// Whether the shim said that it keeps one.
-    pub(super) kept: bool,
     /// Whether it was granted once: work may begin.
     pub(super) granted: bool,
     /// Whether the shim said that it lapsed.

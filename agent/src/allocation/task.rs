@@ -61,9 +61,6 @@ pub(super) fn begin(
         fresh: false,
         image: None,
         synced: false,
-        shapes: false,
-        inputs: false,
-        calls: false,
         started: false,
         entry_waits: false,
         launches: BTreeMap::new(),
@@ -114,12 +111,6 @@ struct AllocationTask {
     image: Option<HeldImage>,
     /// Whether the shim has told all that it has, on the present line.
     synced: bool,
-    /// Whether the shim knows launches of other shapes than the usual one.
-    shapes: bool,
-    /// Whether the shim passes standard input on.
-    inputs: bool,
-    /// Whether the shim's servers answer calls.
-    calls: bool,
     /// Whether the brain said that it may run.
     started: bool,
     /// Whether the inline command's launch is to begin once the shim has told all that it has.
@@ -229,7 +220,7 @@ impl AllocationTask {
             Command::Start(share) => self.start(&share).await,
             Command::ChangeWalltime(share) => self.change_walltime(&share).await,
             Command::Stop => self.stop().await,
-            Command::Attach { launch, calls, to_head } => self.attach(*launch, calls, to_head).await,
+            Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
             Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
             Command::Signal(signal) => {
@@ -250,14 +241,13 @@ impl AllocationTask {
     async fn heard(&mut self, message: FromShim) {
         tracing::debug!(allocation = %self.share.allocation, heard = ?message, "heard from the shim");
         match message {
-            FromShim::Hello { allocation, epoch, pid, shapes, input, calls, .. } => {
+            FromShim::Hello { allocation, epoch, pid, .. } => {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
                     tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
                     self.link = None;
                     return self.shim_lost(&why).await;
                 }
-                (self.shapes, self.inputs, self.calls) = (shapes, input, calls);
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
@@ -266,7 +256,6 @@ impl AllocationTask {
                 if self.phase == Phase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
                     self.phase = Phase::Idle;
-                    let failed = failed.or_else(|| self.unfenced());
                     self.say(failed.as_deref().unwrap_or("prepared"));
                     let result = failed.map_or(Ok(()), Err);
                     self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
@@ -311,13 +300,11 @@ impl AllocationTask {
                     self.says.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
                 }
                 local.begun();
-                let (id, calls) = (launch.id, local.calls);
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
                 if headed_here {
                     // After a restart of this agent the shim is who remembers the launches that it headed.
                     self.context.launches.begin(&self.context, &self.share, launch);
                 }
-                self.tell_calls(id, calls).await;
                 for (launch, message) in std::mem::take(&mut self.typed_ahead) {
                     self.typed(launch, message).await;
                 }

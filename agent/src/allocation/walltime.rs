@@ -15,7 +15,7 @@ use crate::context::Shared;
 use crate::journal;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::checkpoint::{DEADLINE_MS, walltime_lead_ms};
-use lattice_model::{AllocationId, CheckpointId, CheckpointRef, DesiredShare, EndReason, Epoch};
+use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, EndReason};
 use lattice_node::{CheckpointEnd, CheckpointPhase, Checkpointing, Event};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
@@ -113,9 +113,6 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
     }
     // One that a former life asked for is asked for again: it is that one.
     let mut id = noted(&share, &dir).await.unwrap_or_else(|| CheckpointId(Uuid::new_v4()));
-    if boottime_ms() >= ends_ms || !suspends(&context, share.allocation, share.epoch) {
-        return;
-    }
     // Under way in the grace it is waited for as any other.
     let grace_ms = u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX);
     let length_ms = ends_ms.saturating_sub(boottime_ms()).saturating_add(grace_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1);
@@ -160,12 +157,6 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
         }
         tokio::time::sleep(pause).await;
     }
-}
-
-/// Whether the quorum may be told that the work was saved. It may understand more than when the work began.
-pub(super) fn suspends(context: &Shared, allocation: AllocationId, epoch: Epoch) -> bool {
-    let view = context.view.borrow();
-    view.locals.iter().map(|l| &l.share).any(|s| (s.allocation, s.epoch, s.suspends) == (allocation, epoch, true))
 }
 
 /// What the end of walltime has to do with checkpoints.

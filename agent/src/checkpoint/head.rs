@@ -672,18 +672,3 @@ impl Asking {
         tokio::select! { ended = goes => ended, ended = hears => ended }.map_err(|e: FrameError| e.to_string())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_an_older_head_wrote_counts_as_told() {
-        let begun = Checkpointing::begin(CheckpointId(Uuid::nil()), Epoch(3), None, Vec::new(), 1000, 0, 0);
-        let mut json = serde_json::to_value(&begun).unwrap();
-        let read = |json: &serde_json::Value| serde_json::from_value::<Checkpointing>(json.clone()).unwrap();
-        assert!(!read(&json).told);
-        json.as_object_mut().unwrap().remove("told").unwrap();
-        assert!(read(&json).told);
-    }
-}

@@ -62,12 +62,7 @@ pub struct Kept {
     tenant: String,
     project: String,
     allocation: AllocationId,
-    #[serde(default)]
     cluster: Whose,
-    /// When it ended, for agents before this version, who also wrote there when they first found that the quorum did not know it:
-    /// milliseconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ended_at_ms: Option<u64>,
     /// When it ended, as the quorum had it; milliseconds since 1970. `None`: nobody saw that it had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_seen_at_ms: Option<u64>,
@@ -76,20 +71,12 @@ pub struct Kept {
 impl Kept {
     fn of(owner: &Owner) -> Self {
         let (tenant, project) = (owner.tenant.clone(), owner.project.clone());
-        Self {
-            version: VERSION,
-            tenant,
-            project,
-            allocation: owner.allocation,
-            cluster: Whose::default(),
-            ended_at_ms: None,
-            end_seen_at_ms: None,
-        }
+        Self { version: VERSION, tenant, project, allocation: owner.allocation, cluster: Whose::default(), end_seen_at_ms: None }
     }
 
     /// The same, of an allocation that ended then, or has not.
     pub fn ended(self, ended_at_ms: Option<u64>) -> Self {
-        Self { ended_at_ms, end_seen_at_ms: ended_at_ms, ..self }
+        Self { end_seen_at_ms: ended_at_ms, ..self }
     }
 
     /// Whose checkpoints it tells of.
@@ -212,16 +199,5 @@ mod tests {
         // Nobody's is nobody's.
         assert!(!ours.is(&Whose::default()) && !Whose::default().is(&Whose::default()));
         assert_eq!(Whose::of("alps", "no certificate").authorities, [""; 0]);
-    }
-
-    #[test]
-    fn what_agents_before_wrote_of_an_end_is_no_end_that_was_seen() {
-        let owner =
-            Owner { tenant: String::new(), project: String::new(), allocation: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap() };
-        let theirs = serde_json::json!({ "version": 1, "tenant": "", "project": "", "allocation": owner.allocation, "ended_at_ms": 5 });
-        let theirs: Kept = serde_json::from_value(theirs).unwrap();
-        assert_eq!((theirs.ended_at_ms, theirs.end_seen_at_ms), (Some(5), None));
-        let ours = serde_json::to_value(Kept::of(&owner).ended(Some(7))).unwrap();
-        assert_eq!((ours["ended_at_ms"].as_u64(), ours["end_seen_at_ms"].as_u64()), (Some(7), Some(7)));
     }
 }

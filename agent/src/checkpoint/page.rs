@@ -190,7 +190,7 @@ impl Page {
         match word(&page, AT_ANSWER) {
             DONE => {
                 let (step, files, bytes) = (said(AT_STEP), said(AT_FILES), said(AT_SAVED_BYTES));
-                // What an older library leaves there is zeros.
+                // An application that says no time leaves zeros there.
                 let time = (word(&page, AT_TIME_TOLD) == 1).then(|| SimulatedTime::try_from(f64::from_bits(long(&page, AT_TIME))));
                 let time = time.transpose().map_err(|odd| odd.to_string())?;
                 Ok(Some(Answer::Done(Claims { step, time, files, bytes, ..Claims::default() })))

@@ -4,8 +4,8 @@
 //!   broker ──Open::Saving──▶ the heads of work with --checkpoint, each once a round ──▶ which allocations of theirs
 //! ```
 //!
-//! Nothing is decided by it but whose turn it is with the store. A head that does not answer in time, or is of an older version, counts
-//! as one that has nothing to tell.
+//! Nothing is decided by it but whose turn it is with the store. A head that does not answer in time counts as one that has nothing
+//! to tell.
 
 use super::head::is_writing;
 use crate::cluster::Cluster;

@@ -139,7 +139,7 @@ impl CheckpointStore {
             Err(error) => return Err(error),
         }
         let json = serde_json::to_vec_pretty(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
-        // Its nodes may have nothing of it, or be of an older version, which leaves it to the head.
+        // Its nodes may have nothing of it, and have noted nothing then.
         self.note_kept(owner).await?;
         self.objects.store.put(&self.manifest_key(owner, manifest.id), PutPayload::from(json)).await?;
         Ok(())

@@ -34,10 +34,7 @@ pub async fn ask(context: &Context, node: &NodeId) -> Result<Found, String> {
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Fingerprint).await.map_err(|e| e.to_string())?;
-        frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(|e| match e {
-            FrameError::Ended | FrameError::Io(_) => "its agent does not tell: it is of an older version, or stops".to_owned(),
-            other => other.to_string(),
-        })
+        frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };
     let late = |_| format!("its look was not over within {} s; it goes on there, and may be asked for again", ANSWER.as_secs());
     match tokio::time::timeout(ANSWER, conversation).await.map_err(late)?? {

@@ -7,7 +7,7 @@
 use super::fact;
 use crate::context::Context;
 use crate::gpu_loads::{GpuReadings, Looked};
-use crate::mesh::diagnosis::{DiagnosisGpus, WireFact};
+use crate::mesh::diagnosis::{DiagnosisGpus, GPUS_MAX, WireFact};
 use lattice_model::gpu_load::GpuLoad;
 use lattice_model::gpu_look::gpu_key;
 use lattice_model::resources::bytes_text;
@@ -68,7 +68,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     let looked = DiagnosisGpus {
         facts: u32::try_from(facts.len()).unwrap_or(u32::MAX),
         age_ms: now.map_or(0, |looked| u64::try_from(looked.at.elapsed().as_millis()).unwrap_or(u64::MAX)),
-        busy: told.iter().filter_map(|(of, load)| Some((of.id.clone(), load.utilization?))).collect(),
+        busy: told.iter().filter_map(|(of, load)| Some((of.id.clone(), load.utilization?))).take(GPUS_MAX).collect(),
         source: source.to_owned(),
     };
     if all {

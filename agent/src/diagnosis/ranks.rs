@@ -40,10 +40,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Ranks(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<RanksAnswer, _>(&mut recv).await.map_err(|e| match e {
-            FrameError::Ended | FrameError::Io(_) => "its agent does not tell of ranks: it is of an older version, or stops".to_owned(),
-            other => other.to_string(),
-        })
+        frame::read::<RanksAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };
     let answer = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
     match answer {

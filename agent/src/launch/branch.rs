@@ -14,7 +14,7 @@
 //! from here until this branch ends, and it alone when it is back. Of one that is not reached for long the head is told: where
 //! it reaches it itself, it takes it from whoever is above it.
 
-use super::line::{Around, Broken, Kind, LineTask, News, Waiting};
+use super::line::{Around, Broken, LineTask, News, Waiting};
 use super::told::Told;
 use crate::mesh::branch::Up;
 use crate::mesh::frame::{FrameError, ToHead, ToPart};
@@ -22,7 +22,7 @@ use crate::mesh::input::WirePiece;
 use lattice_model::Stdin;
 use lattice_model::input::{Pushed, Taken, Window};
 use lattice_pmi::{Contributed, FenceHub, FenceMerged, Subtree};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -47,8 +47,6 @@ pub(super) enum Heard {
     Whole(FenceMerged),
     /// A fence cannot be, and why.
     Refused(String),
-    /// This part's agent knows no subtrees; or, where it is served alone, not the launch's shape.
-    Older { part: u32 },
     /// This part's agent is not reached by the one above it.
     Unreached { part: u32 },
     /// A child has another parent: what stands here is old.
@@ -64,8 +62,6 @@ pub(super) struct Branch {
     done: Option<Arc<Told>>,
     /// That the launch is brought down.
     abort: Option<Arc<Told>>,
-    /// Parts whose agents know no subtrees.
-    older: BTreeSet<u32>,
     /// Which parts have ranks that read standard input.
     readers: Readers,
     /// Parts in all.
@@ -80,6 +76,8 @@ struct Line {
     subtree: Subtree,
     queue: mpsc::Sender<Waiting>,
     stop: CancellationToken,
+    /// When it was served last, or begun.
+    served: Instant,
     link: Link,
     /// How often it was connected.
     connections: u64,
@@ -144,36 +142,30 @@ impl Branch {
     /// A branch with no lines yet.
     pub(super) fn new(around: Around, subtree: Subtree) -> Self {
         let (sender, news) = mpsc::channel(QUEUE);
-        let (done, abort, older) = (None, None, BTreeSet::new());
+        let (done, abort) = (None, None);
         let (readers, input) = (Readers::of(&around), Window::default());
         let (hub, parts) = (FenceHub::new(subtree), subtree.len());
-        Self { around, lines: BTreeMap::new(), numbers: 0, hub, done, abort, older, readers, parts, input, sender, news }
-    }
-
-    /// Begins to serve these parts, in as few lines as can be.
-    pub(super) fn serve(&mut self, subtree: Subtree) {
-        for piece in subtree.without(self.around.fanout, &|part| self.older.contains(&part)) {
-            self.begin_line(piece);
-        }
+        Self { around, lines: BTreeMap::new(), numbers: 0, hub, done, abort, readers, parts, input, sender, news }
     }
 
     /// Begins to serve a subtree from its first part: that part alone, and each subtree below it.
     pub(super) fn serve_below(&mut self, subtree: Subtree) {
-        self.begin_line(Subtree::single(subtree.first));
+        self.serve(Subtree::single(subtree.first));
         for child in subtree.children(self.around.fanout) {
             self.serve(child);
         }
     }
 
-    fn begin_line(&mut self, subtree: Subtree) {
+    /// Begins to serve a subtree.
+    pub(super) fn serve(&mut self, subtree: Subtree) {
         self.numbers += 1;
         let number = self.numbers;
-        let kind = if self.older.contains(&subtree.first) { Kind::Parts } else { Kind::Subtrees };
         let stop = self.around.stop.child_token();
-        let task = LineTask { number, around: self.around.clone(), subtree, kind, news: self.sender.clone() };
+        let task = LineTask { number, around: self.around.clone(), subtree, news: self.sender.clone() };
         let queue = task.begin(stop.clone());
-        let link = Link::Broken { since: Instant::now() };
-        let line = Line { subtree, queue, stop, link, connections: 0, absent: None, unreached: None, taken: None };
+        let served = Instant::now();
+        let link = Link::Broken { since: served };
+        let line = Line { subtree, queue, stop, served, link, connections: 0, absent: None, unreached: None, taken: None };
         self.lines.insert(number, line);
     }
 
@@ -196,15 +188,14 @@ impl Branch {
                 None
             }
             News::Broken(broken) => {
-                (line.link, line.taken) = (Link::Broken { since: Instant::now() }, line.over());
-                match broken {
-                    Broken::Served => None,
-                    Broken::Refused => {
-                        self.go_round(number);
-                        None
-                    }
-                    Broken::Silent => Some(Heard::Older { part: line.subtree.first }),
+                if broken == Broken::Served {
+                    line.served = Instant::now();
                 }
+                (line.link, line.taken) = (Link::Broken { since: line.served }, line.over());
+                if broken == Broken::Refused {
+                    self.go_round(number);
+                }
+                None
             }
             News::Said(up) => self.said(number, up),
         }
@@ -260,7 +251,6 @@ impl Branch {
                 line.absent = Some((number, parts));
                 None
             }
-            Up::Older { part } => of_it(&part).then_some(Heard::Older { part }),
             Up::Unreached { part } => of_it(&part).then_some(Heard::Unreached { part }),
             Up::Replaced => Some(Heard::Replaced),
             Up::NotHere { why } => {
@@ -270,11 +260,6 @@ impl Branch {
                 None
             }
         }
-    }
-
-    /// Whether a part's agent knows no subtrees, and so no calls either.
-    pub(super) fn is_older(&self, part: u32) -> bool {
-        self.older.contains(&part)
     }
 
     /// Tells everything below, and of a call its part alone. What is broken hears what it has to when it is there again; but that all is over must reach it.
@@ -359,7 +344,7 @@ impl Branch {
         if line.queue.try_send(Waiting { told, connection: line.connections }).is_err() {
             let subtree = line.subtree;
             self.drop_line(number);
-            self.begin_line(subtree);
+            self.serve(subtree);
         }
     }
 
@@ -402,20 +387,6 @@ impl Branch {
         }
         self.drop_line(number);
         self.serve_below(subtree);
-    }
-
-    /// From now on a part is served alone, as the version before has it. `false`: it was already.
-    pub(super) fn found_older(&mut self, part: u32) -> bool {
-        if !self.older.insert(part) {
-            return false;
-        }
-        let over: Vec<u64> = self.lines.iter().filter(|(_, line)| line.has(part)).map(|(number, _)| *number).collect();
-        for number in over {
-            let Some(subtree) = self.lines.get(&number).map(|line| line.subtree) else { continue };
-            self.drop_line(number);
-            self.serve(subtree);
-        }
-        true
     }
 
     /// From now on a part that is reached from here is served from here, with those below it: whoever is above it does not reach it,

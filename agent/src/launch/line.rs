@@ -4,9 +4,9 @@ use super::told::Told;
 use crate::allocation::AllocationHandle;
 use crate::context::Shared;
 use crate::mesh::branch::{BranchOpen, Up};
-use crate::mesh::frame::{self, FrameError, Open, ToHead, ToPart, WireLaunch};
+use crate::mesh::frame::{self, Open, ToHead, ToPart, WireLaunch};
 use crate::mesh::shape::WireShape;
-use lattice_model::{DesiredShare, LaunchShape, LaunchSpec, NodeId, NodeRanks};
+use lattice_model::{DesiredShare, LaunchSpec, NodeId, NodeRanks};
 use lattice_pmi::{FenceRefused, Subtree};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,6 @@ pub(super) struct Around {
     pub(super) share: Arc<DesiredShare>,
     pub(super) spec: Arc<LaunchSpec>,
     pub(super) fanout: u32,
-    /// Whether calls are carried, here and by all above.
-    pub(super) calls: bool,
     pub(super) stop: CancellationToken,
 }
 
@@ -62,17 +60,8 @@ pub(super) enum Broken {
     Served,
     /// Its agent said something, and did not serve it.
     Refused,
-    /// Its agent ended the stream and said nothing: it is of a version that knows no subtrees, or, asked for a part alone, none but the
-    /// usual shape.
+    /// Its agent said nothing: it is stopping, or the connection broke.
     Silent,
-}
-
-/// Which frames a subtree's agent understands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Subtrees,
-    /// Of the version before: one part at a time, for the head alone.
-    Parts,
 }
 
 /// A message that waits for a line.
@@ -97,7 +86,6 @@ pub(super) struct LineTask {
     pub(super) number: u64,
     pub(super) around: Around,
     pub(super) subtree: Subtree,
-    pub(super) kind: Kind,
     pub(super) news: mpsc::Sender<(u64, News)>,
 }
 
@@ -136,11 +124,11 @@ impl LineTask {
     }
 
     async fn connect(&self) -> Option<Way> {
-        let Around { context, share, spec, fanout, calls, .. } = &self.around;
+        let Around { context, share, spec, fanout, .. } = &self.around;
         let node = self.around.node(self.subtree.first)?;
         if *node == context.me {
             let handle = context.workers.of_epoch(spec.allocation, spec.epoch)?;
-            let heard = handle.attach(&context.me, LaunchSpec::clone(spec), *calls).await;
+            let heard = handle.attach(&context.me, LaunchSpec::clone(spec)).await;
             return Some(Way::Here { handle, heard });
         }
         let address = context.mesh_address(share, node)?;
@@ -151,17 +139,9 @@ impl LineTask {
                 return None;
             }
         };
-        let launch = WireLaunch::from(&**spec);
-        let open = match self.kind {
-            Kind::Subtrees => {
-                let Subtree { first, end } = self.subtree;
-                let open = Box::new(BranchOpen { launch, shape: WireShape::from(&spec.shape), fanout: *fanout, first, end });
-                if *calls { Open::CallingBranch(open) } else { Open::Branch(open) }
-            }
-            Kind::Parts if spec.shape == LaunchShape::default() => Open::Part(launch),
-            Kind::Parts => Open::ShapedPart(Box::new((launch, WireShape::from(&spec.shape)))),
-        };
-        frame::write(&mut send, &open).await.ok()?;
+        let Subtree { first, end } = self.subtree;
+        let open = BranchOpen { launch: WireLaunch::from(&**spec), shape: WireShape::from(&spec.shape), fanout: *fanout, first, end };
+        frame::write(&mut send, &Open::Branch(Box::new(open))).await.ok()?;
         Some(Way::There { send, recv })
     }
 
@@ -190,13 +170,7 @@ impl LineTask {
                 let down = async {
                     while let Some(waiting) = queue.recv().await {
                         let Some(told) = waiting.of(connection) else { continue };
-                        let sent = match self.kind {
-                            Kind::Subtrees => told.frame.send(&mut send).await,
-                            // It is of the version before, which knows no such questions.
-                            Kind::Parts if matches!(told.message, ToPart::NameAbsent | ToPart::Call(_)) => Ok(()),
-                            Kind::Parts => frame::write(&mut send, &told.message).await,
-                        };
-                        if sent.is_err() {
+                        if told.frame.send(&mut send).await.is_err() {
                             // How it broke is what the other direction finds.
                             std::future::pending::<()>().await;
                         }
@@ -210,20 +184,13 @@ impl LineTask {
 
     async fn hear(&self, mut recv: quinn::RecvStream) -> Option<Broken> {
         let mut broken = Broken::Silent;
-        let is_shaped = self.around.spec.shape != LaunchShape::default();
         loop {
-            let up = match self.kind {
-                Kind::Subtrees => frame::read::<Up, _>(&mut recv).await,
-                Kind::Parts => frame::read::<ToHead, _>(&mut recv).await.map(|message| self.of_part(message)),
-            };
-            let up = match (up, broken) {
-                (Ok(up), _) => up,
-                (Err(FrameError::Ended), Broken::Silent) if self.kind == Kind::Subtrees || is_shaped => return Some(Broken::Silent),
-                (Err(error), Broken::Silent | Broken::Served) => {
+            let up = match frame::read::<Up, _>(&mut recv).await {
+                Ok(up) => up,
+                Err(error) => {
                     tracing::debug!(node = ?self.around.node(self.subtree.first), %error, "a line of a launch broke");
-                    return Some(Broken::Served);
+                    return Some(broken);
                 }
-                (Err(_), Broken::Refused) => return Some(Broken::Refused),
             };
             broken = match (broken, &up) {
                 (Broken::Served, _) | (_, Up::Serving) => Broken::Served,
@@ -241,7 +208,6 @@ impl LineTask {
             ToHead::Fence { number, blob } => Up::Fence { number, blob },
             ToHead::Synced => Up::Away { parts: Vec::new() },
             ToHead::Input { taken, again } => Up::Input { taken, again },
-            ToHead::NotHere { why } => Up::NotHere { why },
             ToHead::Begun
             | ToHead::RankEnded { .. }
             | ToHead::Aborted { .. }

@@ -58,15 +58,8 @@ impl Drop for Parent {
     }
 }
 
-/// Serves a subtree for the agent that opened the stream; `calls`: it carries calls, and so does this one then.
-pub async fn serve(
-    context: &Shared,
-    peer: &Caller,
-    open: BranchOpen,
-    calls: bool,
-    mut send: SendStream,
-    recv: RecvStream,
-) -> Result<(), FrameError> {
+/// Serves a subtree for the agent that opened the stream.
+pub async fn serve(context: &Shared, peer: &Caller, open: BranchOpen, mut send: SendStream, recv: RecvStream) -> Result<(), FrameError> {
     let (subtree, fanout) = open.subtree()?;
     let spec = open.shape.of(open.launch)?;
     let part = subtree.first;
@@ -84,8 +77,7 @@ pub async fn serve(
         tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
     }
     let parent = context.parents.take(spec.id);
-    let around =
-        Around { context: Arc::clone(context), share: worker.share, spec: Arc::new(spec), fanout, calls, stop: parent.stop.clone() };
+    let around = Around { context: Arc::clone(context), share: worker.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
     let mut branch = Branch::new(around, subtree);
     branch.serve_below(subtree);
     let (to_branch, from_parent) = mpsc::channel(QUEUE);
@@ -100,7 +92,7 @@ pub async fn serve(
 }
 
 /// Why a part cannot be served. It is no evidence of how the share ended: that is the quorum's to say, which hears it of this node.
-pub fn not_here(allocation: AllocationId, epoch: Epoch) -> String {
+fn not_here(allocation: AllocationId, epoch: Epoch) -> String {
     format!("allocation {} is not on this node under epoch {epoch}", allocation.short())
 }
 
@@ -195,10 +187,6 @@ impl Served {
             Heard::Refused(why) => {
                 let said = ToHead::Aborted { code: 1, why };
                 self.say(Up::Said { part: self.part, said }).await;
-            }
-            Heard::Older { part } => {
-                self.say(Up::Older { part }).await;
-                return false;
             }
             Heard::Unreached { part } => self.say(Up::Unreached { part }).await,
             Heard::Replaced => return false,

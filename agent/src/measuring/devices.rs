@@ -233,10 +233,7 @@ pub async fn gpus_of_node(context: &Context, node: &NodeId, address: Option<Stri
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::UsageGpus(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<GpusAnswer, _>(&mut recv).await.map_err(|e| match e {
-            FrameError::Ended | FrameError::Io(_) => "its agent does not tell of GPUs: it is of an older version, or stops".to_owned(),
-            other => other.to_string(),
-        })
+        frame::read::<GpusAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };
     let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
     match answer {

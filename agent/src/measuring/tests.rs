@@ -16,7 +16,6 @@ pub(crate) fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
         run_lease_ms: None,
         restore: None,
         preempt: None,
-        suspends: false,
         telemetry: None,
         nodes: vec![],
         resources: Resources::default(),

@@ -63,8 +63,6 @@ pub enum Up {
     Away { parts: Vec<u32> },
     /// Parts of the subtree that others of it wait for.
     Absent { number: u32, parts: Vec<u32> },
-    /// A part's agent knows no subtrees: the head itself is to serve it. Nothing follows.
-    Older { part: u32 },
     /// Another parent has this subtree now. Nothing follows.
     Replaced,
     /// Its agent does not have the allocation under this epoch: it has not taken its work up yet, or its share ended by itself, which

@@ -67,7 +67,7 @@ pub enum FromSaver {
     Saved { files: u64, bytes: u64, step: Option<u64>, manifest: Option<String> },
     /// The application wants to be asked again after so long.
     Deferred { for_ms: u64 },
-    /// How far it says that it is. Of work alone whose nodes all know it ([`lattice_model::constraint::CHECKPOINT_MODES`]).
+    /// How far it says that it is.
     Progressed { percent: Option<u8>, left_ms: Option<u64> },
 }
 

@@ -34,13 +34,7 @@ pub enum DiagnosisAnswer {
     Told(WireDiagnosis),
 }
 
-/// What comes behind an answer that tells: of facts that were looked at before somebody asked, which one, and how many milliseconds
-/// before. An agent of the version before neither sends nor reads it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct DiagnosisAges(pub Vec<(u32, u64)>);
-
-/// What comes behind those ages: of GPUs that the work has there, as they were at the newest look. An agent of the version before neither
-/// sends nor reads it.
+/// Of GPUs that the work has there, as they were at the newest look.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct DiagnosisGpus {
     /// How many of the facts about them are of that look, the first ones.
@@ -53,11 +47,10 @@ pub struct DiagnosisGpus {
 }
 
 impl DiagnosisGpus {
-    /// What a node can say; its words go to people's terminals.
-    pub fn checked(self) -> Result<Self, FrameError> {
+    /// See [`WireDiagnosis::checked`].
+    fn are_plain(&self) -> bool {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
-        let good = self.busy.len() <= GPUS_MAX && plain(&self.source) && self.busy.iter().all(|(id, busy)| plain(id) && busy.is_finite());
-        if good { Ok(self) } else { Err(FrameError::Malformed) }
+        self.busy.len() <= GPUS_MAX && plain(&self.source) && self.busy.iter().all(|(id, busy)| plain(id) && busy.is_finite())
     }
 }
 
@@ -68,6 +61,9 @@ pub struct WireDiagnosis {
     /// Processes beyond [`PROCESSES_MAX`].
     pub left_out: u32,
     pub facts: Vec<WireFact>,
+    /// Of facts that were looked at before somebody asked: which one, and how many milliseconds before.
+    pub ages: Vec<(u32, u64)>,
+    pub gpus: DiagnosisGpus,
 }
 
 /// One process of the work.
@@ -119,8 +115,10 @@ impl WireDiagnosis {
         let fact = |f: &WireFact| [&f.part, &f.about, &f.text, &f.source].into_iter().all(plain);
         let good = self.processes.len() <= PROCESSES_MAX
             && self.facts.len() <= FACTS_MAX
+            && self.ages.len() <= FACTS_MAX
             && self.processes.iter().all(process)
-            && self.facts.iter().all(fact);
+            && self.facts.iter().all(fact)
+            && self.gpus.are_plain();
         if good { Ok(self) } else { Err(FrameError::Malformed) }
     }
 }

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! Every stream begins with an [`Open`] that says what it is for; what follows is of that purpose's types. The whole
-//! protocol's version is in the handshake (ALPN): an agent speaks its own and the one before.
+//! protocol's version is in the handshake (ALPN), which refuses every other one.
 
 use super::binding::WireBinding;
 use super::call::WireCall;
 use super::input::{WirePiece, WireTaken};
-use super::shape::{WireAsk, WireShape};
+use super::shape::WireAsk;
 use bytes::Bytes;
 use lattice_model::binding::BindingRequest;
 use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks, Principal, RankBinding, RankOutcome, TerminalSize};
@@ -54,6 +54,16 @@ pub enum FrameError {
     Ended,
     #[error("the stream broke")]
     Io(#[from] std::io::Error),
+}
+
+impl FrameError {
+    /// Why an agent that was asked did not answer, for people.
+    pub fn unanswered(self) -> String {
+        match self {
+            Self::Ended | Self::Io(_) => "its agent does not answer: it is stopping, or cannot be reached".to_owned(),
+            Self::Version(_) | Self::TooLarge(_) | Self::Malformed => self.to_string(),
+        }
+    }
 }
 
 /// One message as it travels: what is passed on to several peers is made once.
@@ -153,12 +163,10 @@ where
 /// The first frame of a stream: what it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum Open {
-    /// From a launch's head to a part whose agent knows no [`Open::Branch`]. Then [`ToPart`] one way and [`ToHead`] the other.
-    Part(WireLaunch),
     /// From an `api` agent, for a user: an allocation's output on this node. Then [`LogItem`].
-    Logs(LogsOpen),
+    Logs(Box<LogsOpen>),
     /// From an `api` agent, for a user: start a launch on its head. Then [`LaunchItem`].
-    Launch(LaunchOpen),
+    Launch(Box<LaunchOpen>),
     /// From an `api` agent, for a user: bring a launch of this head down. Then one [`HeadAnswer`].
     Abort(AbortOpen),
     /// From an agent, for a user: a program on a terminal. Then [`super::terminal::ToTerminal`] one way and
@@ -177,51 +185,36 @@ pub enum Open {
     /// frames any more: the bytes of the session's TLS.
     Carry,
     /// From an agent of a launch's tree: serve a subtree of it. Then [`super::branch::Down`] one way and [`super::branch::Up`] the other.
-    /// Boxed: a variant that is larger than all before it moves every other one, and no agent of the version before could read any.
     Branch(Box<super::branch::BranchOpen>),
-    /// [`Open::Part`] of a launch that is more than a program on blocks of ranks. An agent of the version before knows none: see
-    /// [`lattice_model::constraint::LAUNCH_SHAPES`].
-    ShapedPart(Box<(WireLaunch, WireShape)>),
-    /// [`Open::Launch`] of such a one, or of one whose ranks' ends are to be told.
-    ShapedLaunch(Box<(LaunchOpen, WireAsk)>),
     /// From an `api` agent, for a user: standard input of a launch of this head. Then one [`HeadAnswer`]; after it [`WirePiece`] one way
-    /// and [`WireTaken`] the other. An agent of the version before knows none: see [`lattice_model::constraint::LAUNCH_INPUT`].
+    /// and [`WireTaken`] the other.
     Input(AbortOpen),
-    /// [`Open::Branch`] from a parent that carries calls, as all above it do. An agent of the version before knows none: see
-    /// [`lattice_model::constraint::LAUNCH_CALLS`].
-    CallingBranch(Box<super::branch::BranchOpen>),
-    /// From an `api` agent, for a user: a checkpoint of an allocation of this head. Then [`super::checkpoint::CheckpointItem`]. Asked of
-    /// nodes of work that asks for checkpoints alone: their agents know it ([`lattice_model::constraint::CHECKPOINTS`]).
+    /// From an `api` agent, for a user: a checkpoint of an allocation of this head. Then [`super::checkpoint::CheckpointItem`].
     Checkpoint(Box<super::checkpoint::CheckpointOpen>),
     /// From an allocation's head: this node's part of a checkpoint. Then [`super::checkpoint::ToSaver`] one way and
     /// [`super::checkpoint::FromSaver`] the other.
     CheckpointPart(Box<super::checkpoint::PartOpen>),
     /// From an `api` agent or one of the allocation's nodes, for a user: what the allocation's work uses of this node. Then one
-    /// [`super::usage::UsageAnswer`]. An agent of the version before ends the stream, which is told as such.
+    /// [`super::usage::UsageAnswer`].
     Usage(super::usage::UsageOpen),
     /// From an `api` agent or one of the allocation's nodes, for a user: what is told of the allocation's work on this node while it runs.
-    /// Then [`super::monitor::MonitorItem`]. An agent of the version before ends the stream, which is told as such.
+    /// Then [`super::monitor::MonitorItem`].
     Monitor(Box<super::monitor::MonitorOpen>),
     /// From the same, for a user: what is the matter with the allocation's work on this node. Then one
-    /// [`super::diagnosis::DiagnosisAnswer`]. The same of an agent of the version before.
+    /// [`super::diagnosis::DiagnosisAnswer`].
     Diagnosis(Box<super::diagnosis::DiagnosisOpen>),
-    /// As [`Open::Usage`]: what each GPU does that the allocation has on this node. Then one [`super::gpu_usage::GpusAnswer`]. An agent of
-    /// the version before ends the stream, which is told as such.
+    /// As [`Open::Usage`]: what each GPU does that the allocation has on this node. Then one [`super::gpu_usage::GpusAnswer`].
     UsageGpus(Box<super::usage::UsageOpen>),
     /// From an `api` agent, for an operator: look once more at what this node is made of. Then one
-    /// [`super::conformance::FingerprintAnswer`]. An agent of the version before ends the stream, which is told as such.
+    /// [`super::conformance::FingerprintAnswer`].
     Fingerprint,
-    /// From the broker: which work whose head this node is saves itself now. Then one [`super::checkpoint::SavingNow`]. An agent of the
-    /// version before ends the stream, which counts as nothing told.
+    /// From the broker: which work whose head this node is saves itself now. Then one [`super::checkpoint::SavingNow`].
     Saving,
-    /// As [`Open::Usage`]: what each rank does of the allocation's launches on this node. Then one [`super::ranks::RanksAnswer`]. An agent of
-    /// the version before ends the stream, which is told as such.
+    /// As [`Open::Usage`]: what each rank does of the allocation's launches on this node. Then one [`super::ranks::RanksAnswer`].
     Ranks(Box<super::usage::UsageOpen>),
     /// From an `api` agent, for a user: a signal to the allocation's work on this node. Then one
     /// [`super::signal::SignalAnswer`].
     Signal(Box<super::signal::SignalOpen>),
-    /// As [`Open::Logs`], with [`LogItem::Written`]. An agent of the version before ends the stream.
-    DatedLogs(Box<LogsOpen>),
 }
 
 /// Whether a session is carried.
@@ -259,8 +252,8 @@ pub struct WireLaunch {
     pub binding: WireBinding,
 }
 
-/// From a head to a part.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+/// From a head to a part. Between agents it goes as a [`super::branch::Down`].
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToPart {
     /// Every part came to this fence.
     FenceDone { number: u32, blob: Vec<u8> },
@@ -270,7 +263,7 @@ pub enum ToPart {
     Forget,
     /// A fence waits too long: who of this node's ranks has not come? Answered by [`ToHead::Absent`], where the shim knows.
     NameAbsent,
-    /// Standard input. Only to a part that has said how much it has: one of the version before never does.
+    /// Standard input. Only to a part that has said how much it has.
     Input(Box<WirePiece>),
     /// For the server of one part, by that of another.
     Call(Box<WireCall>),
@@ -314,12 +307,8 @@ pub enum ToHead {
         taken: WireTaken,
         again: bool,
     },
-    /// From its server, for that of another part. Only to a parent that carries it ([`Open::CallingBranch`]).
+    /// From its server, for that of another part.
     Call(Box<WireCall>),
-    /// As [`super::branch::Up::NotHere`].
-    NotHere {
-        why: String,
-    },
 }
 
 /// [`RankOutcome`] on the wire.
@@ -351,6 +340,8 @@ pub struct LogsOpen {
     pub since_ms: Option<u64>,
     /// Only what was written by this, in milliseconds since 1970.
     pub until_ms: Option<u64>,
+    /// Whether [`LogItem::Written`] is wanted.
+    pub dated: bool,
     /// The user for whom the calling agent vouches.
     pub uid: u32,
     pub user: String,
@@ -374,8 +365,8 @@ pub enum LogItem {
     NotHere,
     /// There is no more, and will be no more.
     End,
-    /// When the pieces that follow had been written, in milliseconds since 1970, up to the next of these. Only after
-    /// [`Open::DatedLogs`].
+    /// When the pieces that follow had been written, in milliseconds since 1970, up to the next of these. Only where
+    /// [`LogsOpen::dated`] asks for it.
     Written(u64),
 }
 
@@ -393,6 +384,8 @@ pub struct LaunchOpen {
     pub env: Vec<(String, String)>,
     /// Rows and columns of a terminal for the first rank.
     pub pty: Option<(u16, u16)>,
+    /// How its ranks are to lie, and what is to be told of them.
+    pub ask: WireAsk,
     pub uid: u32,
     pub user: String,
 }
@@ -538,6 +531,7 @@ pub fn vouched(uid: u32, user: &str) -> Principal {
 
 #[cfg(test)]
 mod tests {
+    use super::super::branch::Down;
     use super::*;
     use proptest::prelude::*;
 
@@ -549,12 +543,12 @@ mod tests {
         #[test]
         fn what_is_written_is_read(number in any::<u32>(), blob in proptest::collection::vec(any::<u8>(), 0..4096), why in ".*") {
             runtime().block_on(async {
-                let messages = [ToPart::FenceDone { number, blob }, ToPart::Abort { code: -1, why }, ToPart::Forget];
+                let messages = [Down::FenceDone { number, blob, packed_from: None }, Down::Abort { code: -1, why }, Down::Forget];
                 let mut bytes = Vec::new();
                 for m in &messages { write(&mut bytes, m).await.unwrap(); }
                 let mut rest = bytes.as_slice();
-                for m in messages { assert_eq!(read::<ToPart, _>(&mut rest).await.unwrap(), m); }
-                assert!(matches!(read::<ToPart, _>(&mut rest).await, Err(FrameError::Ended)));
+                for m in messages { assert_eq!(read::<Down, _>(&mut rest).await.unwrap(), m); }
+                assert!(matches!(read::<Down, _>(&mut rest).await, Err(FrameError::Ended)));
             });
         }
 
@@ -567,20 +561,11 @@ mod tests {
                     bytes[4..8].copy_from_slice(&length.to_le_bytes());
                 }
                 match read::<Open, _>(&mut bytes.as_slice()).await {
-                    Ok(Open::Part(launch)) => drop(LaunchSpec::try_from(launch)),
-                    Ok(Open::ShapedPart(shaped)) => drop(shaped.1.of(shaped.0)),
+                    Ok(Open::Branch(open)) => drop(open.shape.of(open.launch)),
                     _ => {}
                 }
             });
         }
-    }
-
-    /// The place of a message in its frame follows from the largest variant: with another size, nothing would be understood between this
-    /// version and the one before. What is added goes at the end, and into a box where it is large.
-    #[test]
-    fn variants_that_are_added_leave_the_others_where_they_are() {
-        let sizes = (size_of::<rkyv::Archived<Open>>(), size_of::<rkyv::Archived<ToPart>>(), size_of::<rkyv::Archived<ToHead>>());
-        assert_eq!(sizes, (120, 16, 48));
     }
 
     #[test]
@@ -588,10 +573,10 @@ mod tests {
         runtime().block_on(async {
             let before = REFUSED.version.load(Ordering::Relaxed);
             let other = [9u8, 0, 0, 0, 1, 0, 0, 0, 0];
-            assert!(matches!(read::<ToPart, _>(&mut other.as_slice()).await, Err(FrameError::Version(9))));
+            assert!(matches!(read::<Down, _>(&mut other.as_slice()).await, Err(FrameError::Version(9))));
             assert!(REFUSED.version.load(Ordering::Relaxed) > before);
             let large = [VERSION, 0, 0, 0, 255, 255, 255, 255];
-            assert!(matches!(read::<ToPart, _>(&mut large.as_slice()).await, Err(FrameError::TooLarge(_))));
+            assert!(matches!(read::<Down, _>(&mut large.as_slice()).await, Err(FrameError::TooLarge(_))));
         });
     }
 }

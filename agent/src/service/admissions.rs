@@ -5,7 +5,6 @@ use super::allocations::ANSWER;
 use super::nodes::node_id;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
-use lattice_quorum::ledger::ADMISSION_LEVEL;
 use lattice_quorum::wire::{AdmittedNode, Answer, Request as Ask, WaitingNode};
 use tonic::{Request, Status};
 
@@ -14,7 +13,6 @@ pub(super) async fn admit(api: &Api, request: Request<v1::AdmitNodeRequest>) -> 
     let by = operator.name.clone();
     let v1::AdmitNodeRequest { node, reason } = request.into_inner();
     let ask = operator.asks(Ask::Admit { node: node_id(&node)?, by, reason });
-    api.at_level(ADMISSION_LEVEL).await?;
     api.done(&ask).await?;
     Ok(v1::AdmitNodeResponse {})
 }
@@ -23,14 +21,12 @@ pub(super) async fn withdraw(api: &Api, request: Request<v1::WithdrawAdmissionRe
     let operator = api.operator(&request).await?;
     let by = operator.name.clone();
     let ask = operator.asks(Ask::WithdrawAdmission { node: node_id(&request.into_inner().node)?, by });
-    api.at_level(ADMISSION_LEVEL).await?;
     api.done(&ask).await?;
     Ok(v1::WithdrawAdmissionResponse {})
 }
 
 pub(super) async fn list(api: &Api, request: Request<v1::ListAdmissionsRequest>) -> Result<v1::ListAdmissionsResponse, Status> {
     api.operator(&request).await?;
-    api.at_level(ADMISSION_LEVEL).await?;
     match api.quorum.call(&Ask::ListAdmissions, ANSWER).await.map_err(|e| status(&e))? {
         Answer::Admissions(now) => Ok(v1::ListAdmissionsResponse {
             waiting: now.waiting.into_iter().map(waiting).collect(),

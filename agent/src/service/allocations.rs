@@ -20,7 +20,6 @@ use lattice_model::{
 };
 use lattice_node::Event;
 use lattice_quorum::client::CallError;
-use lattice_quorum::ledger::{LEVEL_FIRST, level_of};
 use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -98,7 +97,6 @@ impl AllocationService for Api {
             }
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        self.understood(&spec).await?;
         let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
         if request.dry_run {
             self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
@@ -115,8 +113,6 @@ impl AllocationService for Api {
                 }
                 (revision, desired)
             }
-            // Of a member of the version before.
-            Answer::Done { revision } => (revision, None),
             other => return Err(unexpected(&other)),
         };
         if let Some(list) = desired {
@@ -167,11 +163,9 @@ impl AllocationService for Api {
             tenant: given(request.tenant),
             node: given(request.node).map(|node| super::nodes::node_id(&node)).transpose()?,
         };
-        let question = Ask::ListAllocations { uid, states, limit, before, paged: true, filter };
+        let question = Ask::ListAllocations { uid, states, limit, before, filter };
         let (all, more, age_ms) = match self.ask(question, request.stale).await? {
             (Answer::AllocationPage { allocations, more }, age_ms) => (allocations, more, age_ms),
-            // Of a member that does not say whether there are more: behind the last ones is an empty page.
-            (Answer::Allocations(all), age_ms) => (all, true, age_ms),
             (other, _) => return Err(unexpected(&other)),
         };
         let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
@@ -381,23 +375,6 @@ fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<Str
 }
 
 impl Api {
-    /// Refuses what a member of the version before would leave out of a specification without a word.
-    async fn understood(&self, spec: &AllocationSpec) -> Result<(), Status> {
-        match level_of(spec) {
-            LEVEL_FIRST => Ok(()),
-            needed => self.at_level(needed).await,
-        }
-    }
-
-    /// Refuses what needs a cluster level that is not agreed on yet.
-    pub(super) async fn at_level(&self, needed: u32) -> Result<(), Status> {
-        match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Status(now) if now.level >= needed => Ok(()),
-            Answer::Status(now) => Err(status(&CallError::Refused(Refusal::ClusterLevel { needed, now: now.level }))),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// Asks the quorum; `stale`: one member of it, with how old its answer may be in milliseconds.
     pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
         let question = if stale { Ask::Stale(Box::new(question)) } else { question };
@@ -437,7 +414,7 @@ impl Api {
     }
 
     /// The last claim for an allocation that waits, where the quorum refused it, or why it takes none at all. Nothing where it cannot
-    /// be asked, or is of a version that does not know: what else there is to explain is said all the same.
+    /// be asked: what else there is to explain is said all the same.
     async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
         let refused = match self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await {
             Ok(Answer::RefusedClaim(Some(refused))) => refused,

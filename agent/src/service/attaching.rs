@@ -192,10 +192,8 @@ async fn type_on(mut requests: Streaming<v1::AttachRequest>, keyboard: mpsc::Sen
                 ToTerminal::Size { rows, columns }
             }
             Some(Typed::End(_)) => ToTerminal::EndOfInput,
-            // More than anybody types, or a second start: not of a caller that keeps to the protocol.
-            Some(Typed::Input(_) | Typed::Start(_)) => return,
-            // Of a newer version.
-            None => continue,
+            // More than anybody types, a second start, or nothing: not of a caller that keeps to the protocol.
+            Some(Typed::Input(_) | Typed::Start(_)) | None => return,
         };
         if keyboard.send(message).await.is_err() {
             return;

@@ -6,13 +6,12 @@ use super::refusal::{status, unexpected};
 use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
-use lattice_model::{AuditAction, AuditFilter, Principal};
+use lattice_model::Principal;
 use lattice_quorum::audit::walk::AuditWalk;
 use lattice_quorum::client::CallError;
-use lattice_quorum::ledger::{ADMISSION_LEVEL, UNHEARD_LEVEL};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use tokio::sync::mpsc;
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status};
 
 /// Parts that wait for a slow caller.
 const QUEUE: usize = 2;
@@ -25,7 +24,7 @@ type Parts<T> = mpsc::Receiver<Result<T, Status>>;
 pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) -> Result<v1::AuditPage, Status> {
     let operator = api.operator(&request).await?;
     let request = request.into_inner();
-    let filter = known(api, filter_to_model(request.filter.as_ref())?).await?;
+    let filter = filter_to_model(request.filter.as_ref())?;
     let ask = operator.asks(Ask::QueryAudit { filter, after: request.after, limit: request.limit });
     match api.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {
@@ -34,29 +33,6 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
         }
         other => Err(unexpected(&other)),
     }
-}
-
-/// Kinds of records about nodes that members below these levels do not know by name.
-const LATER_KINDS: [(u32, &[AuditAction]); 2] = [
-    (UNHEARD_LEVEL, &[AuditAction::NodeUnheard]),
-    (ADMISSION_LEVEL, &[AuditAction::NodeAdmitted, AuditAction::AdmissionWithdrawn, AuditAction::CapacityGrew]),
-];
-
-/// The filter without the kinds of records that members of older versions do not know, while there are none yet.
-async fn known(api: &Api, mut filter: AuditFilter) -> Result<AuditFilter, Status> {
-    for (level, kinds) in LATER_KINDS {
-        if !filter.actions.iter().any(|action| kinds.contains(action)) {
-            continue;
-        }
-        match api.at_level(level).await {
-            Ok(()) => {}
-            Err(refused) if refused.code() == Code::FailedPrecondition && !filter.actions.iter().all(|action| kinds.contains(action)) => {
-                filter.actions.retain(|action| !kinds.contains(action));
-            }
-            Err(refused) => return Err(refused),
-        }
-    }
-    Ok(filter)
 }
 
 /// `AdminService.VerifyAudit`: a walk goes on where it stopped, on the same member.
@@ -108,7 +84,7 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
 pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) -> Result<Parts<v1::SignedAuditPage>, Status> {
     let operator = api.operator(&request).await?;
     let by = Principal { name: operator.name.clone(), ..operator.account.clone() };
-    let filter = known(api, filter_to_model(request.into_inner().filter.as_ref())?).await?;
+    let filter = filter_to_model(request.into_inner().filter.as_ref())?;
     let what = serde_json::to_string(&filter).map_err(|e| Status::internal(e.to_string()))?;
     api.written_down(api.export_access(by, &what)).await?;
     let (out, parts) = mpsc::channel(QUEUE);

@@ -2,9 +2,9 @@
 
 use super::Api;
 use super::usage::runs;
+use crate::diagnosis;
 use crate::diagnosis::gpus::uneven;
-use crate::diagnosis::{self, Found};
-use crate::mesh::diagnosis::{DiagnosisAges, DiagnosisGpus, DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
+use crate::mesh::diagnosis::{DiagnosisGpus, DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use std::time::Instant;
@@ -41,37 +41,26 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
             let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
             let told = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
             match found {
-                Ok(Found { told: WireDiagnosis { processes, left_out, facts }, ages, gpus }) => {
+                Ok(WireDiagnosis { processes, left_out, facts, ages, gpus }) => {
                     let processes = processes.into_iter().map(process).collect();
                     (v1::NodeDiagnosis { processes, findings: findings(facts, &ages), left_out, ..told }, gpus)
                 }
-                Err(why) => (v1::NodeDiagnosis { unreached: why, ..told }, Some(DiagnosisGpus::default())),
+                Err(why) => (v1::NodeDiagnosis { unreached: why, ..told }, DiagnosisGpus::default()),
             }
         }
     });
-    let (mut nodes, gpus): (Vec<v1::NodeDiagnosis>, Vec<Option<DiagnosisGpus>>) = stream::iter(asked).buffered(AT_ONCE).unzip().await;
+    let (mut nodes, gpus): (Vec<v1::NodeDiagnosis>, Vec<DiagnosisGpus>) = stream::iter(asked).buffered(AT_ONCE).unzip().await;
     compare_gpus(&mut nodes, &gpus);
     Ok(v1::DiagnoseResponse { allocation: allocation.id.to_string(), nodes })
 }
 
 /// What one node alone cannot say of its GPUs.
-fn compare_gpus(nodes: &mut [v1::NodeDiagnosis], gpus: &[Option<DiagnosisGpus>]) {
-    let nothing = DiagnosisGpus::default();
+fn compare_gpus(nodes: &mut [v1::NodeDiagnosis], gpus: &[DiagnosisGpus]) {
     let names: Vec<String> = nodes.iter().map(|node| node.node.clone()).collect();
-    let each: Vec<(&str, &DiagnosisGpus)> =
-        names.iter().zip(gpus).map(|(node, of)| (node.as_str(), of.as_ref().unwrap_or(&nothing))).collect();
-    let about = |text: String, source: &str, wrong: bool, age_ms: Option<u64>| {
-        let (part, about, source) = ("gpus".to_owned(), "balance".to_owned(), source.to_owned());
-        v1::Finding { part, about, text, source, wrong, age_ms }
-    };
+    let each: Vec<(&str, &DiagnosisGpus)> = names.iter().map(String::as_str).zip(gpus).collect();
     for (at, text) in uneven(&each) {
-        nodes[at].findings.push(about(text, &each[at].1.source, true, Some(each[at].1.age_ms)));
-    }
-    if each.iter().all(|(_, of)| of.busy.is_empty()) {
-        return;
-    }
-    for (node, _) in nodes.iter_mut().zip(gpus).filter(|(_, of)| of.is_none()) {
-        node.findings.push(about("its agent is of an older version and tells nothing of GPUs here".to_owned(), "none", false, None));
+        let (part, about, source) = ("gpus".to_owned(), "balance".to_owned(), gpus[at].source.clone());
+        nodes[at].findings.push(v1::Finding { part, about, text, source, wrong: true, age_ms: Some(gpus[at].age_ms) });
     }
 }
 
@@ -94,7 +83,7 @@ fn process(of: WireProcess) -> v1::ProcessDiagnosis {
     }
 }
 
-fn findings(facts: Vec<WireFact>, DiagnosisAges(ages): &DiagnosisAges) -> Vec<v1::Finding> {
+fn findings(facts: Vec<WireFact>, ages: &[(u32, u64)]) -> Vec<v1::Finding> {
     let mut findings: Vec<v1::Finding> = facts.into_iter().map(finding).collect();
     for (which, age_ms) in ages {
         if let Some(finding) = usize::try_from(*which).ok().and_then(|which| findings.get_mut(which)) {

@@ -7,7 +7,6 @@ use crate::mesh::frame::{self, AbortOpen, HeadAnswer, Open};
 use crate::mesh::input::{WirePiece, WireTaken};
 use crate::meshd;
 use lattice_api::v1;
-use lattice_model::constraint::{LAUNCH_INPUT, has};
 use lattice_model::input::{PIECE_BYTES_MAX, Taken};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
@@ -35,10 +34,6 @@ pub(super) async fn feed(
     let way = if *head == api.context.me {
         Way::Here(meshd::input_of(&api.context, &open).map_err(Status::failed_precondition)?)
     } else {
-        if api.cluster.borrow().nodes.get(head).is_some_and(|node| !has(&node.features, LAUNCH_INPUT)) {
-            let text = format!("the launch's head {head} has an agent of an older version, which passes no standard input on");
-            return Err(Status::unimplemented(text));
-        }
         let address = api.mesh_address(target.allocation, head).ok_or_else(|| unavailable(&"its address is not known"))?;
         let (mut send, mut recv) = api.context.mesh.open(head, &address).await.map_err(|e| unavailable(&e))?;
         frame::write(&mut send, &Open::Input(open)).await.map_err(|e| unavailable(&e))?;

@@ -16,9 +16,7 @@ use crate::meshd;
 use crate::spool::index::Position;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Exits, RankExit, Started, What};
-use lattice_model::constraint::{LAUNCH_INPUT, LAUNCH_SHAPES, has};
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
-use lattice_model::layout::ShapeRequest;
 use lattice_model::spec::SPEC_BYTES_MAX;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, NodeId, Principal};
 use lattice_quorum::ledger::AccessKind;
@@ -70,22 +68,8 @@ pub(super) async fn launch(
     let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |told, other| told + " : " + &shown(&other.argv));
     api.not_unseen(id.0, &caller.principal, AccessKind::LaunchStarted, &target.whose(), &what).await?;
     let asked = lattice_api::spec::shape_request(request.shape.as_ref()).map_err(|e| lattice_api::spec::status(&e))?;
-    // On the first nodes in blocks, so many on each: that much an agent of the version before knows by its other words.
-    let usual = ShapeRequest { nodes: if request.tasks_per_node > 0 { 0 } else { asked.nodes }, ..asked.clone() };
-    let is_usual = usual == ShapeRequest::default() && !request.exits;
-    let older = api.cluster.borrow().nodes.get(&target.head).is_some_and(|head| !has(&head.features, LAUNCH_SHAPES));
     let stdin = request.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse());
-    let stdin = stdin.map_err(|unknown: NoSuchStdin| Status::invalid_argument(unknown.to_string()))?;
-    let is_inputless = api.cluster.borrow().nodes.get(&target.head).is_some_and(|head| !has(&head.features, LAUNCH_INPUT));
-    if is_inputless && stdin != Stdin::None {
-        return Err(Status::failed_precondition(format!("the launch's head {}: {}", target.head, crate::launch::INPUTLESS)));
-    }
-    if older && !is_usual {
-        let text =
-            format!("the launch's head {} has an agent of an older version, which knows nothing of its layout: update it", target.head);
-        return Err(Status::failed_precondition(text));
-    }
-    let ask = (!older && (asked != ShapeRequest::default() || request.exits)).then(|| WireAsk::new(&asked, request.exits));
+    stdin.map_err(|unknown: NoSuchStdin| Status::invalid_argument(unknown.to_string()))?;
     let open = LaunchOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -97,12 +81,13 @@ pub(super) async fn launch(
         working_dir: request.working_dir,
         env: request.env.into_iter().collect(),
         pty: request.pty.map(|given| attaching::size(Some(given))),
+        ask: WireAsk::new(&asked, request.exits),
         uid: caller.principal.uid,
         user: caller.principal.name.clone(),
     };
     let received = received(&request.received, target.epoch);
     let (out, stream) = mpsc::channel(QUEUE);
-    let run = Run { api: api.clone(), target, open, ask, user: caller.principal, received, id };
+    let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
     tokio::spawn(run.run(out));
     Ok(stream)
 }
@@ -313,8 +298,6 @@ struct Run {
     api: Api,
     target: Target,
     open: LaunchOpen,
-    /// What more is asked for.
-    ask: Option<WireAsk>,
     user: Principal,
     received: BTreeMap<(u32, bool), Position>,
     id: LaunchId,
@@ -408,7 +391,7 @@ impl Run {
 
     async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, String> {
         if self.target.head == self.api.context.me {
-            return match meshd::begin(&self.api.context, &self.open, self.ask.clone().unwrap_or_default()).await {
+            return match meshd::begin(&self.api.context, &self.open).await {
                 Ok(items) => Ok(items),
                 Err(why) => {
                     let (send, items) = mpsc::channel(1);
@@ -419,10 +402,7 @@ impl Run {
         }
         let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or("its address is not known")?;
         let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await.map_err(|e| e.to_string())?;
-        let open = match &self.ask {
-            None => Open::Launch(self.open.clone()),
-            Some(ask) => Open::ShapedLaunch(Box::new((self.open.clone(), ask.clone()))),
-        };
+        let open = Open::Launch(Box::new(self.open.clone()));
         frame::write(&mut send, &open).await.map_err(|e| e.to_string())?;
         let (items, receiver) = mpsc::channel(4);
         tokio::spawn(async move {

@@ -19,7 +19,6 @@ use lattice_node::Phase;
 use lattice_node::health::{Check, Finding};
 use lattice_quorum::client::CallError;
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::{SUSPENDS_LEVEL, level_of_hold};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
@@ -129,11 +128,9 @@ impl NodeService for Api {
             if kind != HoldKind::Drain || until.is_some() {
                 return Err(Status::invalid_argument("urgent_id: of a drain alone"));
             }
-            self.at_level(SUSPENDS_LEVEL).await?;
             self.done(&operator.asks(Ask::DrainUrgently { node, by, reason, deadline, seed })).await?;
             return Ok(Response::new(v1::HoldResponse::default()));
         }
-        self.knows_hold(kind, until.is_some() || deadline.is_some()).await?;
         self.done(&operator.asks(Ask::SetHold { node, kind, by, reason, until, deadline })).await?;
         Ok(Response::new(v1::HoldResponse::default()))
     }
@@ -143,7 +140,6 @@ impl NodeService for Api {
         let by = operator.name.clone();
         let v1::LiftHoldRequest { node, kind } = request.into_inner();
         let (node, kind) = (node_id(&node)?, hold_kind(&kind)?);
-        self.knows_hold(kind, false).await?;
         let preempting = if kind == HoldKind::Drain { self.asked_by_drain(&node) } else { Vec::new() };
         self.done(&operator.asks(Ask::LiftHold { node, kind, by })).await?;
         Ok(Response::new(v1::HoldResponse { preempting }))
@@ -154,7 +150,6 @@ impl NodeService for Api {
         let by = operator.name.clone();
         let v1::BootNodeRequest { node, reason } = request.into_inner();
         let ask = operator.asks(Ask::BootNode { node: node_id(&node)?, by, reason });
-        self.at_level(BOOT_LEVEL).await?;
         self.done(&ask).await?;
         Ok(Response::new(v1::HoldResponse::default()))
     }
@@ -185,7 +180,6 @@ impl NodeService for Api {
         let by = operator.name.clone();
         let v1::AcceptDriftRequest { node, reason } = request.into_inner();
         let ask = operator.asks(Ask::AcceptDrift { node: node_id(&node)?, by, reason });
-        self.at_level(CONFORMANCE_LEVEL).await?;
         self.done(&ask).await?;
         Ok(Response::new(v1::AcceptDriftResponse {}))
     }
@@ -195,7 +189,6 @@ impl NodeService for Api {
         let by = operator.name.clone();
         let v1::WipeRequest { node, reason, force } = request.into_inner();
         let ask = operator.asks(Ask::Wipe { node: node_id(&node)?, by, reason, force });
-        self.at_level(CONFORMANCE_LEVEL).await?;
         self.done(&ask).await?;
         Ok(Response::new(v1::WipeResponse {}))
     }
@@ -242,10 +235,6 @@ impl NodeService for Api {
     }
 }
 
-/// The cluster level at which nodes are booted.
-const BOOT_LEVEL: u32 = 6;
-/// The one at which their drift is accepted, and at which they are wiped.
-const CONFORMANCE_LEVEL: u32 = 6;
 /// Shares of one node that are told at once.
 const WAITS_MAX: usize = words::ASKED_MAX;
 
@@ -288,15 +277,6 @@ impl Api {
         let cluster = self.cluster.borrow();
         let there = cluster.allocations.values().filter(asked).filter(|a| a.nodes().any(|on| on == node));
         there.map(|a| a.id.to_string()).collect()
-    }
-
-    /// Refuses a hold that a member of the version before would not know, or would set without its end.
-    async fn knows_hold(&self, kind: HoldKind, ends: bool) -> Result<(), Status> {
-        match level_of_hold(kind, ends) {
-            // Older than any version that is beside this one.
-            2 => Ok(()),
-            needed => self.at_level(needed).await,
-        }
     }
 
     /// A share whose work has ended. What the quorum has forgotten of it is left out.

@@ -366,16 +366,16 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
         tail: selection.tail,
         since_ms: selection.since_ms,
         until_ms: selection.until_ms,
+        dated: selection.dated,
         uid: selection.user.uid,
         user: selection.user.name.clone(),
     };
     if node == &api.context.me {
-        return Ok(meshd::read_output(&api.context, selection.allocation, selection.epoch, (&open, selection.dated)));
+        return Ok(meshd::read_output(&api.context, selection.allocation, selection.epoch, &open));
     }
     let address = api.mesh_address(selection.allocation, node).ok_or_else(|| format!("the address of {node} is not known"))?;
     let (mut send, mut recv) = api.context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-    let open = if selection.dated { Open::DatedLogs(Box::new(open)) } else { Open::Logs(open) };
-    frame::write(&mut send, &open).await.map_err(|e| e.to_string())?;
+    frame::write(&mut send, &Open::Logs(Box::new(open))).await.map_err(|e| e.to_string())?;
     let (items, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         // The sending half stays open for as long as somebody reads.

@@ -5,7 +5,6 @@ use lattice_api::v1;
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::ids::IdError;
 use lattice_model::{AllocationState, CheckpointId, EndReason, PreemptCause, Preemption};
-use lattice_quorum::ledger::{HELD_WORK_LEVEL, SUSPENDS_LEVEL};
 use lattice_quorum::wire::Request as Ask;
 use tonic::{Request, Status};
 
@@ -31,8 +30,6 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
             return Err(Status::failed_precondition(format!("allocation {short} is {}: it has no nodes to give back", allocation.state)));
         }
     }
-    // A member that does not know the request could not read it.
-    api.at_level(SUSPENDS_LEVEL).await?;
     let (by, cause) = (caller.principal, PreemptCause::Request);
     let order = Preemption { id, by: by.name.clone(), reason, cause, deadline_ms, hold, failed: None };
     api.done(&Ask::Preempt { allocation: allocation.id, epoch: allocation.epoch, by, order, kill }).await?;
@@ -52,7 +49,6 @@ pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>)
         };
         return Err(Status::failed_precondition(format!("allocation {short} is {}: it cannot be held\nhint: {hint}", allocation.state)));
     }
-    api.at_level(HELD_WORK_LEVEL).await?;
     api.done(&Ask::HoldAllocation { allocation: allocation.id, by: caller.principal }).await?;
     Ok(v1::HoldAllocationResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
 }
@@ -70,7 +66,6 @@ pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Re
         let text = format!("allocation {short} is {}, and not held: there is nothing to resume", allocation.state);
         return Err(Status::failed_precondition(text));
     }
-    api.at_level(SUSPENDS_LEVEL).await?;
     api.done(&Ask::Resume { allocation: allocation.id, by: caller.principal }).await?;
     if allocation.held && matches!(allocation.reason, Some(EndReason::Preempted { .. })) {
         api.context.checkpoints.counts().requeued();

@@ -42,7 +42,7 @@ pub(super) fn status(error: &CallError) -> Status {
     }
 }
 
-/// An answer of another kind than asked for: a member of a version that does not fit.
+/// An answer of another kind than asked for.
 pub(super) fn unexpected(answer: &Answer) -> Status {
     Status::internal(format!("the quorum answered with something else: {answer:?}").chars().take(300).collect::<String>())
 }

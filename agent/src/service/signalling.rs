@@ -8,7 +8,7 @@ use crate::signalling;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_model::signal::WorkSignal;
-use lattice_quorum::ledger::{AccessKind, REQUEUES_LEVEL};
+use lattice_quorum::ledger::AccessKind;
 use lattice_quorum::wire::Request as Ask;
 use tonic::{Request, Status};
 use uuid::Uuid;
@@ -46,8 +46,6 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
     runs(&allocation)?;
     let user = caller.principal;
     if !user.owns(&allocation.owner) {
-        // A member that does not know the record could not read it.
-        api.at_level(REQUEUES_LEVEL).await?;
         let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
         api.not_unseen(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
     }
@@ -91,7 +89,6 @@ pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> 
         let text = format!("allocation {short} is {}: it is in the queue already\nhint: {hint}", allocation.state);
         return Err(Status::failed_precondition(text));
     }
-    api.at_level(REQUEUES_LEVEL).await?;
     let ask = Ask::RequeueAllocation { allocation: allocation.id, epoch: allocation.epoch, by: caller.principal, reason };
     api.done(&ask).await?;
     Ok(v1::RequeueResponse { id: allocation.id.to_string() })

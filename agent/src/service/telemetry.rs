@@ -5,7 +5,6 @@ use crate::log_store::{LogStore, Place, StoreError, TRACES_MAX};
 use lattice_api::v1;
 use lattice_model::telemetry::{CLOSELY_MS, CLOSELY_MS_DEFAULT, NoMode};
 use lattice_model::{AllocationState, NodeId, TelemetryMode};
-use lattice_quorum::ledger::TELEMETRY_LEVEL;
 use lattice_quorum::pack::with_causes;
 use lattice_quorum::wire::Request as Ask;
 use tokio::sync::mpsc;
@@ -51,8 +50,6 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
             return Err(Status::failed_precondition(format!("allocation {short} is {}: nothing of it runs any more", allocation.state)));
         }
     }
-    // A member that does not know the request could not read it.
-    api.at_level(TELEMETRY_LEVEL).await?;
     api.done(&Ask::SetTelemetry { allocation: allocation.id, by: caller.principal, id, mode, duration_ms }).await?;
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch }.of_traces();

@@ -3,7 +3,6 @@
 use super::Api;
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
-use lattice_quorum::ledger::WALLTIME_LEVEL;
 use lattice_quorum::wire::Request as Ask;
 use std::time::Duration;
 use tonic::{Request, Status};
@@ -19,8 +18,6 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     if operator.is_none() {
         caller.check(allocation.id, &allocation.owner)?;
     }
-    // A member that does not know the request could not read it.
-    api.at_level(WALLTIME_LEVEL).await?;
     let walltime = Duration::from_secs(walltime_seconds);
     let ask = Ask::SetWalltime { allocation: allocation.id, by: caller.principal, walltime, as_operator: operator.is_some() };
     let ask = match operator {

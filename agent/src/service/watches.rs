@@ -56,12 +56,11 @@ impl WatchService for Api {
         let since = request.get_ref().since.map(|s| WatchPlace { generation: Generation(s.generation), revision: Revision(s.revision) });
         let place = self.watching(caller.principal.uid)?;
         let (out, events) = mpsc::channel(QUEUE);
-        let uid = wanted.uid;
         // A reader that stands still is not to hold up what this agent itself asks.
         let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
         let following = Following::new(quorum, WatchRequest { since, ..wanted });
         let sees = Viewer::of(&caller);
-        let watch = Watch { following, uid, sees, viewer: caller.principal, out };
+        let watch = Watch { following, sees, viewer: caller.principal, out };
         tokio::spawn(async move {
             watch.run().await;
             drop(place);
@@ -83,8 +82,6 @@ impl Api {
 
 struct Watch {
     following: Following,
-    /// Whose allocations alone: a member of the version before sends everybody's.
-    uid: Option<u32>,
     /// What is shown of others' allocations.
     sees: Viewer,
     viewer: Principal,
@@ -133,7 +130,7 @@ impl Watch {
         let place = self.following.place().map(|p| v1::WatchPlace { generation: p.generation.0, revision: p.revision.0 });
         let mut parts = changes.chunks(CHANGES_MAX).peekable();
         loop {
-            let part = event(parts.next().unwrap_or_default(), self.uid, self.sees, &self.viewer);
+            let part = event(parts.next().unwrap_or_default(), self.sees, &self.viewer);
             let more = parts.peek().is_some();
             self.send(v1::WatchEvent { list, more, place: place.filter(|_| !more), ..part }).await?;
             if !more {
@@ -147,12 +144,12 @@ impl Watch {
     }
 }
 
-fn event(changes: &[Change], uid: Option<u32>, sees: Viewer, viewer: &Principal) -> v1::WatchEvent {
+fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent {
     let mut event = v1::WatchEvent::default();
     for change in changes {
         match change {
             Change::Node(node) => event.nodes.push(lattice_api::node::to_proto(node, Vec::new(), &Resources::default(), "", 0)),
-            Change::Allocation(allocation) if uid.is_none_or(|uid| allocation.owner.uid == uid) => {
+            Change::Allocation(allocation) => {
                 event.allocations.push(sees.allocation(&allocation.owner, lattice_api::allocation::to_proto(allocation)));
             }
             Change::Lease(lease) => event.leases.push(v1::Lease {
@@ -165,19 +162,15 @@ fn event(changes: &[Change], uid: Option<u32>, sees: Viewer, viewer: &Principal)
                 bad: String::new(),
             }),
             Change::LeaseEnded(name) => event.leases_ended.push(name.clone()),
-            // Not asked for, not the user's, or never within news.
-            Change::Allocation(_)
-            | Change::Tenant(_)
+            // Not asked for.
+            Change::Tenant(_)
             | Change::TenantDeleted(_)
             | Change::VCluster(_)
             | Change::VClusterDeleted(_)
             | Change::Domain { .. }
             | Change::DomainReleased { .. }
             | Change::VniPool(_)
-            | Change::Limits(_)
-            | Change::Start { .. }
-            | Change::Changes { .. }
-            | Change::StartAgain { .. } => {}
+            | Change::Limits(_) => {}
         }
     }
     event

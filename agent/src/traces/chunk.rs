@@ -39,18 +39,14 @@ pub struct Header {
     /// The request, and who made it.
     pub order: Uuid,
     pub by: String,
-    #[serde(default = "debug", with = "mode_name")]
+    #[serde(with = "mode_name")]
     pub mode: TelemetryMode,
     /// What these lines are and what is not in them, where that needs saying.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
 }
 
-fn debug() -> TelemetryMode {
-    TelemetryMode::Debug
-}
-
-/// A mode by its name, as everybody else is told it; files of before have the variant's, which differs in its case alone.
+/// A mode by its name, as everybody else is told it.
 mod mode_name {
     use lattice_model::TelemetryMode;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -60,7 +56,7 @@ mod mode_name {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TelemetryMode, D::Error> {
-        String::deserialize(from)?.to_ascii_lowercase().parse().map_err(D::Error::custom)
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `lattice cancel`.
 
 use crate::args::allocations::Cancel;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -46,15 +46,9 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
 }
 
 async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>, Failure> {
-    let in_states = |states: &[AllocationState]| {
-        let request = v1::ListAllocationsRequest { states: states.iter().map(ToString::to_string).collect(), ..Default::default() };
-        listing::all(client, request, usize::MAX)
-    };
-    let found = match in_states(if states.is_empty() { &ALIVE } else { states }).await {
-        // An agent of the version before knows no Suspended work: it calls that Pending.
-        Err(failure) if states.is_empty() && failure.exit() == Exit::Usage as u8 => in_states(&ALIVE[..3]).await?,
-        found => found?,
-    };
+    let states = if states.is_empty() { &ALIVE } else { states };
+    let request = v1::ListAllocationsRequest { states: states.iter().map(ToString::to_string).collect(), ..Default::default() };
+    let found = listing::all(client, request, usize::MAX).await?;
     Ok(found.allocations.into_iter().map(|a| a.id).collect())
 }
 

@@ -62,21 +62,17 @@ fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
     empty.then_some("nothing is measured of it yet: its agents look once a second, and rates need two looks")
 }
 
-/// Refuses what the agent that was asked could not ask, or not of this.
+/// Refuses what only the agents of running work tell.
 fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
-    let one_by_one = [(args.per_gpu, top.per_gpu, "--per-gpu", "GPU"), (args.per_rank, top.per_rank, "--per-rank", "rank")];
+    let one_by_one = [(args.per_gpu, "--per-gpu", "GPU"), (args.per_rank, "--per-rank", "rank")];
     let ended = top.stored.as_ref().is_some_and(|stored| stored.ended);
-    for (_, was_asked, flag, what) in one_by_one.into_iter().filter(|(wanted, ..)| *wanted) {
-        if ended {
+    match one_by_one.into_iter().find(|(wanted, ..)| *wanted && ended) {
+        Some((_, flag, what)) => {
             let why = format!("what each {what} does is asked of the agents of running work, and this has ended");
-            return Err(Failure::new(Exit::Refused, why).hint(format!("leave out {flag} for what all did together")));
+            Err(Failure::new(Exit::Refused, why).hint(format!("leave out {flag} for what all did together")))
         }
-        if !was_asked {
-            let why = format!("the agent that was asked is of an older version and knows nothing of single {what}s");
-            return Err(Failure::new(Exit::Unavailable, why).hint(format!("ask one of this version with --endpoint, or leave out {flag}")));
-        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Which numbers are the store's, and what they are of.

@@ -107,11 +107,10 @@ impl Session {
             unlimited: vec![],
             features: Default::default(),
             found: None,
-            keys: Some(keys()),
-            hears: false,
+            keys: keys(),
             through: None,
             wipes: false,
-            health: None,
+            health: NodeHealth::Well,
             conformance: None,
         };
         let end = Instant::now() + REGISTER_MAX;

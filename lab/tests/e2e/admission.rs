@@ -10,7 +10,7 @@ use lattice_model::{Boot, Incarnation, NodeAddresses, Resources};
 use lattice_quorum::client::{DownStream, QuorumClient};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
-use lattice_quorum::wire::{Down, HeldKeys, Up};
+use lattice_quorum::wire::{Down, HeldKeys, NodeHealth, Up};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -67,11 +67,10 @@ fn register(gpus: u32, incarnation: Incarnation) -> Up {
         unlimited: vec![],
         features: vec![],
         found: None,
-        keys: Some(HeldKeys { seals: 0, opens: vec![0] }),
-        hears: false,
+        keys: HeldKeys { seals: 0, opens: vec![0] },
         through: None,
         wipes: false,
-        health: None,
+        health: NodeHealth::Well,
         conformance: None,
     }
 }

@@ -10,7 +10,7 @@ use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::{Access, AccessKind};
-use lattice_quorum::wire::{Answer, Change, Refusal, Request, WatchAllocations, WatchRequest};
+use lattice_quorum::wire::{Answer, Change, Refusal, Request, WatchAllocations, WatchMessage, WatchRequest};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -340,7 +340,7 @@ fn stolen(w: &World) {
         let mut watch = thief.watch(&live).await.unwrap();
         let (mut seen, mut complete) = (Vec::new(), false);
         while !complete {
-            if let Change::Changes { changes, complete: last, .. } = watch.next().await.unwrap() {
+            if let WatchMessage::Changes { changes, complete: last, .. } = watch.next().await.unwrap() {
                 seen.extend(changes.into_iter().filter_map(|c| if let Change::Allocation(told) = c { Some(told.id) } else { None }));
                 complete = last;
             }

@@ -222,7 +222,7 @@ fn refused(w: &World) {
     w.ended(&nobodys);
     let ended = ask(NOBODY, &["--mode=debug"]);
     assert_eq!((ended.code(), ended.err().contains("nothing of it runs any more")), (4, true), "{}", ended.err());
-    // One of its nodes has nowhere to keep it, as one of the version before.
+    // One of its nodes has nowhere to keep it.
     configured(w, "n2", |text| text.lines().filter(|line| !line.starts_with("log_store:")).collect::<Vec<_>>().join("\n") + "\n");
     w.wait("n2 to say so", || !w.ok(&["nodes", "n2", "-o", "json"]).contains("telemetry_debug"));
     w.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&w.cluster(), JOB).is_ok());

@@ -10,6 +10,7 @@ use lattice_lab::machine::Machine;
 use lattice_lab::process::{self, Finished};
 use lattice_lab::up::{Options, up};
 use lattice_lab::{faults, up as lab_up};
+use lattice_quorum::ledger::{LEVEL_KNOWN, LEVEL_MAX};
 use libtest_mimic::{Completion, Failed, Trial};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
@@ -60,6 +61,8 @@ pub enum Need {
     BlockDevice,
     /// FUSE, for a file system that does not answer.
     Fuse,
+    /// The second cluster level, which debug builds have.
+    SecondLevel,
     /// What members' hosts are made with: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -178,7 +181,9 @@ fn missing(needs: &[Need]) -> Option<String> {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
         }
         Need::Fuse if !Path::new("/dev/fuse").exists() => Some("there is no FUSE here (/dev/fuse)".to_owned()),
+        Need::SecondLevel if LEVEL_MAX == LEVEL_KNOWN => Some("a release build has no second cluster level".to_owned()),
         Need::Mounts
+        | Need::SecondLevel
         | Need::Fuse
         | Need::Mpich
         | Need::OpenMpi

@@ -1,15 +1,11 @@
-//! Leases for programs outside, the holds that end them, and the cluster level that both need.
+//! Leases for programs outside, and the holds that end them.
 
 use crate::harness::{DAEMON, Group, NOBODY, World};
-use lattice_lab::faults;
 use lattice_lab::lattice::text;
-use lattice_quorum::ledger::LEVEL_KNOWN;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
 static LEASES: Group = Group::small("leases");
-static BEHIND: Group =
-    Group { theme: "level", name: "behind", nodes: 1, quorum: 1, tweak: |o| "level_max: 1\n".clone_into(&mut o.member_lines) };
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -18,7 +14,6 @@ pub fn trials() -> Vec<Trial> {
         LEASES.test("renewals_are_not_written_and_a_lease_that_is_not_renewed_ends", &[], renewals),
         LEASES.test("a_cordoned_node_renews_none_gives_back_and_its_scheduler_moves", &[], cordon),
         LEASES.test("quarantined_holders_are_listed_as_bad_and_revoked", &[], quarantine),
-        BEHIND.test("newer_commands_wait_until_the_last_member_is_of_the_version", &[], behind),
     ]
 }
 
@@ -143,20 +138,4 @@ fn quarantine(w: &World) {
     assert!(w.ok(&["lease", "revoke", "--bad"]).is_empty(), "nothing is left");
     w.ok(&["node", "release", "n1"]);
     grant(w, "suspect", "1s");
-}
-
-fn behind(w: &World) {
-    refused(w, &["lease", "grant", "a"], 4, &["not yet at this cluster level", "lattice quorum status"]);
-    refused(w, &["node", "cordon", "n1", "--reason", "x"], 4, &["not yet at this cluster level"]);
-    refused(w, &["submit", "--network-domain", "a", "--", "/bin/true"], 4, &["not yet at this cluster level"]);
-    w.completed(&w.submit(&["--", "/bin/true"]));
-    // The member is restarted as what it is.
-    let config = w.dir.join("member-1/quorum.yaml");
-    let lines = std::fs::read_to_string(&config).unwrap();
-    faults::kill_member(&w.dir, 1).unwrap();
-    std::fs::write(&config, lines.replace("level_max: 1\n", "")).unwrap();
-    faults::start_member(&w.dir, 1).unwrap();
-    w.wait("the level", || w.lattice.json(&["quorum", "status"]).is_ok_and(|s| s["level"].as_u64() == Some(u64::from(LEVEL_KNOWN))));
-    w.wait("a lease", || w.run(&["lease", "grant", "a"]).code() == 0);
-    w.completed(&w.submit(&["--", "/bin/true"]));
 }

@@ -1,12 +1,14 @@
-//! Versions mixed in one quorum: members that know the next cluster level, and one that does not.
+//! Versions mixed in one quorum: members that can follow the next cluster level, and one that cannot. A debug build has
+//! a second level for this: `level_max: 2` makes a member one of the next version, and leases whose names begin with
+//! `trial/` need it.
 
-use crate::harness::{Group, JOB, World};
+use crate::harness::{Group, JOB, Need, World};
 use lattice_lab::faults;
 use lattice_lab::quorum::members::certificate;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::{LEVEL_FIRST, LEVEL_KNOWN};
+use lattice_quorum::ledger::{LEVEL_KNOWN, LEVEL_MAX};
 use lattice_quorum::tls::ClientTls;
 use lattice_quorum::wire::{Answer, Request};
 use libtest_mimic::Trial;
@@ -14,28 +16,36 @@ use std::collections::BTreeSet;
 
 /// A snapshot is made, and the log behind it goes, soon enough for a member that is away to need one.
 const SNAPSHOT_ENTRIES: u32 = 20;
-const BEHIND: &str = "level_max: 1\n";
+/// A command that needs the second level.
+const TRIAL: &[&str] = &["lease", "grant", "trial/a"];
 
 static LEVELS: Group = Group {
     theme: "levels",
     name: "levels",
     nodes: 2,
     quorum: 3,
-    tweak: |o| o.member_lines = format!("snapshot_entries: {SNAPSHOT_ENTRIES}\n{BEHIND}"),
+    tweak: |o| o.member_lines = format!("snapshot_entries: {SNAPSHOT_ENTRIES}\n"),
 };
 
 pub fn trials() -> Vec<Trial> {
-    vec![LEVELS.test("a_member_of_the_level_before_follows_leads_and_holds_the_level_down", &[], mixed)]
+    vec![LEVELS.test("a_member_of_the_level_before_follows_leads_and_holds_the_level_down", &[Need::SecondLevel], mixed)]
 }
 
-/// Starts a member again as one that knows everything its version knows.
-fn upgrade(w: &World, id: u64) {
+/// Starts a member again, as one of the next version or of this one.
+fn start_as(w: &World, id: u64, level_max: u32) {
     faults::kill_member(&w.dir, id).unwrap();
     let config = w.dir.join(format!("member-{id}/quorum.yaml"));
-    let lines = std::fs::read_to_string(&config).unwrap();
-    assert!(lines.contains(BEHIND));
-    std::fs::write(&config, lines.replace(BEHIND, "")).unwrap();
+    let text = std::fs::read_to_string(&config).unwrap();
+    let others = text.lines().filter(|line| !line.starts_with("level_max:"));
+    let lines: Vec<String> = others.map(str::to_owned).chain([format!("level_max: {level_max}\n")]).collect();
+    std::fs::write(&config, lines.join("\n")).unwrap();
     faults::start_member(&w.dir, id).unwrap();
+}
+
+fn too_early(w: &World) {
+    let refused = w.run(TRIAL);
+    let says = ["not yet at this cluster level", "needs level 2", "agreed on 1", "lattice quorum status"];
+    assert!(refused.code() == 4 && says.iter().all(|part| refused.err().contains(part)), "{}", refused.err());
 }
 
 fn level(w: &World) -> u64 {
@@ -80,12 +90,13 @@ pub fn agree(w: &World, tls: &ClientTls) -> bool {
 
 fn mixed(w: &World) {
     let tls = certificate(&w.cluster(), "levels", Role::Api).unwrap();
-    assert_eq!(level(w), u64::from(LEVEL_FIRST));
-    upgrade(w, 1);
-    upgrade(w, 2);
-    wait_for_levels(w, &[LEVEL_KNOWN, LEVEL_KNOWN, LEVEL_FIRST]);
+    assert_eq!(level(w), u64::from(LEVEL_KNOWN));
+    start_as(w, 1, LEVEL_MAX);
+    start_as(w, 2, LEVEL_MAX);
+    wait_for_levels(w, &[LEVEL_MAX, LEVEL_MAX, LEVEL_KNOWN]);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
-    assert_eq!(level(w), u64::from(LEVEL_FIRST), "member 3 cannot follow more");
+    assert_eq!(level(w), u64::from(LEVEL_KNOWN), "member 3 cannot follow more");
+    too_early(w);
 
     // It was away for longer than the log reaches back: what it takes is a snapshot of a member that knows more.
     faults::kill_member(&w.dir, 3).unwrap();
@@ -104,13 +115,17 @@ fn mixed(w: &World) {
         assert_eq!(w.run(&["audit", "verify"]).code(), 0);
         w.wait("all members to agree", || agree(w, &tls));
     }
-    assert_eq!(level(w), u64::from(LEVEL_FIRST));
-    let early = w.run(&["lease", "grant", "a"]);
-    assert!(early.code() == 4 && early.err().contains("not yet at this cluster level"), "{}", early.err());
+    assert_eq!(level(w), u64::from(LEVEL_KNOWN));
+    too_early(w);
 
-    upgrade(w, 3);
-    w.wait("the level", || level(w) == u64::from(LEVEL_KNOWN));
-    wait_for_levels(w, &[LEVEL_KNOWN; 3]);
-    w.ok(&["lease", "grant", "a"]);
+    start_as(w, 3, LEVEL_MAX);
+    w.wait("the level", || level(w) == u64::from(LEVEL_MAX));
+    wait_for_levels(w, &[LEVEL_MAX; 3]);
+    w.ok(TRIAL);
     w.wait("all members to agree", || agree(w, &tls));
+    // It never falls again, whatever a member says.
+    start_as(w, 2, LEVEL_KNOWN);
+    wait_for_levels(w, &[LEVEL_MAX, LEVEL_KNOWN, LEVEL_MAX]);
+    assert_eq!(level(w), u64::from(LEVEL_MAX));
+    w.ok(TRIAL);
 }

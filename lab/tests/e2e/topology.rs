@@ -73,17 +73,7 @@ fn unlike(world: &World) {
     let features = |at: usize| -> Vec<String> { serde_json::from_value(nodes()[at]["features"].clone()).unwrap() };
     // The machine may have the library of PMIx, and a kernel that tells what work opens.
     let plain = |features: &[String]| {
-        features.iter().filter(|f| !["pmix", "telemetry_audit"].contains(&f.as_str())).eq([
-            "checkpoint_modes",
-            "checkpoint_signals",
-            "checkpoints",
-            "launch_calls",
-            "launch_input",
-            "launch_shapes",
-            "preempts",
-            "run_lease",
-            "telemetry_debug",
-        ])
+        features.iter().filter(|f| !["pmix", "telemetry_audit"].contains(&f.as_str())).eq(["checkpoints", "run_lease", "telemetry_debug"])
     };
     world.wait("the nodes to say what they have", || plain(&features(0)) && features(2).iter().any(|f| f == "nvme_scratch"));
     world.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&world.cluster(), JOB).is_ok());

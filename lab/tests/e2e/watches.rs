@@ -134,7 +134,6 @@ fn agents_watches(w: &World, node: &str) -> (usize, usize) {
 }
 
 fn each_once(w: &World) {
-    w.wait("the cluster's level", || w.run(&["node", "uncordon", "n3"]).code() == 0);
     // The last that a node changes by itself.
     w.wait("the nodes to have told what they are made of", || {
         let nodes = w.lattice.json(&["nodes"]).unwrap_or_default();

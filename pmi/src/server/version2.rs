@@ -227,7 +227,7 @@ fn of_key(why: KeyRefused) -> Refused {
 
 fn of_name(why: NameRefused) -> Refused {
     let code = match why {
-        NameRefused::SeveralNodes | NameRefused::Published | NameRefused::NotPublished => Code::Other,
+        NameRefused::Unserved | NameRefused::Published | NameRefused::NotPublished => Code::Other,
         NameRefused::BadLength => Code::InvalidArgument,
         NameRefused::Full => Code::NoMemory,
     };

@@ -7,7 +7,7 @@ use super::place::Place;
 use super::recover::is_empty;
 use crate::client::QuorumClient;
 use crate::config::{MemberAddress, QuorumConfig};
-use crate::ledger::LEVEL_KNOWN;
+use crate::ledger::LEVEL_MAX;
 use crate::membership;
 use crate::pack::with_causes;
 use crate::store::directory::Directory;
@@ -136,10 +136,10 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
         }
     }
     text.push('\n');
-    if let Some(status) = heard.led.as_ref().filter(|status| status.level > LEVEL_KNOWN) {
+    if let Some(status) = heard.led.as_ref().filter(|status| status.level > LEVEL_MAX) {
         let _ = writeln!(
             text,
-            "The cluster is at level {}, and this program knows levels up to {LEVEL_KNOWN}: it is older than the others.\nDo: install the version that the others run, then {start}",
+            "The cluster is at level {}, and this program knows levels up to {LEVEL_MAX}: it is older than the others.\nDo: install the version that the others run, then {start}",
             status.level
         );
         return text;
@@ -347,7 +347,7 @@ mod tests {
     fn versions_that_do_not_fit_are_told() {
         let newer = Files::Newer(StoreError::newer(Path::new("/d/member.json"), "format 2"));
         assert!(told(&newer, &led(1, None)).contains("newer version"));
-        let text = told(&Files::Whole, &led(LEVEL_KNOWN + 1, Some(9)));
+        let text = told(&Files::Whole, &led(LEVEL_MAX + 1, Some(9)));
         assert!(text.contains("older than the others"), "{text}");
     }
 }

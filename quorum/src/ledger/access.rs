@@ -50,17 +50,6 @@ pub enum AccessKind {
 }
 
 impl AccessKind {
-    /// The cluster level at which every member knows it.
-    pub(super) fn level(self) -> u32 {
-        match self {
-            Self::AttachStarted | Self::AttachEnded | Self::LogsRead | Self::LaunchStarted | Self::LaunchAborted | Self::AuditExported => {
-                super::LEVEL_FIRST
-            }
-            Self::MeasurementsRead => super::TELEMETRY_LEVEL,
-            Self::WorkSignalled => super::REQUEUES_LEVEL,
-        }
-    }
-
     fn action(self) -> AuditAction {
         match self {
             Self::AttachStarted => AuditAction::AttachStarted,

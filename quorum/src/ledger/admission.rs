@@ -9,7 +9,7 @@
 //! capacity and be given work. The leader says with each registration whether its site admits all nodes, so that members
 //! agree whatever their own files say.
 
-use super::{ADMISSION_LEVEL, Ledger, Outcome, Registration, Step, Subject};
+use super::{Ledger, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::resources::bytes_text;
 use lattice_model::{AuditAction, NodeId, Resources, Timestamp};
@@ -48,9 +48,9 @@ impl Ledger {
         self.admitted.iter()
     }
 
-    /// Refuses a node that is neither known nor admitted. (Members below that level register everybody.)
+    /// Refuses a node that is neither known nor admitted.
     pub(super) fn check_admission(&self, new: &Registration) -> Result<(), Refusal> {
-        if self.level < ADMISSION_LEVEL || new.automatic { Ok(()) } else { self.may_register(&new.node) }
+        if new.automatic { Ok(()) } else { self.may_register(&new.node) }
     }
 
     /// The node has registered.

@@ -1,7 +1,7 @@
 //! Which nodes register, and what is recorded where one has more than before.
 
 use super::scenarios::{Story, node, registration};
-use super::{Action, LEVEL_KNOWN, Ledger, Registration};
+use super::{Action, Ledger, Registration};
 use crate::wire::Refusal;
 use lattice_model::{AuditAction, NodeId, NodeState, Resources, Revision, Timestamp};
 
@@ -32,10 +32,6 @@ fn a_node_that_nobody_admitted_is_refused_and_leaves_nothing() {
     s.done(Action::Register(registration(6, 1, 0, true)));
     s.done(listed(6));
     s.done(listed(0));
-    // Members of the level before register everybody.
-    let mut before = Story::at_level(1, LEVEL_KNOWN - 1);
-    before.done(listed(7));
-    assert!(matches!(before.act(admit(8)), Err(Refusal::ClusterLevel { .. })));
 }
 
 #[test]
@@ -99,10 +95,6 @@ fn capacity_that_grows_counts_at_once_and_is_recorded_and_what_shrinks_is_not() 
     assert_eq!(registers(&mut s, more, 1), [], "the same again");
     assert_eq!(registers(&mut s, was, 1), [], "less");
     assert_eq!(registers(&mut s, more, 2).len(), 1, "and with a reboot");
-    // Members of the level before make no record of it.
-    let mut before = Story::at_level(1, LEVEL_KNOWN - 1);
-    assert_eq!(registers(&mut before, more, 1), []);
-    assert_eq!(before.ledger.node(&node(0)).unwrap().size, more);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::preemptions::may_have_begun;
 use super::waits::Requeue;
-use super::{LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
+use super::{LIVE_MAX, Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
@@ -137,14 +137,11 @@ impl Ledger {
         self.leave_domain(step, id);
         self.close_services(id);
         self.forget_telemetry(id);
-        // Whatever ended the claim: a request that was to give its nodes back is met.
-        let remembers = self.level >= PREEMPTED_BY_LEVEL;
         let (at, by) = (step.at, self.ended_by(&reason, actor));
         let Some(allocation) = self.allocation_mut(step, id) else { return };
-        if remembers {
-            allocation.preempted_by =
-                allocation.preemption.as_ref().filter(|order| order.stands()).map(|order| order.id).or(allocation.preempted_by);
-        }
+        // Whatever ended the claim: a request that was to give its nodes back is met.
+        let met = allocation.preemption.as_ref().filter(|order| order.stands()).map(|order| order.id);
+        allocation.preempted_by = met.or(allocation.preempted_by);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         allocation.close_attempt(at, &reason, &by);
         allocation.state = AllocationState::Pending;

@@ -1,9 +1,9 @@
 //! Stories of checkpoints: whose word counts, and what is begun from.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, CHECKPOINT_MODES_LEVEL, LEVEL_KNOWN, Outcome, Registration, level_of};
+use super::{Action, Outcome, Registration};
 use crate::wire::Refusal;
-use lattice_model::constraint::{CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE};
+use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE};
 use lattice_model::{
     AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
     NodeReport, ReportItem, RequeuePolicy, SignalTo,
@@ -93,15 +93,12 @@ fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins
 }
 
 #[test]
-fn work_that_asks_for_none_has_none_and_members_of_the_version_before_never_hear_of_any() {
+fn work_that_asks_for_none_has_none() {
     let mut s = Saving::new();
     s.story.done(Action::Submit { id: id(1), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None });
     let epoch = s.begin(&[0]);
     s.says(0, checkpointed(epoch, whole(1, epoch)));
     assert_eq!(s.last(), None);
-    let mut older = Story::at_level(1, 6);
-    let refused = older.act(Action::Submit { id: id(2), spec: Box::new(asks()), owner: user(7), claim: None });
-    assert_eq!(refused, Err(Refusal::ClusterLevel { needed: 7, now: 6 }));
 }
 
 #[test]
@@ -118,42 +115,33 @@ fn the_audit_log_says_which_and_by_whom() {
 }
 
 #[test]
-fn members_of_the_version_before_never_hear_of_other_ways_than_a_signal_and_no_older_agent_has_such_work() {
+fn work_that_is_asked_by_calls_needs_scopes() {
     for by in [AskBy::SharedMemory, AskBy::Call] {
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by(by)), ..asks() };
-        assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL);
-        let mut older = Story::at_level(1, CHECKPOINT_MODES_LEVEL - 1);
-        let refused = older.act(Action::Submit { id: id(1), owner: user(7), spec: Box::new(spec.clone()), claim: None });
-        assert_eq!(refused, Err(Refusal::ClusterLevel { needed: CHECKPOINT_MODES_LEVEL, now: CHECKPOINT_MODES_LEVEL - 1 }));
-        let saving = Saving::new();
-        let older = saving.story.ledger.node(&node(0)).unwrap();
-        assert!(spec.unsaved_by(older).is_some_and(|why| why.contains(by.name())) && asks().unsaved_by(older).is_none());
-        let mut now = lattice_model::Node::clone(older);
-        now.features = vec![CHECKPOINT_MODES.to_owned(), CHECKPOINTS.to_owned()];
+        let mut now = lattice_model::Node::clone(Saving::new().story.ledger.node(&node(0)).unwrap());
+        now.features = vec![];
+        assert!(spec.unsaved_by(&now).is_some_and(|why| why.contains("makes no checkpoints")));
+        now.features = vec![CHECKPOINTS.to_owned()];
         assert_eq!(spec.unsaved_by(&now).is_some(), by == AskBy::Call, "calls are told apart by their scopes alone");
         now.features.push(RUN_LEASE.to_owned());
         assert_eq!(spec.unsaved_by(&now), None);
     }
-    const { assert!(CHECKPOINT_MODES_LEVEL <= LEVEL_KNOWN) };
 }
 
 #[test]
-fn nor_of_signals_that_they_do_not_know_and_no_older_agent_has_work_that_asks_for_them() {
-    let older = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
+fn and_so_does_work_whose_ranks_alone_are_signalled() {
+    let saver = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
     let with = |features: &[&str]| {
-        let mut node = lattice_model::Node::clone(&older);
+        let mut node = lattice_model::Node::clone(&saver);
         node.features = features.iter().map(|feature| (*feature).to_owned()).collect();
         node
     };
     for text in ["RTMIN+3", "SIGQUIT", "group:USR1", "ranks:RTMAX"] {
         let signal: AskSignal = text.parse().unwrap();
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(signal)), ..asks() };
-        assert_eq!(level_of(&spec), CHECKPOINT_MODES_LEVEL, "{text}");
-        let why = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINTS])).unwrap();
-        assert!(why.contains("an older agent") && why.contains(&signal.to_string()), "{why}");
-        let scopeless = spec.unsaved_by(&with(&[CHECKPOINT_MODES, CHECKPOINT_SIGNALS, CHECKPOINTS]));
+        let scopeless = spec.unsaved_by(&with(&[CHECKPOINTS]));
         assert_eq!(scopeless.is_some(), signal.whom() != SignalTo::All, "{text}: ranks are told by their scopes alone");
-        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINT_SIGNALS, CHECKPOINTS, RUN_LEASE])), None, "{text}");
+        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINTS, RUN_LEASE])), None, "{text}");
     }
-    assert_eq!((level_of(&asks()), asks().unsaved_by(&with(&[CHECKPOINTS]))), (7, None));
+    assert_eq!(asks().unsaved_by(&with(&[CHECKPOINTS])), None);
 }

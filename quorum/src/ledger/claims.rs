@@ -10,8 +10,6 @@ use std::collections::BTreeSet;
 pub(super) const ROLE_PREFIX: &str = "scheduler/";
 /// The lease under which claims are made for the default vCluster.
 pub const SCHEDULER_LEASE: &str = "scheduler/default";
-/// Its name at cluster level 1.
-pub const OLD_SCHEDULER_LEASE: &str = "scheduler:default";
 /// Conflicts that a refusal names.
 pub(super) const CONFLICTS_MAX: usize = 16;
 
@@ -25,14 +23,9 @@ impl Ledger {
         let id = claim.allocation;
         let known = self.allocations.get(&id).cloned();
         let name = scheduler_lease(self.queue_of(known.as_ref().map_or("", |a| &a.spec.vcluster)));
-        // Members of level 1 know the default's old name alone.
-        let old = (name == SCHEDULER_LEASE).then_some(OLD_SCHEDULER_LEASE);
-        let names = (self.level >= 2).then_some(name.as_str()).into_iter().chain(old);
-        let lease = names.filter_map(|name| self.leases.get(name)).find(|l| l.token == claim.lease_token);
-        let Some(lease) = lease else {
+        let Some(lease) = self.leases.get(&name).filter(|l| l.token == claim.lease_token) else {
             return Err(Refusal::StaleLease { name, token: claim.lease_token });
         };
-        // Entries of before this was written down make the same records as they did.
         let actor = format!("node:{}", claim.by.as_deref().unwrap_or(lease.holder.as_str()));
         let Some(allocation) = known else {
             return Err(Refusal::NoSuchAllocation { key: id.to_string() });
@@ -106,9 +99,7 @@ impl Ledger {
             return against(None, why);
         }
         let spec = &allocation.spec;
-        if let Some(why) =
-            spec.unfenced_by(node).or_else(|| spec.unshaped_by(node)).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node))
-        {
+        if let Some(why) = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node)) {
             return against(None, why);
         }
         if node.hold_revision != share.hold_revision {
@@ -126,9 +117,7 @@ impl Ledger {
         }
         let held = self.held(&share.node);
         // A node that shrank may have given more than it has: what is not asked for of that is not short.
-        let fits =
-            if self.level >= 6 { node.size.minus(&held).holds(&share.resources) } else { node.size.holds(&held.plus(&share.resources)) };
-        if !fits {
+        if !node.size.minus(&held).holds(&share.resources) {
             let holder = self.holdings.get(&share.node).and_then(|h| h.first());
             let why = match holder {
                 Some(h) => {

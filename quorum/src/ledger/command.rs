@@ -10,8 +10,8 @@ use super::vclusters::VClusterChange;
 use crate::wire::{HeldShare, Refusal, VniPoolChange};
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, EndReason, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport,
-    NodeState, Preemption, Principal, ReportItem, Resources, Revision, TelemetryMode, Timestamp, When,
+    AllocationId, AllocationSpec, Boot, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeAddresses, NodeId, NodeReport, NodeState,
+    Preemption, Principal, ReportItem, Resources, Revision, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -27,19 +27,13 @@ pub struct Command {
     pub action: Action,
 }
 
-/// What is to be done. New kinds are added, never changed: the log is read by newer versions.
+/// What is to be done. Once a version is released, kinds are added and never changed: newer versions read its log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Names the cluster, once.
     Bootstrap { cluster: String },
     /// See [`crate::wire::Request::Submit`].
-    Submit {
-        id: AllocationId,
-        spec: Box<AllocationSpec>,
-        owner: Principal,
-        #[serde(default)]
-        claim: Option<Claim>,
-    },
+    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim> },
     /// See [`crate::wire::Request::Cancel`].
     Cancel { id: AllocationId, by: Principal },
     /// See [`crate::wire::Request::Claim`].
@@ -52,15 +46,8 @@ pub enum Action {
     Adopt { node: NodeId, incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> },
     /// The leader's clocks say where nodes stand.
     NodeStates(Vec<NodeStanding>),
-    /// [`Action::GrantLease`] as level 1 has it.
-    AcquireLease { name: String, holder: NodeId, ttl_ms: u64 },
     /// See [`crate::wire::Request::ReleaseLease`].
-    ReleaseLease {
-        name: String,
-        token: u64,
-        #[serde(default)]
-        user: Option<Principal>,
-    },
+    ReleaseLease { name: String, token: u64, user: Option<Principal> },
     /// The leader's timer for a lease ran out: it ends unless it was renewed after `renewed`.
     ExpireLease { name: String, token: u64, renewed: Revision },
     /// A step of a change of the members that is about to be taken: written down first.
@@ -72,13 +59,7 @@ pub enum Action {
     /// The leader signed the audit chain.
     SignHead(SignedHead),
     /// See [`crate::wire::Request::AcquireLease`].
-    GrantLease {
-        name: String,
-        holder: NodeId,
-        ttl_ms: u64,
-        #[serde(default)]
-        user: Option<Principal>,
-    },
+    GrantLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },
     /// See [`crate::wire::Request::RevokeLease`].
     RevokeLease { name: String, token: Option<u64>, by: String },
     /// See [`crate::wire::Request::SetHold`].
@@ -165,14 +146,7 @@ pub enum Action {
     /// Whoever is notified this way has taken everything up to this audit record.
     Notified { way: NotifyWay, upto: u64 },
     /// See [`crate::wire::Request::Preempt`].
-    Preempt {
-        allocation: AllocationId,
-        epoch: Epoch,
-        by: Principal,
-        order: Preemption,
-        #[serde(default)]
-        kill: bool,
-    },
+    Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption, kill: bool },
     /// See [`crate::wire::Request::RequeueAllocation`].
     RequeueAllocation { allocation: AllocationId, epoch: Epoch, by: Principal, reason: String },
     /// See [`crate::wire::Request::HoldAllocation`].
@@ -267,44 +241,31 @@ impl Action {
     /// The cluster level that it needs. Raising the level needs none: it is proposed when every member knows it.
     pub fn level(&self) -> u32 {
         match self {
-            Self::Submit { spec, .. } => super::level_of(spec),
-            Self::Report(NodeReport { item: ReportItem::Checkpointed { .. }, .. }) => 7,
-            Self::Report(NodeReport { item: ReportItem::Unheard { .. }, .. }) => super::UNHEARD_LEVEL,
-            Self::Report(NodeReport {
-                item:
-                    ReportItem::NotPreempted { .. }
-                    | ReportItem::Ended { reason: EndReason::Preempted { .. } | EndReason::WalltimeSaved { .. }, .. },
-                ..
-            })
-            | Self::Preempt { .. }
-            | Self::Resume { .. }
-            | Self::DrainUrgently { .. } => super::SUSPENDS_LEVEL,
-            Self::HoldAllocation { .. } => super::HELD_WORK_LEVEL,
-            Self::SetWalltime { .. } => super::WALLTIME_LEVEL,
-            Self::Revoke { .. } => super::level::REVOCATIONS_LEVEL,
-            Self::SetLimits { users, .. } if !users.is_none() => users.level(),
-            Self::RequeueAllocation { .. } => super::REQUEUES_LEVEL,
-            Self::SetTelemetry { .. } | Self::EndTelemetry { .. } => super::TELEMETRY_LEVEL,
-            Self::RecordAccess(access) => access.kind.level(),
+            #[cfg(debug_assertions)]
+            Self::GrantLease { name, .. } if name.starts_with(super::level::TRIAL_PREFIX) => super::LEVEL_MAX,
             Self::Bootstrap { .. }
+            | Self::Submit { .. }
             | Self::Cancel { .. }
             | Self::Claim(_)
             | Self::Register(_)
             | Self::Report(_)
+            | Self::Adopt { .. }
             | Self::NodeStates(_)
-            | Self::AcquireLease { .. }
             | Self::ReleaseLease { .. }
             | Self::ExpireLease { .. }
             | Self::Members { .. }
+            | Self::RecordAccess(_)
             | Self::SetSigningKey { .. }
             | Self::SignHead(_)
-            | Self::RaiseLevel { .. } => super::LEVEL_FIRST,
-            Self::SetHold { kind, until, deadline, .. } => super::level_of_hold(*kind, until.is_some() || deadline.is_some()),
-            Self::LiftHold { kind, until, .. } => super::level_of_hold(*kind, until.is_some()),
-            Self::EndDrained { .. } | Self::BootNode { .. } => 6,
-            Self::GrantLease { .. } | Self::RevokeLease { .. } | Self::SetTenant { .. } | Self::DeleteTenant { .. } => 2,
-            Self::Adopt { .. } => 3,
-            Self::AddKey { .. }
+            | Self::GrantLease { .. }
+            | Self::RevokeLease { .. }
+            | Self::SetHold { .. }
+            | Self::LiftHold { .. }
+            | Self::RaiseLevel { .. }
+            | Self::SetTenant { .. }
+            | Self::DeleteTenant { .. }
+            | Self::Revoke { .. }
+            | Self::AddKey { .. }
             | Self::SealWithKey { .. }
             | Self::RetireKey { .. }
             | Self::SetVCluster { .. }
@@ -312,21 +273,34 @@ impl Action {
             | Self::CreateSession { .. }
             | Self::DeleteSession { .. }
             | Self::SetVniPool { .. }
-            | Self::SetDomainGrace { .. }
             | Self::ReleaseDomains
-            | Self::SetLimits { .. } => 5,
-            Self::SetRunLease { .. } | Self::Fence { .. } | Self::ConfirmDead { .. } => 6,
-            Self::Conforms { .. }
+            | Self::SetDomainGrace { .. }
+            | Self::SetLimits { .. }
+            | Self::EndDrained { .. }
+            | Self::BootNode { .. }
+            | Self::SetRunLease { .. }
+            | Self::Fence { .. }
+            | Self::ConfirmDead { .. }
+            | Self::Conforms { .. }
+            | Self::ConformanceStale { .. }
             | Self::AcceptDrift { .. }
             | Self::DriftOver { .. }
             | Self::Wipe { .. }
             | Self::Wiped { .. }
-            | Self::Notified { .. } => 6,
-            Self::ConformanceStale { .. } => 9,
-            Self::AskDrain { .. } => super::OWN_DRAIN_LEVEL,
-            Self::Admit { .. } | Self::WithdrawAdmission { .. } => super::ADMISSION_LEVEL,
-            Self::EndWaits { .. } => super::WAITS_LEVEL,
-            Self::AdvanceTime => super::TIME_LEVEL,
+            | Self::Notified { .. }
+            | Self::Preempt { .. }
+            | Self::RequeueAllocation { .. }
+            | Self::HoldAllocation { .. }
+            | Self::SetWalltime { .. }
+            | Self::Resume { .. }
+            | Self::DrainUrgently { .. }
+            | Self::SetTelemetry { .. }
+            | Self::EndWaits { .. }
+            | Self::EndTelemetry { .. }
+            | Self::AskDrain { .. }
+            | Self::Admit { .. }
+            | Self::WithdrawAdmission { .. }
+            | Self::AdvanceTime => super::LEVEL_FIRST,
         }
     }
 
@@ -337,7 +311,6 @@ impl Action {
             Self::RecordAccess(Access { kind: AccessKind::MeasurementsRead, .. }) => Urgency::Keeps,
             Self::Submit { .. }
             | Self::Claim(_)
-            | Self::AcquireLease { .. }
             | Self::GrantLease { .. }
             | Self::RecordAccess(_)
             | Self::SetSigningKey { .. }
@@ -415,7 +388,6 @@ impl Action {
             Self::RecordAccess(access) => 512 + access.detail.len(),
             Self::Bootstrap { .. }
             | Self::Cancel { .. }
-            | Self::AcquireLease { .. }
             | Self::ReleaseLease { .. }
             | Self::ExpireLease { .. }
             | Self::SetSigningKey { .. }
@@ -490,21 +462,17 @@ pub struct Registration {
     /// Whether this is a new life of the agent.
     pub new_life: bool,
     /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
-    #[serde(default)]
     pub unlimited: Vec<String>,
     /// What work may ask for of it; see [`lattice_model::Node::features`].
-    #[serde(default)]
     pub features: Vec<String>,
     /// An agent that lost its memory: what it found of its work, and nothing else of it is left. `None`: it remembers.
-    #[serde(default)]
     pub found: Option<Vec<(AllocationId, Epoch)>>,
     /// Who carries its session; see [`lattice_model::Node::through`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<NodeId>,
     /// Whether it has the site's hook that wipes the node.
-    #[serde(default)]
     pub wipes: bool,
-    /// Why it gets no work, as its agent finds it: it is never Ready. `None`: it is well, or its agent does not say.
+    /// Why it gets no work, as its agent finds it: it is never Ready. `None`: it is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwell: Option<String>,
     /// What its software and firmware are, where that was said already.

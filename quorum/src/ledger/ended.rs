@@ -1,6 +1,6 @@
 //! Allocations that have ended: how long they are shown, and which are forgotten for others.
 
-use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, Ledger, Step, USER_LIMITS_LEVEL};
+use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, Ledger, Step};
 use lattice_model::{AllocationId, Timestamp};
 use std::collections::VecDeque;
 
@@ -11,9 +11,6 @@ impl Ledger {
     /// The allocation has ended: it is shown for a while, and others are forgotten for it. The audit log keeps what became of them.
     pub(super) fn keep_ended(&mut self, step: &mut Step, id: AllocationId) {
         self.ended.push_back(id);
-        if self.level < USER_LIMITS_LEVEL {
-            return self.forget_ended_of_all(step.at);
-        }
         let Some(uid) = self.allocations.get(&id).map(|a| a.owner.uid) else { return };
         if self.user_usage.0.is_some() {
             self.counted(step).users.entry(uid).or_default().ended.push_back(id);
@@ -67,20 +64,6 @@ impl Ledger {
             remove_from(&mut user.ended, id);
         }
         self.count_changed(step);
-    }
-
-    /// As levels before [`USER_LIMITS_LEVEL`] do.
-    fn forget_ended_of_all(&mut self, now: Timestamp) {
-        while let Some(oldest) = self.ended.front() {
-            let ended_at = self.allocations.get(oldest).and_then(|a| a.ended_at);
-            let is_old = ended_at.is_none_or(|at| now.0.saturating_sub(at.0) > ENDED_KEPT_MS);
-            if self.ended.len() <= ENDED_KEPT_MAX && !is_old {
-                return;
-            }
-            if let Some(oldest) = self.ended.pop_front() {
-                self.allocations.remove(&oldest);
-            }
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::fencing_scenarios::fencing;
 use super::scenarios::{SIZE, id, node, spec, user};
-use super::{Action, Command, LEVEL_KNOWN, Ledger, Outcome, SCHEDULER_LEASE};
+use super::{Action, Command, Ledger, Outcome, SCHEDULER_LEASE};
 use crate::clocks::{Clocks, Limits, NodeUse, Patience};
 use lattice_model::claim::ClaimShare;
 use lattice_model::run_lease::{Heartbeats, first_until_ms};
@@ -148,7 +148,6 @@ impl World {
         let ledger = Ledger::default();
         let (clocks, heard, proposed) = (Clocks::new(LIMITS), vec![], vec![]);
         let mut w = Self { ledger, index: 0, now: 1, token: 0, clocks, since: 0, agents, heard, proposed };
-        w.apply(Action::RaiseLevel { level: LEVEL_KNOWN });
         w.apply(Action::SetRunLease { ms: LEASE_MS });
         (0..NODES).for_each(|n| w.register(n));
         let lease = w.apply(Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None });

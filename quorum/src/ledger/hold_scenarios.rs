@@ -1,7 +1,7 @@
 //! Drains, nodes that are disabled or booted, and holds that end by themselves.
 
 use super::scenarios::{Story, id, node, registration};
-use super::{Action, NodeStanding, Outcome};
+use super::{Action, NodeStanding};
 use crate::wire::Refusal;
 use lattice_model::{
     AllocationState, AuditAction, EndReason, Epoch, HoldKind, NO_REASON, Node, NodeState, ReportItem, RequeuePolicy, Timestamp, When,
@@ -346,25 +346,4 @@ fn a_hold_ends_at_its_time_and_is_shortened_by_nobody() {
     }
     assert!(matches!(s.act(until(0, HoldKind::Cordon, When::At(Timestamp(1)))), Err(Refusal::Malformed { .. })));
     assert!(matches!(s.act(until(0, HoldKind::Cordon, When::AfterMs(0))), Err(Refusal::Malformed { .. })));
-}
-
-#[test]
-fn members_of_the_level_before_are_asked_for_nothing_that_they_do_not_know() {
-    let mut s = Story::at_level(1, 5);
-    let newer = [
-        set(0, HoldKind::Drain, "x"),
-        set(0, HoldKind::Maintenance, "x"),
-        set(0, HoldKind::Disable, "x"),
-        set(0, HoldKind::Failure, "x"),
-        until(0, HoldKind::Cordon, When::AfterMs(1000)),
-        Action::BootNode { node: node(0), by: "root".into(), reason: "x".into() },
-    ];
-    for action in newer {
-        assert_eq!(s.act(action), Err(Refusal::ClusterLevel { needed: 6, now: 5 }));
-    }
-    assert_eq!(s.act(set(0, HoldKind::Cordon, "x")), Ok(Outcome::Done));
-    // The clocks' word is taken as those members take it.
-    s.done(lift(0, HoldKind::Cordon));
-    s.clock(0, NodeState::Down);
-    assert_eq!(s.stands(0), NodeState::Down);
 }

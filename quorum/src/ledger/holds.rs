@@ -5,7 +5,7 @@
 //! is the later of the two (none: it has no end), since nobody's hold is shortened by somebody else's; a deadline is the one that
 //! was said last.
 
-use super::{DRAINS_UNWELL_LEVEL, Ledger, Outcome, Step, Subject};
+use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
@@ -154,7 +154,7 @@ impl Ledger {
         if let Some((event, _)) = &event {
             self.may_happen(id, *event)?;
         }
-        let unwell = Some(known.state_reason.clone()).filter(|_| known.is_unwell() && self.level >= DRAINS_UNWELL_LEVEL);
+        let unwell = Some(known.state_reason.clone()).filter(|_| known.is_unwell());
         let revision = step.revision;
         if let Some(node) = self.node_mut(step, id) {
             node.holds.retain(|h| h.kind != kind);

@@ -1,9 +1,9 @@
 //! Leases, holds and the cluster level, one story at a time.
 
-use super::scenarios::{Story, id, node, registration, user};
-use super::{Action, Command, Ledger, OLD_SCHEDULER_LEASE, Outcome, SCHEDULER_LEASE};
+use super::scenarios::{Story, id, node, user};
+use super::{Action, LEVEL_MAX, Outcome, SCHEDULER_LEASE};
 use crate::wire::Refusal;
-use lattice_model::{HoldKind, Principal, RequeuePolicy, Revision, Timestamp};
+use lattice_model::{AuditAction, HoldKind, Principal, RequeuePolicy};
 
 fn grant(name: &str, holder: u8, user: Option<Principal>) -> Action {
     Action::GrantLease { name: name.into(), holder: node(holder), ttl_ms: 1000, user }
@@ -57,7 +57,7 @@ fn a_lease_has_one_holder_and_a_token_that_rises() {
     }
     s.done(release("scheduler/default", agents, None));
     // The agents' own names, and a node that nobody knows.
-    for name in [SCHEDULER_LEASE, "scheduler/x", OLD_SCHEDULER_LEASE] {
+    for name in [SCHEDULER_LEASE, "scheduler/x"] {
         assert!(matches!(s.act(grant(name, 0, ada())), Err(Refusal::Malformed { .. })), "{name}");
     }
     assert!(matches!(s.act(grant("y", 9, ada())), Err(Refusal::NoSuchNode { .. })));
@@ -114,18 +114,19 @@ fn a_claim_on_a_node_under_a_hold_is_refused_with_the_hold() {
     assert!(s.ledger.allocation(id(1)).is_some());
 }
 
+/// A release build has no second level.
 #[test]
-fn newer_commands_wait_for_the_cluster_level() {
-    let mut ledger = Ledger::default();
-    let mut act = |index: u64, action| ledger.apply(Revision(index), &Command { at: Timestamp(index), action }).result;
-    act(1, Action::Register(registration(0, 1, 0, true))).unwrap();
-    assert_eq!(act(2, hold(0, HoldKind::Cordon, "x")), Err(Refusal::ClusterLevel { needed: 2, now: 1 }));
-    assert!(matches!(act(3, grant("a", 0, None)), Err(Refusal::ClusterLevel { .. })));
-    // Schedulers have their lease under its old name meanwhile.
-    token(act(4, Action::AcquireLease { name: OLD_SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000 }));
-    act(5, Action::RaiseLevel { level: 2 }).unwrap();
-    act(6, Action::RaiseLevel { level: 1 }).unwrap();
-    assert!(matches!(act(7, Action::RaiseLevel { level: 99 }), Err(Refusal::Malformed { .. })));
-    act(8, hold(0, HoldKind::Cordon, "x")).unwrap();
-    assert_eq!(ledger.level(), 2);
+fn a_command_of_the_second_level_waits_for_it() {
+    let mut s = Story::new(1);
+    if cfg!(debug_assertions) {
+        assert_eq!(s.act(grant("trial/a", 0, Some(user(7)))), Err(Refusal::ClusterLevel { needed: 2, now: 1 }));
+        assert!(s.ledger.lease("trial/a").is_none());
+        let raised = s.acted(Action::RaiseLevel { level: 2 });
+        assert_eq!(raised.iter().map(|r| (r.action, r.detail.as_str())).collect::<Vec<_>>(), [(AuditAction::ClusterLevelRaised, "1 -> 2")]);
+        assert!(s.acted(Action::RaiseLevel { level: 1 }).is_empty(), "it never falls");
+        token(s.act(grant("trial/a", 0, Some(user(7)))));
+    }
+    token(s.act(grant("a", 0, Some(user(7)))));
+    assert!(matches!(s.act(Action::RaiseLevel { level: LEVEL_MAX + 1 }), Err(Refusal::Malformed { .. })));
+    assert_eq!(s.ledger.level(), LEVEL_MAX);
 }

@@ -5,7 +5,7 @@
 //! cordoned or quarantined gets no lease and renews none; it may always give one back.
 
 use super::claims::ROLE_PREFIX;
-use super::{Ledger, OLD_SCHEDULER_LEASE, Outcome, Step, Subject};
+use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::{AuditAction, NodeId, Principal, Revision};
 use serde::{Deserialize, Serialize};
@@ -28,17 +28,10 @@ pub struct Lease {
     /// The revision of its grant, or of the last time that it was granted again.
     pub renewed: Revision,
     /// For whom the holder's agent vouches; `None`: for the agent itself.
-    #[serde(default)]
     pub user: Option<Principal>,
 }
 
 impl Ledger {
-    /// Of cluster level 1: without a look at the holder.
-    pub(super) fn acquire_lease(&mut self, step: &mut Step, name: &str, holder: &NodeId, ttl_ms: u64) -> Result<Outcome, Refusal> {
-        well_formed(name, ttl_ms)?;
-        self.give_lease(step, name, holder, ttl_ms, None)
-    }
-
     pub(super) fn grant_lease(
         &mut self,
         step: &mut Step,
@@ -52,22 +45,11 @@ impl Ledger {
         if user.is_some() && self.node(holder).is_none() {
             return Err(Refusal::NoSuchNode { node: holder.clone() });
         }
-        if user.is_some() && (name.starts_with(ROLE_PREFIX) || name == OLD_SCHEDULER_LEASE) {
+        if user.is_some() && name.starts_with(ROLE_PREFIX) {
             return Err(Refusal::Malformed { why: format!("leases whose names begin with {ROLE_PREFIX} are the agents' own") });
         }
         self.lease_has_queue(name)?;
         self.held_back(holder)?;
-        self.give_lease(step, name, holder, ttl_ms, user)
-    }
-
-    fn give_lease(
-        &mut self,
-        step: &mut Step,
-        name: &str,
-        holder: &NodeId,
-        ttl_ms: u64,
-        user: Option<&Principal>,
-    ) -> Result<Outcome, Refusal> {
         if let Some(lease) = self.leases.get_mut(name) {
             if lease.holder != *holder || lease.user.as_ref().map(whose) != user.map(whose) {
                 return Err(held(name, lease));

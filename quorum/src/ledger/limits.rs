@@ -9,12 +9,10 @@ use std::collections::BTreeSet;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct ClusterLimits {
     /// Nodes that may be claimed for sensitive use at once; one that several allocations share counts once. `None`: no limit.
     pub sensitive_pool_size: Option<u32>,
     /// Of each user and tenant.
-    #[serde(skip_serializing_if = "UserLimits::is_default")]
     pub users: UserLimits,
 }
 

@@ -1,12 +1,11 @@
 //! Network domains, services and limits of the whole cluster, one story at a time. A command takes a second.
 
-use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, LEVEL_FIRST, Ledger, Outcome, QuotaChange, UserLimitsChange};
+use super::scenarios::{Story, id, node, spec, user};
+use super::{Action, Outcome, QuotaChange, UserLimitsChange};
 use crate::wire::{DomainStanding, Refusal, VniPoolChange};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, Connectivity, EndReason, Epoch, Exposed, Quota, ReportItem, RequeuePolicy, Revision,
-    Timestamp,
+    AllocationSpec, AllocationState, AuditAction, Connectivity, EndReason, Epoch, Exposed, Quota, ReportItem, RequeuePolicy,
 };
 
 fn within(tenant: &str, domain: &str) -> AllocationSpec {
@@ -261,33 +260,6 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
     assert!(matches!(s.claim(2, &[0, 1]), Err(Refusal::Quota(_))));
     s.done(limit(QuotaChange::Unlimited));
     s.claimed(2, &[0, 1]);
-}
-
-#[test]
-fn nothing_of_it_is_taken_before_every_member_knows_it() {
-    let mut ledger = Ledger::default();
-    let mut index = 0;
-    let mut act = |action| {
-        index += 1;
-        ledger.apply(Revision(index), &super::Command { at: Timestamp(index), action }).result
-    };
-    act(Action::Register(registration(0, 1, 0, true))).unwrap();
-    act(Action::RaiseLevel { level: 4 }).unwrap();
-    let sensitive = AllocationSpec { sensitive: true, ..spec(1, RequeuePolicy::Never, 0) };
-    let early = [
-        submit(1, within("", "a")),
-        submit(1, serving("", 1, &[("api", 80)], RequeuePolicy::Never)),
-        submit(1, sensitive),
-        pool(1000, 1001, 0),
-        Action::ReleaseDomains,
-        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(1), users: UserLimitsChange::default(), by: "root".into() },
-    ];
-    for action in &early {
-        assert_eq!(act(action.clone()), Err(Refusal::ClusterLevel { needed: 5, now: 4 }), "{action:?}");
-    }
-    assert_eq!(submit(1, spec(1, RequeuePolicy::Never, 0)).level(), LEVEL_FIRST);
-    act(Action::RaiseLevel { level: 5 }).unwrap();
-    act(early[0].clone()).unwrap();
 }
 
 #[test]

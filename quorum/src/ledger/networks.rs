@@ -30,7 +30,6 @@ pub struct Domain {
     /// When the last of them lost its nodes.
     pub idle_since: Option<Timestamp>,
     /// For how long it keeps its number then, where an operator said so; else as the pool says.
-    #[serde(default)]
     pub grace_ms: Option<u64>,
 }
 

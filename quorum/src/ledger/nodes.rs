@@ -1,8 +1,7 @@
 //! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
 
 use super::admission::growth;
-use super::level::{REGISTERS_CONFORMANCE_LEVEL, REGISTERS_UNWELL_LEVEL};
-use super::{ADMISSION_LEVEL, Action, DRAINS_UNWELL_LEVEL, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
+use super::{Action, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::conformance;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
@@ -38,8 +37,7 @@ impl Ledger {
             return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
         }
         self.check_admission(new)?;
-        let made_of = new.conformance.as_ref().filter(|_| self.level >= REGISTERS_CONFORMANCE_LEVEL);
-        if let Some(components) = made_of {
+        if let Some(components) = &new.conformance {
             conformance::check(components).map_err(|why| Refusal::Malformed { why })?;
         }
         let (incarnation, report_seq) = match self.nodes.get(&new.node) {
@@ -58,7 +56,7 @@ impl Ledger {
         };
         self.revocations.registered(&new.node);
         // In one step: nobody sees it Ready and of a group that it was of before.
-        if let Some(components) = made_of {
+        if let Some(components) = &new.conformance {
             self.conforms(step, &new.node, incarnation, components)?;
         }
         Ok(Outcome::Registered { incarnation, report_seq })
@@ -68,7 +66,7 @@ impl Ledger {
         let incarnation = Incarnation(new.incarnation.0 + 1);
         // Nothing is known of it: no hold stands.
         let facts = Facts { draining: false, empty: true, disabled: false };
-        let (state, unwell) = self.registers(new, facts.at_work(), facts);
+        let (state, unwell) = registers(new, facts.at_work(), facts);
         let node = Node {
             id: new.node.clone(),
             size: new.size,
@@ -83,10 +81,10 @@ impl Ledger {
             features: new.features.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
-            through: self.carrier(new),
+            through: new.through.clone(),
             home: String::new(),
             conformance: None,
-            wipes: new.wipes && self.level >= 6,
+            wipes: new.wipes,
             wipe: None,
             drain_asked: None,
             hold_revision: step.revision,
@@ -112,22 +110,10 @@ impl Ledger {
         incarnation
     }
 
-    /// Where one stands that registers, and would be in `state` by that. One that is not well, and is not kept off work by a drain
-    /// anyway, is Degraded at once, for this reason: nothing is placed on it in between.
-    fn registers(&self, new: &Registration, state: NodeState, facts: Facts) -> (NodeState, Option<String>) {
-        match &new.unwell {
-            Some(why) if state == NodeState::Ready && self.level >= REGISTERS_UNWELL_LEVEL => {
-                // It is never illegal to fall silent, which is where one is that is not well.
-                (lifecycle::next(state, Event::Silent, facts).unwrap_or(state), Some(format!("{UNWELL}{why}")))
-            }
-            Some(_) | None => (state, None),
-        }
-    }
-
     fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> (Incarnation, u64) {
         let rebooted = known.boot != new.boot;
         let resized = known.size != new.size;
-        let growth = growth(&known.size, &new.size).filter(|_| self.level >= ADMISSION_LEVEL);
+        let growth = growth(&known.size, &new.size);
         // After a recovery its reports are counted anew: what was acknowledged since the backup is not known here.
         let same_life = !self.awaits(&new.node) && !new.new_life && !rebooted && new.incarnation == known.incarnation;
         let incarnation =
@@ -142,17 +128,17 @@ impl Ledger {
         let facts = self.facts(known);
         // It is never illegal to register.
         let state = lifecycle::next(known.state, Event::Registered { rebooted }, facts).unwrap_or(known.state);
-        let (state, unwell) = self.registers(new, state, facts);
+        let (state, unwell) = registers(new, state, facts);
         let moved_on = state != known.state;
         let stands = Node {
             leaving,
-            through: self.carrier(new),
+            through: new.through.clone(),
             size: new.size,
             addresses: new.addresses.clone(),
             schedulable: new.schedulable,
             unlimited: new.unlimited.clone(),
             features: new.features.clone(),
-            wipes: new.wipes && self.level >= 6,
+            wipes: new.wipes,
             boot: new.boot,
             incarnation,
             state,
@@ -182,14 +168,13 @@ impl Ledger {
             self.end_exclusions(step, &new.node);
         }
         step.changed.desired.insert(new.node.clone());
-        if !same_life || (resized && self.level >= 6) {
+        if !same_life || resized {
             self.record_registration(step, new, incarnation);
         }
         if let Some(growth) = &growth {
             self.record_growth(step, &new.node, growth);
         }
-        // Members of the level before make no record of it.
-        if moved_on && self.level >= 6 {
+        if moved_on {
             let about = Subject { allocation: None, node: Some(&new.node) };
             let unwell = unwell.map(|unwell| format!(", {unwell}")).unwrap_or_default();
             let detail = format!("{} -> {state}: it registered{unwell}", known.state);
@@ -198,15 +183,9 @@ impl Ledger {
         (incarnation, report_seq)
     }
 
-    /// Who carries its session, where somebody does. Members of the level before do not know of it.
-    fn carrier(&self, new: &Registration) -> Option<NodeId> {
-        new.through.clone().filter(|_| self.level >= 6)
-    }
-
     fn record_registration(&mut self, step: &mut Step, new: &Registration, incarnation: Incarnation) {
         let about = Subject { allocation: None, node: Some(&new.node) };
-        // Members of the level before say the cores alone.
-        let gpus = if self.level >= 6 && new.size.gpus > 0 { format!(", {} GPUs", new.size.gpus) } else { String::new() };
+        let gpus = if new.size.gpus > 0 { format!(", {} GPUs", new.size.gpus) } else { String::new() };
         let detail = format!("incarnation {incarnation}, boot {}, {} cores{gpus}", new.boot.short(), new.size.cores);
         self.record(step, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
     }
@@ -268,14 +247,8 @@ impl Ledger {
             if known.incarnation != standing.incarnation {
                 continue;
             }
-            if self.level < 6 {
-                // Members of the level before take the clocks' word as it is.
-                self.stands(step, &standing.node, standing.state, "quorum", &standing.reason);
-                continue;
-            }
             let takes_reason = match known.state {
-                NodeState::Degraded => true,
-                NodeState::Draining | NodeState::Drained => self.level >= DRAINS_UNWELL_LEVEL,
+                NodeState::Degraded | NodeState::Draining | NodeState::Drained => true,
                 NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
             };
             if takes_reason && known.state == standing.state {
@@ -407,5 +380,17 @@ impl Ledger {
             self.end_exclusions(step, id);
         }
         self.placing_may_go_on(step);
+    }
+}
+
+/// Where one stands that registers, and would be in `state` by that. One that is not well, and is not kept off work by a drain
+/// anyway, is Degraded at once, for this reason: nothing is placed on it in between.
+fn registers(new: &Registration, state: NodeState, facts: Facts) -> (NodeState, Option<String>) {
+    match &new.unwell {
+        Some(why) if state == NodeState::Ready => {
+            // It is never illegal to fall silent, which is where one is that is not well.
+            (lifecycle::next(state, Event::Silent, facts).unwrap_or(state), Some(format!("{UNWELL}{why}")))
+        }
+        Some(_) | None => (state, None),
     }
 }

@@ -11,10 +11,9 @@
 
 use super::holds::{Ends, reason_is_well_formed};
 use super::waits::Requeue;
-use super::{Ledger, Outcome, PREEMPTED_BY_LEVEL, Step, Subject};
+use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::Refusal;
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
-use lattice_model::constraint::{PREEMPTS, has};
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
@@ -51,10 +50,6 @@ impl Ledger {
         if allocation.preempted_by == Some(order.id) {
             return Ok(Outcome::Done);
         }
-        // The same of what was preempted below that level, where it saved itself.
-        if allocation.checkpoint.as_ref().is_some_and(|made| made.id == order.id && made.epoch < allocation.epoch) {
-            return Ok(Outcome::Done);
-        }
         let order = Preemption { by: by.name.clone(), cause: PreemptCause::Request, failed: None, ..order.clone() };
         match allocation.state {
             AllocationState::Pending if allocation.epoch == Epoch(0) => {
@@ -71,7 +66,7 @@ impl Ledger {
                 if let Some(lost) = loss_by_preemption(allocation).filter(|_| !kill) {
                     return Err(Refusal::CannotSave { id, lost });
                 }
-                self.begin_preemption(step, id, order)?;
+                self.begin_preemption(step, id, order);
             }
             // The claim that was meant is over, and its nodes are given back: the answer was lost on its way.
             AllocationState::Staging
@@ -86,8 +81,8 @@ impl Ledger {
     }
 
     /// Of work that has nodes.
-    fn begin_preemption(&mut self, step: &mut Step, id: AllocationId, order: Preemption) -> Result<(), Refusal> {
-        let Some(allocation) = self.allocations.get(&id) else { return Ok(()) };
+    fn begin_preemption(&mut self, step: &mut Step, id: AllocationId, order: Preemption) {
+        let Some(allocation) = self.allocations.get(&id) else { return };
         let (by, reason) = (order.by.clone(), order.reason.clone());
         let runs = may_have_begun(allocation);
         let next = match &allocation.preemption {
@@ -95,26 +90,16 @@ impl Ledger {
             Some(known) if known.stands() => {
                 let mut joined = known.clone();
                 joined.join(&order);
-                if self.level < PREEMPTED_BY_LEVEL {
-                    // Members of the level before keep the first one's.
-                    joined.deadline_ms = known.deadline_ms;
-                }
                 Some(joined)
             }
             // It was tried because of this very request.
-            Some(known) if known.id == order.id && !order.cause.ends_unsaved() => return Ok(()),
+            Some(known) if known.id == order.id && !order.cause.ends_unsaved() => return,
             Some(_) | None => Some(order.clone()),
         };
         if runs && next == allocation.preemption {
-            return Ok(());
+            return;
         }
         let head = allocation.head().cloned();
-        let knows = head.as_ref().and_then(|head| self.nodes.get(head)).is_some_and(|node| has(&node.features, PREEMPTS));
-        if runs && !knows {
-            let head = head.map_or_else(String::new, |head| head.to_string());
-            let why = format!("the agent of its first node {head} is of an older version, which does not know how: upgrade it first");
-            return Err(Refusal::NotPreemptible { id, why });
-        }
         let has_until = format!("{} ms to save itself", order.deadline_ms);
         let how = if !runs { "it had not begun".to_owned() } else { has_until };
         let hold = if order.hold { ", then it is held" } else { "" };
@@ -129,13 +114,10 @@ impl Ledger {
         } else {
             let saved = Err("it had not begun".to_owned());
             self.suspend(step, id, EndReason::Preempted { by: by.clone(), why: reason, saved }, order.hold, &by);
-            if self.level >= PREEMPTED_BY_LEVEL
-                && let Some(allocation) = self.allocation_mut(step, id)
-            {
+            if let Some(allocation) = self.allocation_mut(step, id) {
                 allocation.preempted_by = Some(order.id);
             }
         }
-        Ok(())
     }
 
     /// Ends the present claim; the allocation goes on from its last checkpoint when it has another one.
@@ -274,8 +256,7 @@ impl Ledger {
                 hold: false,
                 failed: None,
             };
-            // One whose head does not know how goes on, as other work there.
-            let _ = self.begin_preemption(step, id, order);
+            self.begin_preemption(step, id, order);
         }
         Ok(Outcome::Done)
     }

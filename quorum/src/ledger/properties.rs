@@ -41,7 +41,7 @@ fn play(moves: &[Move]) -> History {
     let join = |node| Move::Register { node, boot: 1, memory: false, new_life: true };
     let beginning: Vec<Move> = (0..NODES)
         .map(join)
-        .chain([Move::Level { level: super::LEVEL_KNOWN }, Move::Lease { holder: 0, old: false, user: None, named: false }])
+        .chain([Move::Lease { holder: 0, trial: false, user: None, named: false }])
         .chain([Move::Fence { node: 0, silent_ms: 3000, how: 1 }])
         .collect();
     for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {

@@ -7,9 +7,7 @@
 //!
 //! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
 
-use super::{
-    Holding, LIVE_MAX, Ledger, Outcome, PREEMPTED_BY_LEVEL, Registration, SUSPENDS_LEVEL, Step, Subject, TELEMETRY_LEVEL, WALLTIME_LEVEL,
-};
+use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, Step, Subject};
 use crate::wire::{Conflict, HeldShare, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
@@ -26,8 +24,6 @@ const BEYOND: u64 = 1_000_000_000;
 const NAMED_MAX: usize = 16;
 /// Shares that one node can have.
 const HELD_MAX: usize = 4096;
-/// The level of [`super::Action::Adopt`]: every member of a recovered quorum begins at it.
-const LEVEL: u32 = 3;
 
 /// What a recovery still waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +52,6 @@ impl Ledger {
         self.revision = revision;
         self.epoch = Epoch(beyond(self.epoch.0));
         self.lease_token = beyond(self.lease_token);
-        self.level = self.level.max(LEVEL);
         // Whoever held one holds it no longer: the next token is higher.
         self.leases.clear();
         self.forget_admissions();
@@ -170,9 +165,8 @@ impl Ledger {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.take_up(step, node, held, ended);
         }
-        // What was saved before it ended is what it goes on from. (Members below that level apply this without it.)
-        let heeded = self.level >= SUSPENDS_LEVEL;
-        for item in unreported.iter().filter(|_| heeded) {
+        // What was saved before it ended is what it goes on from.
+        for item in unreported {
             if let ReportItem::Checkpointed { allocation, epoch, checkpoint } = item
                 && *epoch <= epochs
             {
@@ -268,10 +262,8 @@ impl Ledger {
                 if newer {
                     self.adopt_allocation(step, node, held);
                 }
-                // Whether it is to be held is said there alone. (Members below that level apply this without it.)
-                if self.level >= PREEMPTED_BY_LEVEL {
-                    self.adopt_preemption(step, share);
-                }
+                // Whether it is to be held is said there alone.
+                self.adopt_preemption(step, share);
             }
             // On its way out because the lost quorum said so: it does not run again.
             None => {
@@ -286,16 +278,12 @@ impl Ledger {
                 if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
                     self.adopt_vni(step, id, vni);
                 }
-                // Its head alone was told, and is at it. (Members below that level apply this without it.)
-                if self.level >= SUSPENDS_LEVEL {
-                    self.adopt_preemption(step, share);
-                }
-                if let Some(order) = share.telemetry.as_ref().filter(|_| self.level >= TELEMETRY_LEVEL && self.is_live(id, epoch)) {
+                // Its head alone was told, and is at it.
+                self.adopt_preemption(step, share);
+                if let Some(order) = share.telemetry.as_ref().filter(|_| self.is_live(id, epoch)) {
                     self.adopt_telemetry(step, node, id, order);
                 }
-                if self.level >= WALLTIME_LEVEL {
-                    self.adopt_walltime(step, node, share);
-                }
+                self.adopt_walltime(step, node, share);
                 self.prepared_there(step, node, held, phase);
                 self.end_where_a_part_is_gone(step, id, epoch);
             }

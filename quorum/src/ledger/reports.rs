@@ -68,8 +68,7 @@ impl Ledger {
             | ReportItem::Checkpointed { allocation, epoch, .. } => (*allocation, *epoch),
             ReportItem::Released { .. } | ReportItem::Unheard { .. } => return None,
         };
-        // A member of the level before does not understand the answer.
-        let allocation = self.allocations.get(&id).filter(|_| self.level >= 4)?;
+        let allocation = self.allocations.get(&id)?;
         let waits = allocation.state.is_without_nodes() && allocation.epoch == seen;
         (seen < allocation.epoch || waits).then_some(Refusal::StaleEpoch { id, seen, now: allocation.epoch })
     }
@@ -204,7 +203,7 @@ pub(super) fn said_by(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::WalltimeExceeded => EndReason::WalltimeExceeded,
         EndReason::NodeLost { why, .. } => EndReason::NodeLost { node: node.clone(), why: bounded(why) },
         EndReason::ProbeFailed { why, .. } => EndReason::ProbeFailed { node: node.clone(), why: bounded(why) },
-        // In the words in which the quorum says it itself: agents of the version before read them, and do not know the reason.
+        // In the words in which the quorum says it itself.
         EndReason::RunLeaseLapsed { .. } => {
             EndReason::NodeLost { node: node.clone(), why: "its run lease lapsed, and its shim ended the work".to_owned() }
         }

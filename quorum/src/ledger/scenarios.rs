@@ -1,6 +1,6 @@
 //! One story at a time, as people tell them.
 
-use super::{Action, Applied, Command, LEVEL_KNOWN, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
+use super::{Action, Applied, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
 use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
@@ -57,6 +57,11 @@ pub(crate) fn registration(number: u8, boot: u128, incarnation: u64, new_life: b
     }
 }
 
+/// A ledger of this level, and else empty.
+pub(crate) fn of_level(level: u32) -> Ledger {
+    Ledger { level, ..Ledger::default() }
+}
+
 /// A ledger with some nodes and a scheduler.
 pub(super) struct Story {
     pub(super) ledger: Ledger,
@@ -72,15 +77,10 @@ pub(super) struct Story {
 
 impl Story {
     pub(super) fn new(nodes: u8) -> Self {
-        Self::at_level(nodes, LEVEL_KNOWN)
-    }
-
-    pub(super) fn at_level(nodes: u8, level: u32) -> Self {
         let mut story = Self { ledger: Ledger::default(), index: 0, passed_ms: 0, ahead_ms: 0, seqs: [0; 8], token: 0 };
         for number in 0..nodes {
             story.done(Action::Register(registration(number, 1, 0, true)));
         }
-        story.done(Action::RaiseLevel { level });
         let lease = Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None };
         let Ok(Outcome::Leased { token }) = story.act(lease) else { panic!("nobody holds it") };
         story.token = token;
@@ -109,12 +109,10 @@ impl Story {
         Timestamp(self.index * 1000 + self.passed_ms)
     }
 
-    /// Lets time pass, in milliseconds; a majority vouches for it, as far as the level knows that.
+    /// Lets time pass, in milliseconds; a majority vouches for it.
     pub(super) fn pass(&mut self, ms: u64) {
         self.passed_ms += ms;
-        if self.ledger.admits(super::TIME_LEVEL).is_ok() {
-            self.done(Action::AdvanceTime);
-        }
+        self.done(Action::AdvanceTime);
     }
 
     /// Lets the time pass for which an allocation waits, and has the leader's clock say so. Gives how much that was, in milliseconds.
@@ -391,7 +389,7 @@ fn another_boot_id_loses_the_work_and_frees_that_node_alone() {
     let epoch = runs(&mut s);
     s.done(Action::Register(registration(0, 2, 1, true)));
     let lost = s.ledger.allocation(id(1)).unwrap();
-    assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(5000)));
+    assert_eq!((lost.state, lost.requeue_count, lost.submitted_at), (AllocationState::Pending, 1, Timestamp(4000)));
     assert_eq!((s.ledger.held(&node(0)), s.ledger.held(&node(1))), (Resources::default(), SIZE));
     assert_eq!(s.ledger.node(&node(1)).unwrap().leaving.len(), 1);
     assert!(matches!(s.claim(1, &[0, 1]), Err(Refusal::Conflict { .. })));
@@ -605,25 +603,22 @@ fn the_oldest_ended_allocations_are_forgotten() {
 
 #[test]
 fn a_lost_gpu_keeps_nobody_off_who_wants_none_and_is_in_the_audit_log() {
-    for level in [5, LEVEL_KNOWN] {
-        let mut s = Story::at_level(1, level);
-        let asked = |gpus| Resources { cores: 2, memory_bytes: 8, gpus };
-        for (number, gpus) in [(1, 1), (2, 1), (3, 0), (4, 1)] {
-            let spec = AllocationSpec { share: Some(asked(gpus)), ..spec(1, RequeuePolicy::Never, 0) };
-            s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
-        }
-        let of = |gpus, size: &Resources| share_of(&asked(gpus), size);
-        s.claimed_share(1, 0, of(1, &SIZE));
-        s.claimed_share(2, 0, of(1, &SIZE));
-        let smaller = Resources { gpus: 1, ..SIZE };
-        let records = s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) }));
-        assert_eq!(records.iter().any(|r| r.detail.contains("1 GPU")), level == LEVEL_KNOWN, "{records:?}");
-        let refused = s.claim_share(4, 0, of(1, &smaller)).unwrap_err();
-        assert!(refused.to_string().contains("1 GPU is wanted, 0 free"), "{refused}");
-        // Members of the level before count otherwise.
-        assert_eq!(s.claim_share(3, 0, of(0, &smaller)).is_ok(), level == LEVEL_KNOWN);
-        assert!(s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) })).is_empty());
+    let mut s = Story::new(1);
+    let asked = |gpus| Resources { cores: 2, memory_bytes: 8, gpus };
+    for (number, gpus) in [(1, 1), (2, 1), (3, 0), (4, 1)] {
+        let spec = AllocationSpec { share: Some(asked(gpus)), ..spec(1, RequeuePolicy::Never, 0) };
+        s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
     }
+    let of = |gpus, size: &Resources| share_of(&asked(gpus), size);
+    s.claimed_share(1, 0, of(1, &SIZE));
+    s.claimed_share(2, 0, of(1, &SIZE));
+    let smaller = Resources { gpus: 1, ..SIZE };
+    let records = s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) }));
+    assert!(records.iter().any(|r| r.detail.contains("1 GPU")), "{records:?}");
+    let refused = s.claim_share(4, 0, of(1, &smaller)).unwrap_err();
+    assert!(refused.to_string().contains("1 GPU is wanted, 0 free"), "{refused}");
+    s.claimed_share(3, 0, of(0, &smaller));
+    assert!(s.acted(Action::Register(Registration { size: smaller, ..registration(0, 1, 1, false) })).is_empty());
 }
 
 #[test]
@@ -646,10 +641,6 @@ fn one_that_registers_and_is_not_well_never_is_ready_and_is_so_when_it_registers
     // From Ready, as one whose agent was started again.
     let records = s.acted(registers(Some("disk: full")));
     assert!(records.iter().any(|r| r.detail == "Ready -> Degraded: it registered, not well: disk: full"), "{records:?}");
-    // Members of the level before do not know of it.
-    let mut before = Story::at_level(1, 8);
-    before.done(registers(Some("disk: full")));
-    assert_eq!(stands(&before).0, NodeState::Ready);
 }
 
 #[test]

@@ -6,12 +6,11 @@
 
 use imbl::OrdMap;
 use lattice_model::{Allocation, AllocationId, Entrypoint};
-use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::Error as _;
 use serde::ser::{SerializeMap, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Weak};
 
 /// The texts in use, by their SHA-256. Not part of the agreed state: what is lost of it is only kept twice.
@@ -115,42 +114,17 @@ impl Serialize for Stored<'_> {
     }
 }
 
-/// Reads what [`serialize`] wrote, and what the version before this one did: a map with the texts in its allocations.
+/// Reads what [`serialize`] wrote.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Allocations, D::Error> {
-    deserializer.deserialize_any(Either)
-}
-
-struct Either;
-
-impl<'de> Visitor<'de> for Either {
-    type Value = Allocations;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("allocations")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Allocations, A::Error> {
-        let mut scripts = Scripts::default();
-        let mut allocations = Allocations::new();
-        while let Some((id, mut allocation)) = map.next_entry::<AllocationId, Allocation>()? {
-            scripts.share(&mut allocation.spec.entrypoint);
-            allocations.insert(id, Arc::new(allocation));
+    let (texts, bare) = <(Vec<Arc<str>>, Bare)>::deserialize(deserializer)?;
+    let whole = bare.0.into_iter().map(|(id, (number, mut allocation))| {
+        if let (Some(number), Entrypoint::Script { text, .. }) = (number, &mut allocation.spec.entrypoint) {
+            let known = texts.get(number as usize).ok_or_else(|| D::Error::custom(format!("there is no script {number}")))?;
+            *text = Arc::clone(known);
         }
-        Ok(allocations)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut both: A) -> Result<Allocations, A::Error> {
-        let texts: Vec<Arc<str>> = both.next_element()?.ok_or_else(|| A::Error::invalid_length(0, &self))?;
-        let bare: Bare = both.next_element()?.ok_or_else(|| A::Error::invalid_length(1, &self))?;
-        let whole = bare.0.into_iter().map(|(id, (number, mut allocation))| {
-            if let (Some(number), Entrypoint::Script { text, .. }) = (number, &mut allocation.spec.entrypoint) {
-                let known = texts.get(number as usize).ok_or_else(|| A::Error::custom(format!("there is no script {number}")))?;
-                *text = Arc::clone(known);
-            }
-            Ok((id, Arc::new(allocation)))
-        });
-        whole.collect()
-    }
+        Ok((id, Arc::new(allocation)))
+    });
+    whole.collect()
 }
 
 #[derive(Deserialize)]
@@ -185,9 +159,6 @@ mod tests {
         assert_eq!(back, all);
         let texts: Vec<*const u8> = back.values().filter_map(|a| text_of(a)).filter(|t| t.len() > 100).map(str::as_ptr).collect();
         assert!(texts.len() == 50 && texts.iter().all(|t| *t == texts[0]));
-        // As the version before wrote it.
-        let Kept(back) = pack::from_bytes(&pack::to_bytes(&all).unwrap()).unwrap();
-        assert_eq!(back, all);
         // A number that names no text.
         let no_text: Vec<&str> = Vec::new();
         let numbers = all.values().filter_map(|a| text_of(a)).map(|t| (t, 7)).collect();

@@ -85,11 +85,3 @@ fn it_goes_with_its_allocations_claim() {
     s.report(1, ReportItem::Ended { allocation: id(1), epoch: again, reason: EndReason::WalltimeExceeded });
     assert_eq!(s.ledger.sessions().count(), 0);
 }
-
-#[test]
-fn a_cluster_of_the_level_before_takes_none() {
-    let mut s = Story::at_level(1, 4);
-    assert!(matches!(s.act(submit(1, true, RequeuePolicy::Never)), Err(Refusal::ClusterLevel { needed: 5, .. })));
-    assert!(matches!(s.act(create(1, 1, 7)), Err(Refusal::ClusterLevel { needed: 5, .. })));
-    s.done(submit(1, false, RequeuePolicy::Never));
-}

@@ -45,10 +45,6 @@ pub enum QuotaChange {
 }
 
 impl QuotaChange {
-    pub(super) fn is_keep(&self) -> bool {
-        *self == Self::Keep
-    }
-
     pub(super) fn over(self, before: Option<u32>) -> Option<u32> {
         match self {
             Self::Keep => before,

@@ -1,7 +1,7 @@
 //! The time of commands: whatever the leader's clock shows, it never goes back and never leaps.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, Command, ENDED_KEPT_MS, ENTRY_LEAP_MS_MAX, LEVEL_KNOWN, Ledger, Outcome};
+use super::{Action, Command, ENDED_KEPT_MS, ENTRY_LEAP_MS_MAX, Ledger, Outcome};
 use lattice_model::{AllocationState, EndReason, HoldKind, ReportItem, RequeuePolicy, Revision, Timestamp, When};
 use proptest::prelude::*;
 
@@ -63,7 +63,7 @@ proptest! {
         let apply = |ledger: &mut Ledger, index: usize, at, action| {
             ledger.apply(Revision(index as u64 + 1), &Command { at: Timestamp(at), action })
         };
-        apply(&mut ledger, 0, now, Action::RaiseLevel { level: LEVEL_KNOWN });
+        apply(&mut ledger, 0, now, Action::Bootstrap { cluster: "c".into() });
         let mut last = ledger.time();
         let mut recorded = last;
         for (index, (wild, what)) in commands.into_iter().enumerate() {

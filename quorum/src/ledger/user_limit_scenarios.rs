@@ -1,9 +1,7 @@
 //! Limits of users and tenants, one story at a time.
 
 use super::scenarios::{Story, id, spec, user};
-use super::{
-    Action, ENDED_KEPT_MAX, LEVEL_KNOWN, Outcome, QuotaChange, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL, UserLimit, UserLimitsChange,
-};
+use super::{Action, ENDED_KEPT_MAX, Outcome, QuotaChange, UserLimit, UserLimitsChange};
 use crate::wire::Refusal;
 use lattice_model::{AllocationSpec, Claim, EndReason, Entrypoint, ReportItem, RequeuePolicy};
 
@@ -130,11 +128,9 @@ fn a_submission_that_is_only_checked_meets_the_same_limits_and_counts_for_none()
 }
 
 #[test]
-fn limits_wait_for_the_level_and_are_audited() {
-    let mut s = Story::at_level(0, USER_LIMITS_LEVEL - 1);
+fn limits_are_audited() {
+    let mut s = Story::new(1);
     let change = UserLimitsChange { user_pending: QuotaChange::AtMost(1), ..UserLimitsChange::default() };
-    assert!(matches!(s.act(limit(change)), Err(Refusal::ClusterLevel { .. })));
-    s.done(Action::RaiseLevel { level: LEVEL_KNOWN });
     let records = s.acted(limit(change));
     assert_eq!(records[0].detail, "sensitive_pool_size unlimited, user_pending 1");
 }
@@ -199,15 +195,4 @@ fn a_limit_on_running_work_that_is_lowered_ends_nothing_and_lifted_lets_work_beg
     assert_eq!(refused(&s.claim(3, &[2])), Some(UserLimit::Running));
     s.done(limit(UserLimitsChange { user_running: QuotaChange::Unlimited, ..UserLimitsChange::default() }));
     s.claimed(3, &[2]);
-}
-
-#[test]
-fn a_limit_on_running_work_waits_for_its_level() {
-    let mut s = Story::at_level(0, USER_RUNNING_LEVEL - 1);
-    s.done(limit(UserLimitsChange { user_pending: QuotaChange::AtMost(1), ..UserLimitsChange::default() }));
-    let too_early = s.act(running_limit(1));
-    assert!(matches!(too_early, Err(Refusal::ClusterLevel { needed: USER_RUNNING_LEVEL, .. })), "{too_early:?}");
-    // Members of the level before have no such limit: what they write of the others must be the same bytes here.
-    let bytes = crate::pack::to_bytes(&s.ledger.cluster_limits()).unwrap();
-    assert!(!bytes.windows(12).any(|part| part == b"user_running"));
 }

@@ -13,7 +13,7 @@
 
 use super::tenants::QuotaChange;
 use super::user_usage::{Counted, Counts, Named, script_of};
-use super::{Ledger, Step, USER_LIMITS_LEVEL, USER_RUNNING_LEVEL};
+use super::{Ledger, Step};
 use crate::wire::Refusal;
 use lattice_model::user_running::TooManyRunning;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Principal, Timestamp};
@@ -23,13 +23,11 @@ use std::sync::Arc;
 
 /// Limits of each user and tenant. `None`: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct UserLimits {
     /// A user's allocations that wait or are suspended.
     pub user_pending: Option<u32>,
     /// A user's allocations that hold nodes at once: those that are Staging or Running, from the claim to the end or
     /// the requeue. What a node still cleans up after that does not count.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub user_running: Option<u32>,
     /// What a user may submit in a second, for long; a hundred times as much at once.
     pub user_submissions_per_second: Option<u32>,
@@ -55,11 +53,6 @@ impl Default for UserLimits {
 }
 
 impl UserLimits {
-    /// Whether nobody has set another one.
-    pub(super) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn of(&self, what: UserLimit) -> Option<u32> {
         match what {
             UserLimit::Pending => self.user_pending,
@@ -120,12 +113,10 @@ impl fmt::Display for UserLimit {
 
 /// What becomes of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct UserLimitsChange {
     /// See [`UserLimits::user_pending`].
     pub user_pending: QuotaChange,
     /// See [`UserLimits::user_running`].
-    #[serde(skip_serializing_if = "QuotaChange::is_keep")]
     pub user_running: QuotaChange,
     /// See [`UserLimits::user_submissions_per_second`].
     pub user_submissions_per_second: QuotaChange,
@@ -141,11 +132,6 @@ impl UserLimitsChange {
     /// Whether it changes none.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
-    }
-
-    /// The level at which every member understands this change.
-    pub(super) fn level(&self) -> u32 {
-        if self.user_running.is_keep() { USER_LIMITS_LEVEL } else { USER_RUNNING_LEVEL }
     }
 
     /// The limits as they are then, and those that are others than before, as the audit log has them.
@@ -175,7 +161,7 @@ impl Ledger {
     /// How long, in milliseconds, this user must wait until a submission is taken; `None`: not at all. For a leader that need not
     /// write down what will be refused.
     pub fn submission_wait_ms(&self, id: AllocationId, owner: &Principal, now: Timestamp) -> Option<u64> {
-        let per_second = self.limits.users.user_submissions_per_second.filter(|_| self.level >= USER_LIMITS_LEVEL)?;
+        let per_second = self.limits.users.user_submissions_per_second?;
         self.rates.wait_ms(owner.uid, now.max(self.time), per_second).filter(|_| !self.allocations.contains_key(&id))
     }
 
@@ -188,9 +174,6 @@ impl Ledger {
 
     /// Refuses a submission that is more than its owner or tenant may have; makes room for its script among what has ended.
     pub(super) fn admits_of_user(&mut self, step: &mut Step, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
-        if self.level < USER_LIMITS_LEVEL {
-            return Ok(());
-        }
         self.counted(step);
         if let Some(counted) = &self.user_usage.0 {
             self.within_user_limits(counted, spec, owner, step.at)?;
@@ -207,9 +190,6 @@ impl Ledger {
 
     /// The same for a submission that is only checked: nothing is counted for it.
     pub(super) fn would_admit_of_user(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
-        if self.level < USER_LIMITS_LEVEL {
-            return Ok(());
-        }
         if let Some(counted) = &self.user_usage.0 {
             return self.within_user_limits(counted, spec, owner, now);
         }

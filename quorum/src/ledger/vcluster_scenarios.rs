@@ -1,7 +1,7 @@
 //! vClusters, one story at a time.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, LEVEL_KNOWN, Outcome, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
+use super::{Action, Outcome, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
 use crate::wire::Refusal;
 use lattice_model::{AllocationSpec, AllocationState, RequeuePolicy, SchedulerKind};
 
@@ -71,11 +71,8 @@ fn each_queue_is_claimed_for_under_its_own_lease_and_on_its_own_nodes() {
 }
 
 #[test]
-fn a_label_of_none_is_refused_and_one_of_before_the_level_is_the_defaults() {
-    let mut s = Story::at_level(2, 4);
-    s.done(submit(1, 1, "long-ago", ""));
-    assert!(matches!(s.act(create("small", "", &[])), Err(Refusal::ClusterLevel { needed: 5, .. })));
-    s.done(Action::RaiseLevel { level: LEVEL_KNOWN });
+fn a_label_of_none_is_refused() {
+    let mut s = Story::new(2);
     match s.act(submit(2, 1, "batch", "")) {
         Err(refusal @ Refusal::NoSuchVCluster { .. }) => {
             assert_eq!(refusal.to_string(), "vCluster \"batch\" not found; there are default");
@@ -83,9 +80,6 @@ fn a_label_of_none_is_refused_and_one_of_before_the_level_is_the_defaults() {
         }
         other => panic!("{other:?}"),
     }
-    // The same submission again is the same success.
-    s.done(submit(1, 1, "long-ago", ""));
-    s.claimed(1, &[0]);
     s.done(submit(3, 1, "default", ""));
     s.claimed(3, &[1]);
     let refused = s.act(Action::GrantLease { name: scheduler_lease("batch"), holder: node(0), ttl_ms: 1000, user: None });

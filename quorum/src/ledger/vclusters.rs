@@ -4,8 +4,6 @@
 //!   label of a specification ──queue_of──▶ vCluster, or default where none has that name
 //!   home of a node (Node::home) ── none: for default, and for every vCluster that has no nodes of its own
 //! ```
-//!
-//! Labels of before level 5 were free: work that waits under one that names nothing is default's.
 
 use super::claims::{ROLE_PREFIX, scheduler_lease};
 use super::{Ledger, Outcome, Step};
@@ -67,9 +65,9 @@ impl Ledger {
         VCluster::keeps_off(self.vclusters.get(label).map(|v| &**v), node)
     }
 
-    /// Refused, where this version knows that nobody would ever serve it, or that it is not for this tenant.
+    /// Refused, where nobody would ever serve it, or where it is not for this tenant.
     pub(super) fn admits_to_vcluster(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
-        if self.level < 5 || matches!(spec.vcluster.as_str(), "" | DEFAULT_VCLUSTER) {
+        if matches!(spec.vcluster.as_str(), "" | DEFAULT_VCLUSTER) {
             return Ok(());
         }
         let vcluster = self.vclusters.get(&spec.vcluster).ok_or_else(|| self.no_such_vcluster(&spec.vcluster))?;
@@ -82,9 +80,7 @@ impl Ledger {
     /// Refused, where the lease is for a queue that there is not.
     pub(super) fn lease_has_queue(&self, lease: &str) -> Result<(), Refusal> {
         match lease.strip_prefix(ROLE_PREFIX) {
-            Some(name) if self.level >= 5 && name != DEFAULT_VCLUSTER && !self.vclusters.contains_key(name) => {
-                Err(self.no_such_vcluster(name))
-            }
+            Some(name) if name != DEFAULT_VCLUSTER && !self.vclusters.contains_key(name) => Err(self.no_such_vcluster(name)),
             Some(_) | None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! What readers ask of the ledger.
 
-use super::{AuditHead, Holding, Ledger, SUSPENDS_LEVEL, UNHEARD_LEVEL};
+use super::{AuditHead, Holding, Ledger};
 use crate::pack::{self, PackError};
 use crate::wire::{ListFilter, ListPlace, Refusal, WatchPlace};
 use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
@@ -107,14 +107,13 @@ impl Ledger {
                 run_lease_ms: held.run_lease_ms,
                 restore: allocation.checkpoint.clone().filter(|c| c.epoch < allocation.epoch),
                 preempt: allocation.preemption.clone().filter(|order| order.stands() && allocation.head() == Some(node)),
-                suspends: self.level >= SUSPENDS_LEVEL,
                 telemetry: allocation.telemetry.clone(),
             });
         }
         shares.sort_by_key(|s| s.allocation);
         let leaving = over.iter().map(|h| (h.allocation, h.epoch)).collect();
         let (generation, revision, wipe) = (self.generation, self.revision, self.wipe_due(node));
-        DesiredList { generation, revision, shares, wipe, leaving, takes_unheard: self.level >= UNHEARD_LEVEL }
+        DesiredList { generation, revision, shares, wipe, leaving }
     }
 
     /// The allocation that `key` means: an id, or a prefix of at least 4 hexadecimal digits that only one has.

@@ -1,7 +1,7 @@
 //! Stories of work whose walltime is changed: by whom, how far, and who hears of it.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, Outcome, WALLTIME_LEVEL};
+use super::{Action, Outcome};
 use crate::wire::{Refusal, WalltimeRefusal};
 use lattice_model::{AllocationState, AuditAction, Epoch, ReportItem, RequeuePolicy};
 use std::time::Duration;
@@ -117,12 +117,4 @@ fn a_service_may_be_given_an_end() {
     run(&mut s);
     s.done(set(7, minutes(3)));
     assert_eq!(told(&s), [Some(minutes(3)); 2]);
-}
-
-#[test]
-fn it_waits_for_the_level() {
-    let mut s = Story::at_level(2, WALLTIME_LEVEL - 1);
-    let spec = lattice_model::AllocationSpec { walltime: Some(minutes(60)), ..spec(2, RequeuePolicy::Always, 3) };
-    s.done(Action::Submit { id: id(1), spec: Box::new(spec), owner: user(7), claim: None });
-    assert_eq!(s.act(set(7, minutes(5))), Err(Refusal::ClusterLevel { needed: WALLTIME_LEVEL, now: WALLTIME_LEVEL - 1 }));
 }

@@ -87,10 +87,3 @@ fn a_wipe_lifts_no_quarantine_that_somebody_else_wants_as_well() {
     let known = s.ledger.node(&node(1)).unwrap();
     assert!(known.hold(HoldKind::Wipe).is_none() && known.hold(HoldKind::Quarantine).is_some(), "{known:?}");
 }
-
-#[test]
-fn members_of_the_level_before_do_not_know_that_a_node_can_be_wiped() {
-    let mut before = Story::at_level(2, 5);
-    before.done(Action::Register(Registration { wipes: true, ..registration(1, 1, 1, false) }));
-    assert!(!before.ledger.node(&node(1)).unwrap().wipes);
-}

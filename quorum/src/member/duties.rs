@@ -6,14 +6,14 @@ use crate::clocks::Clocks;
 use crate::fencing_hook::FencingHook;
 use crate::hearts::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, DRAINS_UNWELL_LEVEL, OWN_DRAIN_LEVEL, Urgency, WAITS_LEVEL};
+use crate::ledger::{Action, Urgency};
 use crate::membership;
 use crate::pack::with_causes;
 use crate::relief;
 use crate::rotation::Rotation;
 use crate::wire::{HeartbeatSummary, HeldKeys, NodeHealth, SummaryAnswer};
 use crate::witnesses::Witnesses;
-use lattice_model::{MemberId, Node, NodeState, Principal};
+use lattice_model::{MemberId, Node, Principal};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,8 +22,6 @@ use tokio::time::MissedTickBehavior;
 /// How often heartbeats are folded and clocks are read.
 const DUTIES_TICK: Duration = Duration::from_secs(1);
 const JUST_BEHIND: Duration = Duration::from_millis(5);
-/// The cluster level that fencing needs.
-const FENCING_LEVEL: u32 = 6;
 
 /// One term of this member's leadership.
 struct Leading {
@@ -133,11 +131,11 @@ async fn tell_leader(core: &Core, leader: u64, term: u64, (keys_told, health_tol
     let heard = fresh.iter().map(|(node, heard)| (node.clone(), heard.incarnation, ago(heard.at))).collect();
     let keys = keys_told.news(term, &fresh, |heard| heard.keys.as_ref());
     let health = health_told.news(term, &fresh, |heard| heard.health.as_ref());
-    let certificate_until = Some(core.credentials.until());
+    let certificate_until = core.credentials.until();
     let (from, shortage) = (MemberId(core.config.id), core.room.look());
     let words = core.witnesses.take();
     let level = core.config.level_max;
-    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words, asks: true };
+    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
     let told = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
         None => None,
@@ -201,28 +199,20 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         if ledger.cluster().is_empty() {
             actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
         }
-        let mut standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
-        if ledger.admits(DRAINS_UNWELL_LEVEL).is_err() {
-            standings.retain(|standing| !matches!(standing.state, NodeState::Draining | NodeState::Drained));
-        }
-        // Members of the level before take no other reason for the same state: nobody is asked there.
-        let silent = if ledger.admits(FENCING_LEVEL).is_ok() { Witnesses::choose(clocks.asked().iter()) } else { Vec::new() };
+        let standings = clocks.standings(now, ledger.nodes().map(|n| -> &Node { n }), |node| ledger.use_of(node));
+        let silent = Witnesses::choose(clocks.asked().iter());
         core.witnesses.ask(&silent);
         core.silent.send_replace(silent);
         if !standings.is_empty() {
             actions.push(Action::NodeStates(standings));
         }
-        if ledger.admits(FENCING_LEVEL).is_ok() {
-            let ms = core.config.run_lease_ms();
-            actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
-            actions.extend(clocks.fences(now, &ledger));
-            actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
-            if ledger.admits(OWN_DRAIN_LEVEL).is_ok() {
-                // Behind where they stand: one that is not well is Degraded in the same command, and then drains.
-                actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
-            }
-            actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
-        }
+        let ms = core.config.run_lease_ms();
+        actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));
+        actions.extend(clocks.fences(now, &ledger));
+        actions.extend(clocks.failures(now, ledger.nodes().map(|n| -> &Node { n })));
+        // Behind where they stand: one that is not well is Degraded in the same command, and then drains.
+        actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
+        actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
         actions.extend(signing.due(until, &ledger, &core.signer));
         if let Some(clocks) = &mut *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) {
             actions.extend(clocks.expiries(ledger.leases(), until));
@@ -233,7 +223,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         }
         actions.extend(ledger.nodes_due(time, core.config.node_boot_ms));
         actions.extend(ledger.telemetry_due(time));
-        if ledger.admits(WAITS_LEVEL).is_ok() && ledger.waits_are_due(time) {
+        if ledger.waits_are_due(time) {
             actions.push(Action::EndWaits { now: time });
         }
         actions.extend(ledger.drifts_due(time, core.config.drift_limits()));

@@ -230,8 +230,7 @@ impl Core {
         Ok(results)
     }
 
-    /// Refuses a node that nobody admitted before the log grows by it, and remembers that it waits. At any cluster level;
-    /// the ledger itself refuses it from [`crate::ledger::ADMISSION_LEVEL`] on.
+    /// Refuses a node that nobody admitted before the log grows by it, and remembers that it waits.
     async fn check_admission(&self, registration: &Registration, from: Option<String>) -> Result<Result<(), Refusal>, Unserved> {
         let may_register = || self.agreed.ledger().may_register(&registration.node);
         if !self.leads() || registration.automatic || may_register().is_ok() {

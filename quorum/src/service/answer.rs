@@ -132,7 +132,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
                 leasing::held_by_another(core, &name, &holder)?;
             }
-            (leasing::grant(core, name, holder, ttl_ms, user), ttl_ms)
+            (Action::GrantLease { name, holder, ttl_ms, user }, ttl_ms)
         }
         Request::ReleaseLease { name, token, user } => (Action::ReleaseLease { name, token, user }, 0),
         Request::RevokeLease { name, token, by } => (Action::RevokeLease { name, token, by }, 0),
@@ -356,7 +356,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
     let ledger = core.agreed.ledger();
     Some(match request {
         Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
-        Request::ListAllocations { uid, states, limit, before, paged, filter } => {
+        Request::ListAllocations { uid, states, limit, before, filter } => {
             let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) } as usize;
             // One more than is shown tells whether there are more.
             let mut found = ledger.list(*uid, states, limit + 1, *before, filter);
@@ -365,7 +365,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             found.truncate(limit);
             let allocations = bounded(found);
             let more = allocations.len() < all;
-            Ok(if *paged { Answer::AllocationPage { allocations, more } } else { Answer::Allocations(allocations) })
+            Ok(Answer::AllocationPage { allocations, more })
         }
         Request::ListNodes => {
             let nodes: Vec<_> = ledger.nodes().cloned().collect();

@@ -1,7 +1,7 @@
 //! Leases, as far as they are the leader's memory: renewals, and how long each still lives.
 
 use super::unserved;
-use crate::ledger::{Action, OLD_SCHEDULER_LEASE, SCHEDULER_LEASE, held};
+use crate::ledger::held;
 use crate::member::shared::Core;
 use crate::wire::{Answer, LeaseStanding, Refusal};
 use lattice_model::{NodeId, Principal};
@@ -15,15 +15,6 @@ pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Resul
         Some((_, lease)) if lease.holder != *holder => Err(held(name, lease)),
         Some(_) | None => Ok(()),
     }
-}
-
-/// The command that takes a lease. Members of level 1 know no holder but an agent, and the scheduler's lease by its old name.
-pub(super) fn grant(core: &Core, name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal>) -> Action {
-    if user.is_some() || core.agreed.ledger().level() >= 2 {
-        return Action::GrantLease { name, holder, ttl_ms, user };
-    }
-    let name = if name == SCHEDULER_LEASE { OLD_SCHEDULER_LEASE.to_owned() } else { name };
-    Action::AcquireLease { name, holder, ttl_ms }
 }
 
 /// Sets the lease's clock anew. Only the leader can.

@@ -31,9 +31,9 @@ pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller) -> Result<BTreeSe
     let node: NodeId = caller.name.parse().map_err(|_| permission::refused(Call::ListServices, caller))?;
     let filter = ListFilter { node: Some(node), ..ListFilter::default() };
     let states = vec![AllocationState::Staging, AllocationState::Running];
-    let question = Request::ListAllocations { uid: None, states, limit: 0, before: None, paged: false, filter };
+    let question = Request::ListAllocations { uid: None, states, limit: 0, before: None, filter };
     match by_leader(core, question).await? {
-        Answer::Allocations(all) => Ok(all.into_iter().map(|allocation| allocation.spec.tenant).collect()),
+        Answer::AllocationPage { allocations, .. } => Ok(allocations.into_iter().map(|allocation| allocation.spec.tenant).collect()),
         _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
     }
 }

@@ -183,12 +183,9 @@ impl Raft for RaftService {
         }
         // What this answers extends run leases: it is this member's to say only while it leads.
         self.core.reads.pass().await.map_err(|_| Status::unavailable("this member cannot tell whether it still leads"))?;
-        let shortages = self.core.shortages();
-        let mut answer = Response::new(if summary.asks {
-            pack(&SummaryAnswer { shortages, silent: self.core.silent.borrow().clone(), clocks: self.core.timekeeper.alarm() })?
-        } else {
-            pack(&shortages)?
-        });
+        let (shortages, silent) = (self.core.shortages(), self.core.silent.borrow().clone());
+        let answer = SummaryAnswer { shortages, silent, clocks: self.core.timekeeper.alarm() };
+        let mut answer = Response::new(pack(&answer)?);
         let revision = self.core.agreed.ledger().revision();
         answer.metadata_mut().insert(REVISION_HEADER, revision.0.into());
         Ok(answer)

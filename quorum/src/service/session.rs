@@ -37,8 +37,6 @@ const DOWN_QUEUE: usize = 64;
 const REPORTS_MAX: usize = 64;
 /// Heartbeats that the leader does not know yet, at most; of more, the oldest are not acknowledged.
 const BEATS_MAX: usize = 16;
-/// The level from which on members know what can be wiped.
-const WIPES_LEVEL: u32 = 6;
 /// Bytes of why a wipe was in vain that go into the log.
 const WIPE_WHY_BYTES_MAX: usize = 512;
 /// Reports that wait for room on the leader's disk, at most.
@@ -130,13 +128,6 @@ async fn next(up: &mut Streaming<Packed>) -> Result<Up, Ended> {
     }
 }
 
-async fn question(witness: &mut Option<Witness>) -> Vec<NodeId> {
-    match witness {
-        Some(witness) => witness.question().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// What may go into the log of every member.
 fn checked(node: &str, said: Components) -> Option<Components> {
     match lattice_model::conformance::check(&said) {
@@ -169,16 +160,12 @@ struct Session<'a> {
     sent: Option<DesiredList>,
     /// What the node's software and firmware are, as its agent said last in this session.
     conformance: Option<Components>,
-    /// How it is registered again once that it can be wiped may be written down: it said so below level 6, perhaps.
-    wipes: Option<Registration>,
-    /// Whether the agent takes gossip keys.
-    takes_keys: bool,
     /// The revision of the gossip keys that were last sent.
     sent_keys: Option<Revision>,
     /// The log index of the newest revocation that was sent.
     sent_revoked: Revision,
-    /// What the agent is asked of other nodes, where it answers.
-    witness: Option<Witness>,
+    /// What the agent is asked of other nodes.
+    witness: Witness,
     /// Reports that wait for room on the leader's disk.
     waiting: Vec<NodeReport>,
     /// When they are tried again.
@@ -199,7 +186,6 @@ impl<'a> Session<'a> {
             features,
             found,
             keys,
-            hears,
             through,
             wipes,
             health,
@@ -213,7 +199,7 @@ impl<'a> Session<'a> {
             core.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        let health = health.map(NodeHealth::bounded);
+        let health = health.bounded();
         let registration = Registration {
             node: node.clone(),
             boot,
@@ -227,14 +213,12 @@ impl<'a> Session<'a> {
             found,
             through,
             wipes,
-            unwell: health.as_ref().and_then(NodeHealth::unwell).map(str::to_owned),
+            unwell: health.unwell().map(str::to_owned),
             conformance: conformance.and_then(|said| checked(&caller.name, said)),
             automatic: false,
             from: from.map(|from| from.to_string()),
         };
         let growth = core.agreed.ledger().node(&node).and_then(|known| growth(&known.size, &size));
-        let again = || Registration { new_life: false, found: None, unwell: None, conformance: None, from: None, ..registration.clone() };
-        let again = registration.wipes.then(again);
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
             Some(Ok(done)) => done,
@@ -255,9 +239,9 @@ impl<'a> Session<'a> {
         }
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
-        let takes_keys = keys.is_some();
-        let witness = hears.then(|| core.witnesses.attend(node.clone()));
-        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: keys.map(HeldKeys::bounded), health });
+        let witness = core.witnesses.attend(node.clone());
+        let (keys, health) = (Some(keys.bounded()), Some(health));
+        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys, health });
         let mut session = Self {
             core,
             down,
@@ -271,8 +255,6 @@ impl<'a> Session<'a> {
             miscounted: Miscounted::default(),
             sent: None,
             conformance: None,
-            wipes: again.map(|again| Registration { incarnation, ..again }),
-            takes_keys,
             sent_keys: None,
             sent_revoked: Revision(0),
             witness,
@@ -326,7 +308,7 @@ impl<'a> Session<'a> {
                     }
                     Ok(()) = self.rosters.changed() => self.down.send(&Down::Members(self.core.member_list())).await?,
                     () = tokio::time::sleep_until(self.again.into()), if !self.waiting.is_empty() => self.commit(Vec::new()).await?,
-                    nodes = question(&mut self.witness) => self.down.send(&Down::Hear { nodes }).await?,
+                    nodes = self.witness.question() => self.down.send(&Down::Hear { nodes }).await?,
                     known = self.known.changed(), if !self.beats.is_empty() => {
                         if known.is_ok() {
                             self.acknowledge_beat().await?;
@@ -377,7 +359,6 @@ impl<'a> Session<'a> {
                     self.conformance = conformance.and_then(|said| checked(self.node.as_str(), said)).or(self.conformance.take());
                     self.commit_conformance().await?;
                     self.commit_stale(stale).await?;
-                    self.commit_wipes().await?;
                 }
                 Ok(None)
             }
@@ -490,11 +471,7 @@ impl<'a> Session<'a> {
             if known.is_some_and(|known| known.components == *said) {
                 return Ok(());
             }
-            let action = Action::Conforms { node: self.node.clone(), incarnation: self.incarnation, components: said.clone() };
-            if ledger.admits(action.level()).is_err() {
-                return Ok(());
-            }
-            action
+            Action::Conforms { node: self.node.clone(), incarnation: self.incarnation, components: said.clone() }
         };
         match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
             Some(Ok(_)) => {}
@@ -514,34 +491,13 @@ impl<'a> Session<'a> {
         {
             let ledger = self.core.agreed.ledger();
             let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
-            if known.is_none_or(|known| known.stale == stale) || ledger.admits(action.level()).is_err() {
+            if known.is_none_or(|known| known.stale == stale) {
                 return Ok(());
             }
         }
         match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
             Some(Ok(_)) => {}
             Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "how old what it is made of is is not written down yet"),
-            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
-        }
-        Ok(())
-    }
-
-    /// Members below level 6 do not know that a node can be wiped; from then on it is written down.
-    async fn commit_wipes(&mut self) -> Result<(), Ended> {
-        let Some(again) = &self.wipes else { return Ok(()) };
-        {
-            let ledger = self.core.agreed.ledger();
-            if ledger.node(&self.node).is_some_and(|node| node.wipes) {
-                self.wipes = None;
-                return Ok(());
-            }
-            if ledger.admits(WIPES_LEVEL).is_err() {
-                return Ok(());
-            }
-        }
-        match propose(self.core, vec![Action::Register(again.clone())]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
-            Some(Ok(_)) => {}
-            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "that it can be wiped is not written down yet"),
             None => return Err(Ended::Close("the leader gave no answer".to_owned())),
         }
         Ok(())
@@ -564,7 +520,7 @@ impl<'a> Session<'a> {
         let (generation, ring) = {
             let ledger = self.core.agreed.ledger();
             let ring = ledger.keyring();
-            if !self.takes_keys || ring.is_empty() || self.sent_keys == Some(ring.revision) {
+            if ring.is_empty() || self.sent_keys == Some(ring.revision) {
                 return Ok(());
             }
             (ledger.generation(), ring.clone())

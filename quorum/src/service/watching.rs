@@ -14,10 +14,9 @@ use super::Packets;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
 use crate::ledger::{ClusterLimits, DomainKey, Lease};
 use crate::member::shared::Core;
-use crate::older;
 use crate::pack::pack;
 use crate::permission::{Call, is_of_node};
-use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchPlace, WatchRequest};
+use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};
 use lattice_api::v1::Packed;
 use lattice_model::{Allocation, Node, Revision, Tenant, VCluster, VniPool};
 use std::sync::Arc;
@@ -31,8 +30,6 @@ use tonic::Status;
 const DOWN_QUEUE: usize = 8;
 /// Bytes of changes in one message, about.
 const MESSAGE_BYTES: usize = 1024 * 1024;
-/// Bytes of allocations in the first message to a watcher that is told each change alone; the others follow as changes.
-const START_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// How long a watcher may take nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long this member may lie behind what the watcher has.
@@ -54,7 +51,7 @@ enum Ended {
 
 /// What a watch asks for, as the table of permissions has it.
 pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
-    let WatchRequest { nodes, allocations, tenants, leases, vclusters, domains, limits, uid: _, resumable: _, since: _ } = wanted;
+    let WatchRequest { nodes, allocations, tenants, leases, vclusters, domains, limits, uid: _, since: _ } = wanted;
     let allocations = match allocations {
         WatchAllocations::None => false,
         WatchAllocations::Live | WatchAllocations::One(_) => true,
@@ -71,8 +68,8 @@ pub(super) fn calls(wanted: &WatchRequest) -> Vec<Call> {
     asked.into_iter().filter_map(|(asked, call)| asked.then_some(call)).collect()
 }
 
-/// Begins a watch. `whose`: the node whose allocations alone are told; `knows`: what of the newer words the watcher's version knows.
-pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>, knows: older::Knows) -> Result<Packets, Status> {
+/// Begins a watch. `whose`: the node whose allocations alone are told.
+pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>) -> Result<Packets, Status> {
     if !*core.led.borrow() {
         return Err(Status::unavailable("this member has no leader"));
     }
@@ -80,7 +77,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>,
     tokio::spawn(async move {
         // Kept for the end: whoever takes nothing still finds there why.
         let Ok(last) = tx.clone().try_reserve_owned() else { return };
-        let watch = Watch { core: &core, wanted: &wanted, whose: whose.as_deref(), knows, down: &tx };
+        let watch = Watch { core: &core, wanted: &wanted, whose: whose.as_deref(), down: &tx };
         let ended = tokio::select! {
             () = tx.closed() => return,
             () = core.stop.cancelled() => Ended::CutOff(Status::unavailable("this member is stopping")),
@@ -93,8 +90,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<String>,
         match ended {
             Ended::Gone => {}
             Ended::CutOff(status) => drop(last.send(Err(status))),
-            Ended::StartAgain(why) if wanted.resumable => drop(last.send(pack(&Change::StartAgain { why }).map_err(Status::from))),
-            Ended::StartAgain(why) => drop(last.send(Err(Status::aborted(format!("{why}: start again"))))),
+            Ended::StartAgain(why) => drop(last.send(pack(&WatchMessage::StartAgain { why }).map_err(Status::from))),
         }
     });
     Ok(Box::pin(ReceiverStream::new(rx)))
@@ -114,7 +110,6 @@ struct Watch<'a> {
     wanted: &'a WatchRequest,
     /// Of allocations, this node's alone.
     whose: Option<&'a str>,
-    knows: older::Knows,
     down: &'a mpsc::Sender<Result<Packed, Status>>,
 }
 
@@ -166,7 +161,7 @@ impl Watch<'_> {
                     (said, said_at) = (place, Instant::now());
                 }
             }
-            let unsaid = self.wanted.resumable && said != place;
+            let unsaid = said != place;
             if unsaid && said_at.elapsed() >= MARK_AFTER {
                 self.mark(place).await?;
                 (said, said_at) = (place, Instant::now());
@@ -226,32 +221,8 @@ impl Watch<'_> {
         let list = self.list();
         let place = list.place;
         let WatchPlace { generation, revision } = place;
-        let start = |nodes, allocations, tenants| Change::Start {
-            generation,
-            revision,
-            nodes,
-            allocations,
-            tenants,
-            resumable: self.wanted.resumable,
-        };
-        if self.wanted.resumable {
-            self.send(&start(vec![], vec![], vec![])).await?;
-            self.send_all(revision, &mut *list.changes()).await?;
-            return Ok(place);
-        }
-        let List { nodes, mut allocations, tenants, .. } = list;
-        let mut bytes = 0;
-        let fits = allocations.iter().take_while(|a| {
-            bytes += allocation_bytes(a);
-            bytes <= START_BYTES_MAX
-        });
-        let rest = allocations.split_off(fits.count());
-        let nodes = nodes.iter().map(|n| (**n).clone()).collect();
-        let allocations = allocations.iter().map(|a| (**a).clone()).collect();
-        self.send(&start(nodes, allocations, tenants.iter().map(|t| (**t).clone()).collect())).await?;
-        for allocation in rest {
-            self.send(&Change::Allocation(Box::new((*allocation).clone()))).await?;
-        }
+        self.send(&WatchMessage::Start { generation, revision }).await?;
+        self.send_all(revision, &mut *list.changes()).await?;
         Ok(place)
     }
 
@@ -307,13 +278,7 @@ impl Watch<'_> {
         if changes.peek().is_none() {
             return Ok(false);
         }
-        if self.wanted.resumable {
-            self.send_all(set.revision, &mut changes).await?;
-        } else {
-            for change in changes {
-                self.send(&change).await?;
-            }
-        }
+        self.send_all(set.revision, &mut changes).await?;
         Ok(true)
     }
 
@@ -327,22 +292,17 @@ impl Watch<'_> {
         let (mut changes, mut bytes) = (Vec::new(), 0);
         for change in all {
             if bytes >= MESSAGE_BYTES {
-                self.send(&Change::Changes { revision, changes: std::mem::take(&mut changes), complete: false }).await?;
+                self.send(&WatchMessage::Changes { revision, changes: std::mem::take(&mut changes), complete: false }).await?;
                 bytes = 0;
             }
             bytes += bytes_about(&change);
             changes.push(change);
         }
-        self.send(&Change::Changes { revision, changes, complete: true }).await
+        self.send(&WatchMessage::Changes { revision, changes, complete: true }).await
     }
 
-    async fn send(&self, change: &Change) -> Result<(), Ended> {
-        let older = (!self.knows.all()).then(|| {
-            let mut older = change.clone();
-            older::change(&mut older, self.knows);
-            older
-        });
-        let packed = pack(older.as_ref().unwrap_or(change)).map_err(|e| Ended::CutOff(Status::from(e)))?;
+    async fn send(&self, message: &WatchMessage) -> Result<(), Ended> {
+        let packed = pack(message).map_err(|e| Ended::CutOff(Status::from(e)))?;
         match timeout(PATIENCE, self.down.send(Ok(packed))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Ended::Gone),
@@ -393,7 +353,5 @@ fn bytes_about(change: &Change) -> usize {
         | Change::DomainReleased { .. }
         | Change::VniPool(_)
         | Change::Limits(_) => 256,
-        // Never within others.
-        Change::Start { .. } | Change::Changes { .. } | Change::StartAgain { .. } => 0,
     }
 }

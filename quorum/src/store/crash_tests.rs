@@ -8,8 +8,9 @@ use super::machine::Machine;
 use super::room::Room;
 use super::segments::{SEGMENT_HEADER, Segments};
 use super::{StoreError, snapshot_file};
-use crate::ledger::{Action, Command};
-use crate::raft::{Entry, LogId, Proposal, Vote};
+use crate::ledger::scenarios::of_level;
+use crate::ledger::{Action, Command, LEVEL_MAX};
+use crate::raft::{Entry, LogId, Proposal, SnapshotMeta, Vote};
 use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt, RaftStateMachine};
 use openraft::{CommittedLeaderId, EntryPayload, RaftLogReader, RaftSnapshotBuilder};
@@ -211,7 +212,7 @@ fn id(index: u64) -> LogId {
 fn entry(index: u64) -> Entry {
     let command = Command {
         at: Timestamp(index),
-        action: Action::AcquireLease { name: format!("l{index}"), holder: "n1".parse().unwrap(), ttl_ms: 1000 },
+        action: Action::GrantLease { name: format!("l{index}"), holder: "n1".parse().unwrap(), ttl_ms: 1000, user: None },
     };
     Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(vec![command]).unwrap()) }
 }
@@ -610,4 +611,22 @@ async fn a_changed_audit_record_is_found() {
     bytes[at + 6] = b'2';
     std::fs::write(&path, &bytes).unwrap();
     assert!(agreed.verify_audit().is_err());
+}
+
+#[test]
+fn a_snapshot_of_a_level_that_this_program_does_not_know_is_refused_and_stays() {
+    let scratch = Scratch::new();
+    let meta = SnapshotMeta { last_log_id: Some(id(3)), ..SnapshotMeta::default() };
+    let open = |level| {
+        let ledger = of_level(level);
+        let about = snapshot_file::About::of(meta.clone(), &ledger, Timestamp(1));
+        let path = snapshot_file::write(&scratch.0, &about, &ledger).unwrap();
+        let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+        let opened = Machine::open(&directory, Kept::default(), &(4..=4), on_disk(3), no_reserve(&scratch.0));
+        assert!(path.exists());
+        opened.map(|machine| machine.agreed().ledger().level())
+    };
+    assert_eq!(open(LEVEL_MAX).unwrap(), LEVEL_MAX);
+    let refused = open(LEVEL_MAX + 1).unwrap_err();
+    assert!(matches!(&refused, StoreError::Newer { .. }) && refused.to_string().contains("cluster level"), "{refused}");
 }

@@ -11,7 +11,7 @@ use super::kept::Kept;
 use super::room::Room;
 use super::snapshot_file::{About, Loaded};
 use super::synced::Synced;
-use super::{StoreError, previous, snapshot_file};
+use super::{StoreError, snapshot_file};
 use crate::audit::walk::AuditWalk;
 use crate::background;
 use crate::changes::Changes;
@@ -191,15 +191,12 @@ impl Machine {
         let dir = directory.path();
         remove_leftovers(dir)?;
         let loaded = newest_whole(dir, *log.start())?;
-        let mut audit = room.within(|| AuditChain::open(&dir.join("audit")))?;
-        previous::take_over_file(dir, &mut audit)?;
-        if let Some(loaded) = &loaded {
-            if let Some(section) = loaded.audit.filter(|_| audit.head().seq < loaded.ledger.audit_head().seq) {
-                previous::take_over_section(&loaded.path, section, &mut audit)?;
-            }
-            if audit.head().seq == loaded.ledger.audit_head().seq && audit.head() != loaded.ledger.audit_head() {
-                return Err(StoreError::corrupt(&loaded.path, 0, "its ledger and the audit chain have different heads"));
-            }
+        let audit = room.within(|| AuditChain::open(&dir.join("audit")))?;
+        if let Some(loaded) = &loaded
+            && audit.head().seq == loaded.ledger.audit_head().seq
+            && audit.head() != loaded.ledger.audit_head()
+        {
+            return Err(StoreError::corrupt(&loaded.path, 0, "its ledger and the audit chain have different heads"));
         }
         kept.are(on_disk(dir)?);
         let (ledger, meta) = match loaded {
@@ -420,9 +417,6 @@ fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, met
     let index = meta.last_log_id.map_or(0, |id| id.index);
     let loaded = snapshot_file::take_over(dir, index, received, |loaded| {
         let want = loaded.ledger.audit_head();
-        if let Some(section) = loaded.audit {
-            previous::take_over_section(&loaded.path, section, &mut agreed.audit())?;
-        }
         // The chain must be here before a state that relies on it counts.
         if agreed.has_audit(want) {
             return Ok(());

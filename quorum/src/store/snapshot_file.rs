@@ -7,9 +7,9 @@
 //! The last checksum is of everything before it. Written and read as a stream: neither takes a second copy of the ledger.
 //! Of the audit chain a snapshot has the head alone.
 
+use super::StoreError;
 use super::directory::sync_parent;
-use super::{StoreError, previous};
-use crate::ledger::{AuditHead, LEVEL_KNOWN, Ledger};
+use crate::ledger::{AuditHead, LEVEL_MAX, Ledger};
 use crate::pack;
 use crate::raft::SnapshotMeta;
 use lattice_model::{Generation, Revision, Timestamp};
@@ -51,12 +51,10 @@ pub struct About {
 /// A snapshot that was read.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What it is of; of a snapshot of the version before this one as far as that said it.
+    /// What it is of.
     pub about: About,
     /// The ledger.
     pub ledger: Ledger,
-    /// Where the audit chain lies in it, where the version before this one wrote it.
-    pub audit: Option<previous::Section>,
     /// Where it lies.
     pub path: PathBuf,
 }
@@ -235,20 +233,21 @@ pub fn load(path: &Path) -> Result<Loaded, StoreError> {
     let mut file = File::open(path).map_err(fail("cannot be opened"))?;
     let bytes = file.metadata().map_err(fail("cannot be read"))?.len();
     let mut magic = [0; MAGIC.len()];
-    if file.read_exact(&mut magic).is_err() || (magic != *MAGIC && magic != *previous::SNAPSHOT_MAGIC) {
-        return Err(StoreError::corrupt(path, 0, "it does not begin as a snapshot of this version or the one before it"));
-    }
-    if magic == *previous::SNAPSHOT_MAGIC {
-        return previous::load_snapshot(path, file, bytes);
+    if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
+        return Err(no_snapshot(path));
     }
     let (about, ledger) = read(&mut file, bytes).map_err(|e| StoreError::corrupt(path, 0, pack::with_causes(&e)))?;
     if (ledger.audit_head(), ledger.revision(), ledger.generation()) != (&about.audit, about.revision, about.generation) {
         return Err(StoreError::corrupt(path, MAGIC.len() as u64, "what it says to be of is not what is in it"));
     }
-    if ledger.level() > LEVEL_KNOWN {
+    if ledger.level() > LEVEL_MAX {
         return Err(StoreError::newer(path, format!("cluster level {}, of which this one knows nothing", ledger.level())));
     }
-    Ok(Loaded { about, ledger, audit: None, path: path.to_owned() })
+    Ok(Loaded { about, ledger, path: path.to_owned() })
+}
+
+fn no_snapshot(path: &Path) -> StoreError {
+    StoreError::corrupt(path, 0, "it does not begin as a snapshot")
 }
 
 /// What a snapshot says to be of. Its ledger is not looked at.
@@ -256,8 +255,7 @@ pub fn about(path: &Path) -> Result<About, StoreError> {
     let mut file = File::open(path).map_err(StoreError::io(path, "cannot be opened"))?;
     let mut magic = [0; MAGIC.len()];
     if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
-        // The version before this one said little in front.
-        return load(path).map(|loaded| loaded.about);
+        return Err(no_snapshot(path));
     }
     read_about(&mut file).map_err(|e| StoreError::corrupt(path, 0, pack::with_causes(&e)))
 }

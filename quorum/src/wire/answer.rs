@@ -20,19 +20,12 @@ pub enum Answer {
     Done { revision: Revision },
     /// The submission is committed. `desired`: all that the asking agent's own node is to do now, as [`super::Down::Desired`] will say
     /// it as well, where the claim that came along has that node and the one who answers leads.
-    /// `claimed`: whether the claim holds that came with it; a member of an older version does not say.
-    Submitted {
-        revision: Revision,
-        desired: Option<DesiredList>,
-        #[serde(default)]
-        claimed: Option<bool>,
-    },
+    /// `claimed`: whether the claim holds that came with it; `None` where none did.
+    Submitted { revision: Revision, desired: Option<DesiredList>, claimed: Option<bool> },
     /// The claim holds under this epoch.
     Claimed { epoch: Epoch, revision: Revision },
     /// One allocation.
     Allocation(Box<Allocation>),
-    /// Some allocations. There may be more behind them, unless there are none.
-    Allocations(Vec<Allocation>),
     /// Some allocations, and whether there are more behind them.
     AllocationPage { allocations: Vec<Allocation>, more: bool },
     /// All nodes.

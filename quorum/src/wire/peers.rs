@@ -16,31 +16,21 @@ pub struct HeartbeatSummary {
     /// Each node heard of since the last summary: its incarnation and how many milliseconds ago.
     pub heard: Vec<(NodeId, Incarnation, u64)>,
     /// The gossip keys that some of them say they have, in the same lives: where the leader of this term was not told so yet.
-    #[serde(default)]
     pub keys: Vec<(NodeId, HeldKeys)>,
     /// How some of them say their nodes are, likewise.
-    #[serde(default)]
     pub health: Vec<(NodeId, NodeHealth)>,
-    /// The highest cluster level that this member can follow; 0 from one that knows of none.
-    #[serde(default)]
+    /// The highest cluster level that this member can follow.
     pub level: u32,
     /// When its certificate ends.
-    #[serde(default)]
-    pub certificate_until: Option<Timestamp>,
+    pub certificate_until: Timestamp,
     /// What its disk lacks. Answered with what each member's lacks.
-    #[serde(default)]
     pub shortage: Option<Shortage>,
     /// What agents with a session there said of silent nodes: which node, and who hears it.
-    #[serde(default)]
     pub words: Vec<(NodeId, NodeId)>,
-    /// Whether it is to be answered with a [`SummaryAnswer`]; with [`SummaryAnswer::shortages`] alone otherwise.
-    #[serde(default)]
-    pub asks: bool,
 }
 
 /// What the leader answers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryAnswer {
     /// What each member's disk lacks.
     pub shortages: BTreeMap<u64, Shortage>,

@@ -50,10 +50,8 @@ pub enum Refusal {
     LeaseHeld {
         name: String,
         holder: NodeId,
-        #[serde(default)]
         user: Option<String>,
         /// Of a role's own lease: its token, under which every agent of that role may act while it stands.
-        #[serde(default)]
         token: Option<u64>,
     },
     #[error("lease token {token} is not the present one of {name}")]

@@ -16,17 +16,9 @@ use uuid::Uuid;
 pub enum Request {
     /// Creates an allocation. Its id is the idempotency key: the same id with the same spec and owner again is the same
     /// success. `claim`: what the scheduler proposes for it, where the one who submits is the scheduler and sees room: it
-    /// is taken in the same commit, or refused without a word, and the allocation waits as any other. `life`: answered, by members
-    /// that know it, with [`super::Answer::Submitted`], which tells the asking agent's own node what it is to do while it is in this life.
-    Submit {
-        id: AllocationId,
-        spec: Box<AllocationSpec>,
-        owner: Principal,
-        #[serde(default)]
-        claim: Option<Claim>,
-        #[serde(default)]
-        life: Option<Incarnation>,
-    },
+    /// is taken in the same commit, or refused without a word, and the allocation waits as any other. `life`: answered
+    /// with [`super::Answer::Submitted`], which tells the asking agent's own node what it is to do while it is in this life.
+    Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim>, life: Option<Incarnation> },
     /// Whether such a submission would be taken now (success). Nothing is submitted.
     CheckSubmission { spec: Box<AllocationSpec>, owner: Principal },
     /// Ends an allocation. Ended ones stay as they are (success).
@@ -39,7 +31,6 @@ pub enum Request {
         by: Principal,
         order: Preemption,
         /// End work that cannot save itself all the same.
-        #[serde(default)]
         kill: bool,
     },
     /// Ends this claim of an allocation and puts it back into the queue, to begin again, where its requeue rules let
@@ -56,49 +47,20 @@ pub enum Request {
     SetTelemetry { allocation: AllocationId, by: Principal, id: Uuid, mode: TelemetryMode, duration_ms: u64 },
     /// Drains a node ([`Request::SetHold`]), and has what runs there save itself and go elsewhere where it can. Checkpoints have ids
     /// made of `seed` and the allocation's; said again with another one, it is tried again.
-    DrainUrgently {
-        node: NodeId,
-        by: String,
-        reason: String,
-        #[serde(default)]
-        deadline: Option<When>,
-        seed: Uuid,
-    },
+    DrainUrgently { node: NodeId, by: String, reason: String, deadline: Option<When>, seed: Uuid },
     /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
     /// Allocations, newest first, at most `limit` (and 1,000), of this user alone where given, in these states alone where some are given.
-    /// `before`: those behind this place alone, which is that of the last one of the answer before. `paged`: answered with
-    /// [`super::Answer::AllocationPage`], by members that know it.
-    ListAllocations {
-        uid: Option<u32>,
-        states: Vec<AllocationState>,
-        limit: u32,
-        #[serde(default)]
-        before: Option<ListPlace>,
-        #[serde(default)]
-        paged: bool,
-        #[serde(default)]
-        filter: ListFilter,
-    },
+    /// `before`: those behind this place alone, which is that of the last one of the answer before.
+    ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32, before: Option<ListPlace>, filter: ListFilter },
     /// All nodes.
     ListNodes,
     /// A scheduler's proposal.
     Claim(Claim),
     /// Takes a lease for `ttl_ms`, for the agent of `holder` or a user beside it. Idempotent for the same holder: the token stays.
-    AcquireLease {
-        name: String,
-        holder: NodeId,
-        ttl_ms: u64,
-        #[serde(default)]
-        user: Option<Principal>,
-    },
+    AcquireLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },
     /// Gives a lease back, whatever holds there are.
-    ReleaseLease {
-        name: String,
-        token: u64,
-        #[serde(default)]
-        user: Option<Principal>,
-    },
+    ReleaseLease { name: String, token: u64, user: Option<Principal> },
     /// Audit records that fit `filter`, behind `after`, at most `limit` (and 10,000), in the order of the chain. An answer
     /// may have fewer: the next one begins behind its `upto`.
     QueryAudit { filter: AuditFilter, after: u64, limit: u32 },
@@ -162,12 +124,7 @@ pub enum Request {
     /// Limits of the whole cluster.
     GetLimits,
     /// Makes them other ones. The same again is the same success.
-    SetLimits {
-        sensitive_pool_size: QuotaChange,
-        #[serde(default)]
-        users: UserLimitsChange,
-        by: String,
-    },
+    SetLimits { sensitive_pool_size: QuotaChange, users: UserLimitsChange, by: String },
     /// A question about allocations, nodes or tenants, answered by the member asked from what it has, agreed with nobody.
     Stale(Box<Request>),
     /// Brings in a gossip key that the asker has drawn, or names the one that is being brought in. The leader takes the steps behind it.
@@ -236,7 +193,6 @@ pub enum MembersChange {
 
 /// What becomes of the pool of VNIs. What is not said stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct VniPoolChange {
     /// See [`lattice_model::VniPool::start`].
     pub start: Option<u32>,

@@ -23,30 +23,21 @@ pub enum Up {
         /// Whether this is a new life of the agent (a reconnect of the same life keeps its incarnation).
         new_life: bool,
         /// What its kernel cannot limit; see [`lattice_model::Node::unlimited`].
-        #[serde(default)]
         unlimited: Vec<String>,
         /// What work may ask for of it; see [`lattice_model::Node::features`].
-        #[serde(default)]
         features: Vec<String>,
         /// Said by an agent that lost its memory, or never had one: what it found of its work on the node. All else that
         /// the quorum believes there is lost.
-        #[serde(default)]
         found: Option<Vec<(AllocationId, Epoch)>>,
-        /// The gossip keys that it has; `None` from one of a version that takes no [`Down::Keyring`].
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        keys: Option<HeldKeys>,
-        /// Whether it answers [`Down::Hear`].
-        #[serde(default)]
-        hears: bool,
+        /// The gossip keys that it has.
+        keys: HeldKeys,
         /// The agent that carries this session, where no member was reached without.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         through: Option<NodeId>,
         /// Whether it has the site's hook that wipes the node.
-        #[serde(default)]
         wipes: bool,
         /// How it finds its node: one that is not well is never Ready.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        health: Option<NodeHealth>,
+        health: NodeHealth,
         /// What its software and firmware are, where its agent has looked already: who sees it Ready knows that as well.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         conformance: Option<Components>,
@@ -127,26 +118,20 @@ pub enum Down {
     Desired(DesiredList),
     /// Reports up to `seq` of this incarnation are committed. `superseded`: claims that some of them spoke of and that do not
     /// stand any more ([`super::Refusal::StaleEpoch`]): the node stops what it has of them.
-    Acked {
-        incarnation: Incarnation,
-        seq: u64,
-        #[serde(default)]
-        superseded: Vec<(AllocationId, Epoch)>,
-    },
+    Acked { incarnation: Incarnation, seq: u64, superseded: Vec<(AllocationId, Epoch)> },
     /// A leader-acknowledged heartbeat.
     HeartbeatAck { seq: u64 },
     /// The session is over; connect to another member.
     Close { why: String },
-    /// This member leads now, and leaves sessions to the others: the next one takes it. Only to agents that were ready to
-    /// move when they opened the session.
+    /// This member leads now, and leaves sessions to the others: the next one takes it.
     Move,
     /// The gossip keys, behind [`Down::Registered`] and at each change; none while agents use their configuration's. The newest ring
-    /// (by generation, then by its revision) is the true one, whoever sent it last. Only to agents that said that they take it.
+    /// (by generation, then by its revision) is the true one, whoever sent it last.
     Keyring { generation: Generation, ring: Keyring },
     /// Names whose certificates count no more, each with the time before which they were issued: all of them behind
     /// [`Down::Registered`], later those that are new.
     Revoked { names: Vec<(String, Timestamp)> },
-    /// Nothing comes of these nodes to the quorum: which of them does gossip have alive? Only to agents that said that they answer.
+    /// Nothing comes of these nodes to the quorum: which of them does gossip have alive?
     Hear { nodes: Vec<NodeId> },
 }
 

@@ -140,7 +140,7 @@ pub struct AdmissionsStanding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingNode {
     pub node: NodeId,
-    /// From which address its session came; `None`: a member of an older version passed it on.
+    /// From which address its session came, where that is known.
     pub from: Option<String>,
     /// The node that carries its session, where it reaches no member itself.
     pub through: Option<NodeId>,

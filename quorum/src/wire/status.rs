@@ -22,22 +22,16 @@ pub struct QuorumStatus {
     pub audit_records: u64,
     pub at: Timestamp,
     /// What the member that answers refused to callers whose certificate does not fit, and how often since it began.
-    #[serde(default)]
     pub refused: Vec<(String, u64)>,
     /// The committed cluster level.
-    #[serde(default)]
     pub level: u32,
     /// After a recovery: nodes that are not Down and have not said yet what they run.
-    #[serde(default)]
     pub awaited: Vec<NodeId>,
     /// How far those are who are told what happens to nodes.
-    #[serde(default)]
     pub notified: Vec<NotifyStanding>,
     /// Nodes that fell silent together, so that none of them is declared Down; only the leader knows it.
-    #[serde(default)]
     pub held_back: u64,
     /// What is amiss with the members' clocks, as far as this member knows.
-    #[serde(default)]
     pub clocks: Option<ClockAlarm>,
 }
 
@@ -93,7 +87,6 @@ pub struct NotifyStanding {
     /// Everything up to this audit record was taken.
     pub upto: u64,
     /// Why nothing more is taken at present; only the leader knows it.
-    #[serde(default)]
     pub trouble: Option<String>,
 }
 
@@ -110,13 +103,10 @@ pub struct MemberStatus {
     /// The last log index known to be on its disk; `None` where this member does not know.
     pub matched: Option<u64>,
     /// The highest cluster level that it can follow; `None` where this member does not know.
-    #[serde(default)]
     pub level: Option<u32>,
     /// When its certificate ends; `None` where this member does not know.
-    #[serde(default)]
     pub certificate_until: Option<Timestamp>,
     /// What its disk lacks, as far as this member knows.
-    #[serde(default)]
     pub shortage: Option<Shortage>,
     /// `leader`, `follower`, or `silent` (as the leader sees it), or `unknown` (asked of a follower).
     pub standing: String,

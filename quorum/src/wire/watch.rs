@@ -21,34 +21,23 @@ pub struct WatchRequest {
     /// Which allocations are wanted.
     pub allocations: WatchAllocations,
     /// Of these, this user's alone.
-    #[serde(default)]
     pub uid: Option<u32>,
     /// Whether tenants are wanted (all of them).
-    #[serde(default)]
     pub tenants: bool,
     /// Whether leases are wanted (all of them).
-    #[serde(default)]
     pub leases: bool,
     /// Whether vClusters are wanted (all of them).
-    #[serde(default)]
     pub vclusters: bool,
     /// Whether network domains and the pool of their numbers are wanted.
-    #[serde(default)]
     pub domains: bool,
     /// Whether the limits of the cluster and its users are wanted.
-    #[serde(default)]
     pub limits: bool,
-    /// Whether the watcher knows [`Change::Changes`] and [`Change::StartAgain`]. One that does not is told each change alone, and
-    /// starts again whenever its stream ends.
-    #[serde(default)]
-    pub resumable: bool,
     /// What the watcher has already, of the same kinds of things: only what came after is told. `None`: it has nothing.
-    #[serde(default)]
     pub since: Option<WatchPlace>,
 }
 
 impl WatchRequest {
-    /// A watch of nothing yet, that can be resumed.
+    /// A watch of nothing yet.
     pub fn nothing() -> Self {
         let allocations = WatchAllocations::None;
         Self {
@@ -60,7 +49,6 @@ impl WatchRequest {
             vclusters: false,
             domains: false,
             limits: false,
-            resumable: true,
             since: None,
         }
     }
@@ -79,30 +67,25 @@ pub enum WatchAllocations {
 /// What a watch says, in the order of revisions. A watcher that is too slow is cut off.
 ///
 /// ```text
-///   resumable, from nothing:  Start, Changes … complete (the list)    then Changes for each entry that concerns it
-///   resumable, since a place: Changes … up to now                     then the same; or StartAgain, and the end
-///   not resumable:            Start with the list                     then each change alone
+///   from nothing:  Start, Changes … complete (the list)    then Changes for each entry that concerns it
+///   since a place: Changes … up to now                     then the same; or StartAgain, and the end
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
-    /// A list begins: all that is watched, as of `revision`. What was known before counts no more.
-    Start {
-        generation: Generation,
-        revision: Revision,
-        nodes: Vec<Node>,
-        allocations: Vec<Allocation>,
-        #[serde(default)]
-        tenants: Vec<Tenant>,
-        /// The list itself comes as [`Change::Changes`].
-        #[serde(default)]
-        resumable: bool,
-    },
+pub enum WatchMessage {
+    /// A list begins: all that is watched, as of `revision`. What was known before counts no more. The list itself comes as
+    /// [`WatchMessage::Changes`].
+    Start { generation: Generation, revision: Revision },
     /// A part of what the entry of this revision changed, or of the list; it counts once the last part is there (`complete`).
     /// Then everything up to that revision is known: a watch may be opened with `since` there, at any member. Without a
     /// change it says that nothing up to there concerns this watch.
     Changes { revision: Revision, changes: Vec<Change>, complete: bool },
     /// What came after the place that the watcher has is not known here any more: it starts again, from a list.
     StartAgain { why: String },
+}
+
+/// One thing that changed, or that a list has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
     /// This node changed (or is new).
     Node(Box<Node>),
     /// This allocation changed (or is new).

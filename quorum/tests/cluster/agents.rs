@@ -1,7 +1,7 @@
 //! Sessions, claims, watches and who may do what.
 
 use crate::auditing::find;
-use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, raised, spec, submit};
+use crate::lab::{Agent, Lab, PATIENCE, claim, eventually, lease, owner, spec, submit};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditAction, AuditFilter, Boot, Claim, EndReason, Incarnation, NodeState, ReportItem,
@@ -9,7 +9,7 @@ use lattice_model::{
 };
 use lattice_quorum::client::CallError;
 use lattice_quorum::identity::Role;
-use lattice_quorum::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchRequest};
+use lattice_quorum::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchMessage, WatchRequest};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -37,16 +37,14 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let client = lab.api(&[1]);
-    raised(&client).await;
     let mut agent = Agent::register(&client, "n1").await;
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;
-    // As an agent of the version before watches: each change alone.
-    let watch =
-        WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true, resumable: false, ..WatchRequest::nothing() };
+    let watch = WatchRequest { nodes: true, allocations: WatchAllocations::Live, tenants: true, ..WatchRequest::nothing() };
     let mut watch = client.watch(&watch).await.unwrap();
-    let Change::Start { nodes, allocations, .. } = watch.next().await.unwrap() else { panic!("a watch begins with a list") };
-    assert_eq!((nodes.len(), allocations.len()), (1, 1));
+    assert!(matches!(watch.next().await, Ok(WatchMessage::Start { .. })), "a watch begins with a list");
+    let Ok(WatchMessage::Changes { changes, complete: true, .. }) = watch.next().await else { panic!("the list follows") };
+    assert!(matches!(&changes[..], [Change::Node(_), Change::Allocation(_)]), "{changes:?}");
 
     let Ok(Answer::Claimed { epoch, .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
     let Down::Desired(list) = agent.next().await else { panic!("the node is told") };
@@ -74,11 +72,11 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     assert_eq!((ended.state, ended.reason), (AllocationState::Failed, Some(EndReason::Exited { code: 3 })));
     let mut states = Vec::new();
     while states.last() != Some(&AllocationState::Failed) {
-        if let Change::Allocation(a) = watch.next().await.unwrap()
-            && a.id == id
-        {
-            states.push(a.state);
-        }
+        let WatchMessage::Changes { changes, .. } = watch.next().await.unwrap() else { panic!("the watch goes on") };
+        states.extend(changes.into_iter().filter_map(|change| match change {
+            Change::Allocation(a) if a.id == id => Some(a.state),
+            _ => None,
+        }));
     }
     assert_eq!(states, [AllocationState::Staging, AllocationState::Running, AllocationState::Failed]);
     let records = crate::auditing::walk(&client).await.unwrap().head.seq;
@@ -93,7 +91,6 @@ async fn what_is_reported_of_a_claim_that_another_followed_is_acknowledged_and_r
     let mut lab = Lab::new(3, |_| {});
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let client = lab.api(&[1, 2, 3]);
-    raised(&client).await;
     // Whether its member leads or not.
     for member in 1..=3 {
         let (one, two) = (format!("m{member}-one"), format!("m{member}-two"));
@@ -240,7 +237,6 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
     eventually("a leader", async || any.call(&Request::ListNodes, PATIENCE).await.is_ok(), |ok| *ok).await;
     let follower = (1..=3).find(|id| members[0].leader().is_some_and(|l| l != *id)).unwrap();
     let client = lab.client(&[follower], "n1", Role::Api);
-    raised(&client).await;
     let mut agent = Agent::register(&client, "n1").await;
     let state = async || match any.call(&Request::ListNodes, PATIENCE).await.unwrap() {
         Answer::Nodes(nodes) => nodes[0].state,
@@ -320,11 +316,10 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     // The leader itself is what is left: it cannot know by an election that nobody follows it.
     let leader = members[0].as_ref().and_then(lattice_quorum::member::Member::leader).unwrap();
     let client = lab.api(&[leader]);
-    raised(&client).await;
     let mut agent = Agent::register(&client, "n1").await;
     let watch = WatchRequest { nodes: true, ..WatchRequest::nothing() };
     let mut watch = client.watch(&watch).await.unwrap();
-    assert!(matches!(watch.next().await, Ok(Change::Start { .. })));
+    assert!(matches!(watch.next().await, Ok(WatchMessage::Start { .. })));
     for id in (1..=3).filter(|id| *id != leader) {
         members[usize::try_from(id - 1).unwrap()].take().unwrap().stop().await;
     }
@@ -332,7 +327,7 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     let ended = loop {
         match tokio::time::timeout(PATIENCE, watch.next()).await.unwrap() {
             // The list, and what else was on its way.
-            Ok(Change::Changes { .. }) => {}
+            Ok(WatchMessage::Changes { .. }) => {}
             ended => break ended,
         }
     };
@@ -377,7 +372,7 @@ async fn a_node_that_says_again_and_again_that_it_has_other_work_than_the_ledger
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         counted(&listen, MISCOUNTED).await
     };
-    // One of the version before says nothing.
+    // One that has reports under way says nothing.
     assert_eq!(said(&mut agent, &[Some(0), None, None, None, None, Some(1), Some(1), Some(0)]).await, 0);
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;

@@ -1,6 +1,6 @@
 //! Certificates: which are refused and counted, and that new ones are taken, and asked for, without closing anything.
 
-use crate::lab::{Agent, Lab, PATIENCE, eventually, raised, status, submit};
+use crate::lab::{Agent, Lab, PATIENCE, eventually, status, submit};
 use lattice_quorum::ca::{self, Issued};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::config::QuorumConfig;
@@ -110,7 +110,6 @@ async fn new_files_are_taken_under_load_and_nothing_is_closed() {
     let member = lab.start(1, true).await;
     tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
     let loaded = lab.api(&[1]);
-    raised(&loaded).await;
     let mut agent = Agent::register(&lab.client(&[1], "n1", Role::Api), "n1").await;
     let stop = Arc::new(AtomicBool::new(false));
     let load = {

@@ -10,11 +10,11 @@ use lattice_quorum::client::{CallError, DownStream, QuorumClient};
 use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::{LEVEL_KNOWN, SCHEDULER_LEASE};
+use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::permission::{Call, Person};
 use lattice_quorum::tls::TlsFiles;
-use lattice_quorum::wire::{Answer, Down, QuorumStatus, Request, Up};
+use lattice_quorum::wire::{Answer, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
 use lattice_telemetry::settings::TelemetrySettings;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -209,12 +209,6 @@ pub async fn status(client: &QuorumClient) -> QuorumStatus {
     }
 }
 
-/// Waits until the cluster is at the level of this version. A rise sends the agents that are there their lists anew: where a test awaits
-/// the very next word, it is to be over.
-pub async fn raised(client: &QuorumClient) {
-    eventually("the level of this version", async || status(client).await.level, |level| *level == LEVEL_KNOWN).await;
-}
-
 /// Asks again until it holds; fails with what it was last.
 pub async fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl AsyncFnMut() -> T, holds: impl Fn(&T) -> bool) -> T {
     let end = Instant::now() + PATIENCE;
@@ -252,11 +246,10 @@ impl Agent {
             unlimited: vec![],
             features: vec![],
             found: None,
-            keys: None,
-            hears: false,
+            keys: HeldKeys { opens: vec![0], seals: 0 },
             through: None,
             wipes: false,
-            health: None,
+            health: NodeHealth::Well,
             conformance: None,
         }
     }
@@ -301,7 +294,13 @@ impl Agent {
         }
     }
 
+    /// What comes down next. Questions about other nodes are left out.
     pub async fn next(&mut self) -> Down {
-        tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap()
+        loop {
+            let said = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("something comes down").unwrap();
+            if !matches!(said, Down::Hear { .. }) {
+                return said;
+            }
+        }
     }
 }

@@ -3,7 +3,6 @@
 mod agents;
 mod auditing;
 mod certificates;
-mod formats;
 mod keys;
 mod lab;
 mod lists;

@@ -9,11 +9,10 @@ use lattice_quorum::store::StoreError;
 use lattice_quorum::wire::{Answer, Request};
 use std::time::Duration;
 
-/// A snapshot after 20 entries, and neither a raise of the cluster level nor a signature: those would be entries at moments of their
-/// own, between the state that is kept to be compared and the end of its member.
+/// A snapshot after 20 entries, and no signature: that would be an entry at a moment of its own, between the state that is kept to be
+/// compared and the end of its member.
 fn entries_of_the_test_alone(config: &mut QuorumConfig) {
     config.snapshot_entries = 20;
-    config.level_max = 1;
     config.audit_sign_seconds = 3600;
 }
 

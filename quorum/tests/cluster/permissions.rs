@@ -19,7 +19,7 @@ use lattice_quorum::ledger::{Access, AccessKind, QuotaChange, TenantChange, VClu
 use lattice_quorum::pack::pack;
 use lattice_quorum::permission::{Call, Grant, Person, person};
 use lattice_quorum::wire::{
-    Answer, Change, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchRequest,
+    Answer, Change, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchMessage, WatchRequest,
 };
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::DrainUrgently => Request::DrainUrgently { node: nowhere, by, reason, deadline: None, seed: id },
         Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
         Call::ListAllocations => {
-            Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, paged: true, filter: ListFilter::default() }
+            Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
         }
         Call::ListNodes => Request::ListNodes,
         Call::Claim => Request::Claim(Claim { allocation: none, requeue_count: 0, lease_token: 9, shares: vec![], by: None }),
@@ -299,7 +299,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
         changes.into_iter().filter_map(|change| if let Change::Allocation(told) = change { Some(told.id) } else { None }).collect()
     };
     loop {
-        if let Change::Changes { changes, complete, .. } = watch.next().await.unwrap() {
+        if let WatchMessage::Changes { changes, complete, .. } = watch.next().await.unwrap() {
             assert_eq!(told(changes), []);
             if complete {
                 break;
@@ -309,7 +309,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     let (_other, own) = (work(&lab, &api, token, "n3", "biology").await, work(&lab, &api, token, "n2", "chemistry").await);
     let mut seen = Vec::new();
     while !seen.contains(&own) {
-        if let Change::Changes { changes, .. } = watch.next().await.unwrap() {
+        if let WatchMessage::Changes { changes, .. } = watch.next().await.unwrap() {
             seen.extend(told(changes));
         }
     }
@@ -326,7 +326,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
     }
     let mut one = node.watch(&WatchRequest { allocations: WatchAllocations::One(foreign), ..WatchRequest::nothing() }).await.unwrap();
     loop {
-        if let Change::Changes { changes, complete, .. } = one.next().await.unwrap() {
+        if let WatchMessage::Changes { changes, complete, .. } = one.next().await.unwrap() {
             assert_eq!(told(changes), []);
             if complete {
                 break;

@@ -81,8 +81,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     let mut members = [Some(start(&lab, 1, true)), Some(start(&lab, 2, false)), Some(start(&lab, 3, false))];
     let client = lab.api(&[1, 2, 3]);
     // The cluster is there.
-    let level = async || status(&client).await.level;
-    eventually("a level", level, |level| *level > 1).await;
+    eventually("a leader", async || status(&client).await.leader, Option::is_some).await;
 
     let watching = lab.api(&[1, 2, 3]);
     let mut following = Following::new(watching.clone(), live());

@@ -176,7 +176,7 @@ mod tests {
 
     fn messages() -> Vec<ToShim> {
         vec![
-            ToShim::Hello { protocol: 1, calls: true },
+            ToShim::Hello { protocol: 1 },
             ToShim::Go { walltime_ms: 5 },
             ToShim::StartScript { text: "#!/bin/sh\n".into(), args: vec!["a".into()], env: vec![], working_dir: "/".into() },
             ToShim::Stop { why: StopReason::Asked, grace_ms: 30_000 },

@@ -77,13 +77,13 @@ impl Living {
         fs::rename(&part, dir.living())
     }
 
-    /// What was written down in `dir`; `None` where nothing can be read: a shim from before this was done, or a full disk.
+    /// What was written down in `dir`; `None` where nothing can be read: the disk was full.
     pub fn read(dir: &ShimDir) -> Option<Self> {
         serde_json::from_slice(&fs::read(dir.living()).ok()?).ok()
     }
 
     /// Compares who listens at the other end of `stream` with what the shim of `dir` wrote down, and with the cgroup that
-    /// it was born in. What cannot be known (an older shim, a process of another pid namespace) is not held against it.
+    /// it was born in. What cannot be known (a file that could not be written, a process of another pid namespace) is not held against it.
     pub fn check(dir: &ShimDir, scope: Option<&Path>, stream: &UnixStream) -> Result<(), NotOurs> {
         let Ok(peer) = getsockopt(stream, PeerCredentials) else { return Ok(()) };
         if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
@@ -145,7 +145,7 @@ mod tests {
     fn who_wrote_itself_down_is_recognised_and_nobody_else() {
         let dir = Dir::new("who");
         let (_listener, stream) = dir.connected();
-        assert_eq!(Living::check(&dir.0, None, &stream), Ok(()), "nothing was written: an older shim");
+        assert_eq!(Living::check(&dir.0, None, &stream), Ok(()), "nothing was written: a full disk");
         let me = Living::of_self().unwrap();
         me.write(&dir.0).unwrap();
         assert_eq!(Living::read(&dir.0), Some(me.clone()));

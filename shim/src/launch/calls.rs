@@ -22,13 +22,9 @@ impl Launch {
         }
     }
 
-    /// Whether what is asked of other nodes is carried there.
-    pub fn carry(&mut self, carried: bool, epoll: &Epoll, token: impl Fn(u32) -> u64) -> Vec<Happening> {
-        let mut happenings = self.handle(Event::Carried(carried), epoll, &token);
-        happenings.extend(self.handle_pmix(PmixEvent::Carried(carried), epoll));
-        // Who carries them now is new: what the one before had is lost.
-        happenings.extend(self.unanswered().into_iter().map(|call| self.asked(call)).collect::<Vec<_>>());
-        happenings
+    /// What other nodes were asked and have not answered, now.
+    pub fn ask_again_now(&mut self) -> Vec<Happening> {
+        self.unanswered().into_iter().map(|call| self.asked(call)).collect()
     }
 
     /// What other nodes were asked and have not answered. Those who asked are gone when all have ended.

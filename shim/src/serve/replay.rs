@@ -12,7 +12,7 @@ impl Shim {
         let (allocation, epoch) = (self.config.allocation, self.config.epoch);
         let agent = &mut self.agent;
         let pid = std::process::id();
-        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid, shapes: true, input: true, calls: true });
+        agent.tell(&FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation, epoch, pid });
         for message in self.run_lease.replay() {
             agent.tell(&message);
         }

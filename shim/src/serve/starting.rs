@@ -248,7 +248,6 @@ impl Shim {
         let token = |local| socket_token(number, local);
         let Started { launch, pids, failed } = self.with_surroundings(places, |around| Launch::start(spec, &part, pmix, around, token));
         self.launches.insert(number, launch);
-        self.carry(number, self.carries);
         for (local, pid) in pids {
             self.processes.insert(pid, Process::Rank { number, local });
         }

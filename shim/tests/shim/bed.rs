@@ -88,7 +88,6 @@ fn share(allocation: AllocationId, text: &str) -> DesiredShare {
         run_lease_ms: None,
         restore: None,
         preempt: None,
-        suspends: true,
         telemetry: None,
     }
 }
@@ -250,7 +249,7 @@ impl Agent {
     fn greet(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut agent = Self { stream, decoder: Decoder::default() };
-        agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true });
+        agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR });
         agent
     }
 

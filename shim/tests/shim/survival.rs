@@ -33,15 +33,8 @@ pub fn killed_agent() {
         FromShim::LaunchStarted { launch: running.clone() },
         FromShim::Synced,
     ];
-    let hello = FromShim::Hello {
-        protocol: PROTOCOL_MAJOR,
-        allocation: bed.config.allocation,
-        epoch: bed.config.epoch,
-        pid: bed.pid as u32,
-        shapes: true,
-        input: true,
-        calls: true,
-    };
+    let hello =
+        FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation: bed.config.allocation, epoch: bed.config.epoch, pid: bed.pid as u32 };
     assert_eq!(replay[0], hello);
     assert_eq!(replay[1..], expected);
 
@@ -114,7 +107,7 @@ pub fn hostile_agent() {
         bed.reconnect();
     }
     bed.agent.synced();
-    bed.agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR + 1, calls: true });
+    bed.agent.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR + 1 });
     assert!(dropped(&mut bed.agent));
     // Nothing is done for who does not begin with Hello.
     let mut rude = connect_shim(&bed.dir).unwrap();

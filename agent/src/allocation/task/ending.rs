@@ -42,9 +42,7 @@ impl AllocationTask {
 
     /// Says once what the end of its walltime means: the head knows whether it is being saved, when the shim has told all.
     pub(super) async fn tell_walltime(&mut self) {
-        // The quorum may understand more than when this began.
-        let (id, epoch) = (self.share.allocation, self.share.epoch);
-        let saves = self.share.spec.checkpoint.is_some() && (self.share.suspends || walltime::suspends(&self.context, id, epoch));
+        let saves = self.share.spec.checkpoint.is_some();
         if !self.walltime_over || self.walltime_told || (saves && self.is_head() && !self.synced) {
             return;
         }

@@ -24,9 +24,8 @@ impl AllocationTask {
         }
     }
 
-    /// The shim keeps a lease; where a former life of the agent had it granted, work may begin.
+    /// Where a former life of the agent had the lease granted, work may begin.
     pub(super) fn keeps_lease(&mut self, until_ms: Option<u64>) {
-        self.lease.kept = true;
         if until_ms.is_some() {
             self.lease_granted();
         }
@@ -44,17 +43,6 @@ impl AllocationTask {
             self.begin_launches().await;
         }
         self.stand();
-    }
-
-    /// Why the shim cannot be trusted with work that is to end when this node is cut off.
-    pub(super) fn unfenced(&self) -> Option<String> {
-        (self.acknowledged.is_some() && !self.lease.kept).then(|| {
-            format!(
-                "{} keeps no run leases, so work with --on-isolation=stop would not be ended: it is of an older version than the agent; install \
-                 the same version of both",
-                self.context.shim.display()
-            )
-        })
     }
 
     pub(super) async fn lease_lapsed(&mut self) {

@@ -20,7 +20,7 @@ const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 impl AllocationTask {
     pub(super) async fn take_link(&mut self, Line { stream, fresh, image }: Line) -> std::io::Result<()> {
         let mut link = Link::new(stream)?;
-        link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true }).await?;
+        link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).await?;
         self.link = Some(link);
         self.renew().await;
         self.fresh = fresh;

@@ -7,7 +7,7 @@ use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
 use crate::mesh::terminal::ToTerminal;
 use crate::{environment, terminal};
-use lattice_model::{Call, LaunchId, LaunchShape, LaunchSpec, Stdin};
+use lattice_model::{Call, LaunchId, LaunchSpec};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
 use tokio::sync::mpsc;
@@ -15,33 +15,16 @@ use tokio::sync::mpsc;
 /// Bytes typed that wait for launches to begin; where there are more, the oldest pieces are lost.
 const TYPED_AHEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Why a launch is not begun by a shim of the version before.
-const SHAPELESS: &str = "its shim was started by an older version, which lays ranks out in blocks of one program alone: leave the options of \
-                         its layout out, or begin the allocation anew";
-
-/// The same of one that has standard input.
-const INPUTLESS: &str = "its shim was started by an older version, which passes no standard input on: say --stdin=none, or begin the allocation \
-                         anew";
-
 impl AllocationTask {
-    /// `calls`: the head, and all on the way to it, carry calls.
-    pub(super) async fn attach(&mut self, launch: LaunchSpec, calls: bool, to_head: mpsc::Sender<ToHead>) {
+    pub(super) async fn attach(&mut self, launch: LaunchSpec, to_head: mpsc::Sender<ToHead>) {
         let id = launch.id;
         let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch));
-        local.calls = Some(calls);
         local.attach(to_head, self.walltime_over);
         if local.begun {
-            self.tell_calls(id, Some(calls)).await;
+            self.send(ToShim::AskAgain { launch: id }).await;
         }
         if self.synced {
             self.begin_launches().await;
-        }
-    }
-
-    /// Whether calls of a launch are carried, where that is known: while it is not, the shim's servers wait.
-    pub(super) async fn tell_calls(&mut self, launch: LaunchId, carried: Option<bool>) {
-        if let Some(carried) = carried {
-            self.send(ToShim::Calls { launch, carried }).await;
         }
     }
 
@@ -52,14 +35,6 @@ impl AllocationTask {
         }
         let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
         for mut launch in missing {
-            if launch.shape != LaunchShape::default() && !self.shapes {
-                self.of(launch.id, |l| l.lost(SHAPELESS));
-                continue;
-            }
-            if launch.stdin() != Ok(Stdin::None) && !self.inputs {
-                self.of(launch.id, |l| l.lost(INPUTLESS));
-                continue;
-            }
             environment::of_this_node(&mut launch.env, &self.share, &self.context);
             self.context.hwloc.tell(&mut launch.env, &self.share, &self.context.topology());
             self.send(ToShim::StartLaunch { launch }).await;
@@ -86,13 +61,10 @@ impl AllocationTask {
         }
     }
 
-    /// Another part's server asks or answers. A shim of the version before has none that would.
+    /// Another part's server asks or answers.
     async fn call(&mut self, launch: LaunchId, call: WireCall) {
-        let Ok(call) = Call::try_from(call) else { return };
-        if self.calls {
+        if let Ok(call) = Call::try_from(call) {
             self.send(ToShim::Call { launch, call }).await;
-        } else if let Some(answer) = call.unserved() {
-            self.of(launch, |l| l.call(answer));
         }
     }
 

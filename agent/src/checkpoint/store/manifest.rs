@@ -24,7 +24,7 @@ pub struct Manifest {
     pub step: Option<u64>,
     /// Milliseconds since 1970.
     pub made_at_ms: u64,
-    /// How long its round took until all of it was in the store, in milliseconds; older heads do not say it.
+    /// How long its round took until all of it was in the store, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
     pub owner: String,

@@ -22,7 +22,7 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
         let left = args.limit - u32::try_from(records.len()).unwrap_or(u32::MAX).min(args.limit);
         let page = answer(client.admin().query_audit(v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: left })).await?;
         if page.upto < after || (page.upto == after && page.upto < page.end) {
-            return Err(Failure::other("the agent's answer does not go on: it is of a version that does not fit"));
+            return Err(Failure::other("the agent's answer does not go on"));
         }
         after = page.upto;
         records.extend(page.records);

@@ -7,17 +7,9 @@ use crate::table::block;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_model::resources::bytes_text;
-use tonic::{Code, Response};
 
 pub async fn ask(client: &Client, node: &str) -> Result<v1::NodeFactResponse, Failure> {
-    let call = async {
-        match client.nodes().fact(v1::NodeFactRequest { node: node.to_owned() }).await {
-            // An agent of the version before knows of none.
-            Err(status) if status.code() == Code::Unimplemented => Ok(Response::new(v1::NodeFactResponse::default())),
-            told => told,
-        }
-    };
-    answer(call).await
+    answer(client.nodes().fact(v1::NodeFactRequest { node: node.to_owned() })).await
 }
 
 /// A node that gossip knows, and the quorum has no record of.

@@ -54,10 +54,6 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// Kinds that an agent of the version before does not know.
-const NEWEST_KINDS: [AuditAction; 4] =
-    [AuditAction::NodeUnheard, AuditAction::NodeAdmitted, AuditAction::AdmissionWithdrawn, AuditAction::CapacityGrew];
-
 /// The newest records of all nodes asked for, by number, and how many older ones there are.
 #[derive(Default)]
 struct Newest {
@@ -69,21 +65,13 @@ impl Newest {
     /// Adds those of one node; whether there are any.
     async fn read(&mut self, client: &Client, node: &NodeId, since_ms: Option<u64>) -> Result<bool, Failure> {
         let types = AuditAction::OF_NODES.iter().map(ToString::to_string).collect();
-        let mut filter = v1::AuditFilter { node: node.to_string(), types, since_ms, ..Default::default() };
-        let newest = NEWEST_KINDS.map(|kind| kind.to_string());
+        let filter = v1::AuditFilter { node: node.to_string(), types, since_ms, ..Default::default() };
         let (mut after, mut any) = (0, false);
         loop {
             let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE };
-            let page = match answer(client.admin().query_audit(question)).await {
-                // Of the version before: it does not know the newest kinds.
-                Err(Failure::Told { exit: Exit::Usage, .. }) if filter.types.iter().any(|kind| newest.contains(kind)) => {
-                    filter.types.retain(|kind| !newest.contains(kind));
-                    continue;
-                }
-                page => page?,
-            };
+            let page = answer(client.admin().query_audit(question)).await?;
             if page.upto < after || (page.upto == after && page.upto < page.end) {
-                return Err(Failure::other("the agent's answer does not go on: it is of a version that does not fit"));
+                return Err(Failure::other("the agent's answer does not go on"));
             }
             after = page.upto;
             any |= !page.records.is_empty();

@@ -89,14 +89,14 @@ mod tests {
         let busy = v1::GpuUsage { id: "GPU-1".into(), measured, throttled: vec!["power_cap".into()], ..Default::default() };
         let silent = v1::GpuUsage { id: "GPU-2".into(), silent: "NVML: lost".into(), ..Default::default() };
         let node = v1::NodeUsage { node: "n1".into(), gpus: vec![busy, silent], gpus_age_ms: 300, ..Default::default() };
-        let older = v1::NodeUsage { node: "n2".into(), gpus_unreached: "older".into(), ..Default::default() };
+        let away = v1::NodeUsage { node: "n2".into(), gpus_unreached: "away".into(), ..Default::default() };
         let want = "\
 NODE  GPU    BUSY    MEMORY  FULL  POWER  TEMPERATURE  CLOCK  ENERGY  ECC  HELD DOWN BY  SOURCE  AGE
 n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   —    power_cap     nvml    0.3 s
 n1    GPU-2  —       —       —     —      —            —      —       —    —             —       —
 ";
-        assert_eq!(table(&[node.clone(), older.clone()], TableSize::default()), want);
-        assert_eq!(notes(&[node.clone(), older]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not tell of its GPUs: older"]);
+        assert_eq!(table(&[node.clone(), away.clone()], TableSize::default()), want);
+        assert_eq!(notes(&[node.clone(), away]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not tell of its GPUs: away"]);
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["it has no GPUs"]);
         let away = v1::NodeUsage { unreached: "gone".into(), ..Default::default() };
         assert!(notes(&[away, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");

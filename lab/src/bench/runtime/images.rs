@@ -97,7 +97,7 @@ impl Images {
         }))?;
         let mut started = start_shim(&self.shim, &ShimDir::of(&self.state, id, Epoch(1)), &config)?;
         started.stream.set_read_timeout(Some(PATIENCE))?;
-        started.stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR, calls: true })?)?;
+        started.stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR })?)?;
         let mut decoder = Decoder::<FromShim>::default();
         let mut buffer = [0; 4096];
         loop {

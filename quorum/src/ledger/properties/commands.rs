@@ -7,12 +7,12 @@ use crate::ledger::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::ledger::signing::SignedHead;
 use crate::ledger::views::holds_nodes;
 use crate::ledger::{
-    Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, OLD_SCHEDULER_LEASE, Registration, SCHEDULER_LEASE, TenantChange,
-    UserLimitsChange, VClusterChange, scheduler_lease,
+    Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange,
+    VClusterChange, scheduler_lease,
 };
 use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
-use lattice_model::constraint::{CHECKPOINTS, LAUNCH_SHAPES, PREEMPTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
+use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
     Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
@@ -32,7 +32,7 @@ fn half(of: Resources) -> Resources {
 }
 
 pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
-    let lease = ledger.leases().find(|(name, _)| [SCHEDULER_LEASE, OLD_SCHEDULER_LEASE].contains(name)).map(|(_, lease)| lease.clone());
+    let lease = ledger.lease(SCHEDULER_LEASE).cloned();
     let token = lease.as_ref().map_or(0, |l| l.token);
     match a_move.clone() {
         Move::Submit { id: number, nodes, requeue, max, owner, named } => {
@@ -106,8 +106,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let known = ledger.node(&node(number)).map_or(0, |n| n.incarnation.0);
             let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
             let found = (!memory && boot == 2).then_some(found);
-            // One of them is of an older version.
-            let all = [LAUNCH_SHAPES, RUN_LEASE, CHECKPOINTS, PREEMPTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
+            // One of them has none of them.
+            let all = [RUN_LEASE, CHECKPOINTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
             let features = if number == 3 { vec![] } else { all.to_vec() };
             let wipes = number != 3;
             Action::Register(Registration {
@@ -160,11 +160,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Lease { holder, user: None, named: true, .. } => {
             Action::GrantLease { name: scheduler_lease(VCLUSTER), holder: node(holder % 2), ttl_ms: 1000, user: None }
         }
-        Move::Lease { holder, old: true, user: None, .. } => {
-            Action::AcquireLease { name: OLD_SCHEDULER_LEASE.into(), holder: node(holder % 2), ttl_ms: 1000 }
-        }
-        Move::Lease { holder, user, .. } => {
-            let name = if user.is_some() { "theirs" } else { SCHEDULER_LEASE };
+        Move::Lease { holder, user, trial, .. } => {
+            let name = match user {
+                Some(_) if trial => "trial/theirs",
+                Some(_) => "theirs",
+                None => SCHEDULER_LEASE,
+            };
             Action::GrantLease { name: name.into(), holder: node(holder % 2), ttl_ms: 1000, user: user.map(self::user) }
         }
         Move::Revoke { stale } => {

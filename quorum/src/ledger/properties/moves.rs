@@ -46,10 +46,10 @@ pub(super) enum Move {
         state: u8,
         stale: bool,
     },
-    /// The scheduler's, for an agent, as either level has it; or one of the users' for one of them.
+    /// The scheduler's, for an agent; or one of the users' for one of them, of the second level perhaps.
     Lease {
         holder: u8,
-        old: bool,
+        trial: bool,
         user: Option<u32>,
         named: bool,
     },
@@ -182,7 +182,7 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
         // Mostly heard again.
         2 => (node.clone(), prop_oneof![3 => Just(0u8), 2 => 1..4u8], prop::bool::weighted(0.3)).prop_map(|(node, state, stale)| Move::State { node, state, stale }),
         6 => (node.clone(), any::<bool>(), prop_oneof![4 => Just(None), 1 => (1..3u32).prop_map(Some)], prop::bool::weighted(0.3))
-            .prop_map(|(holder, old, user, named)| Move::Lease { holder, old, user, named }),
+            .prop_map(|(holder, trial, user, named)| Move::Lease { holder, trial, user, named }),
         1 => any::<bool>().prop_map(|stale| Move::Revoke { stale }),
         2 => (
             node.clone(),
@@ -195,7 +195,7 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
             .prop_map(|(node, kind, lift, ends, reason)| Move::Hold { node, kind, lift, ends, reason }),
         2 => Just(Move::Due),
         1 => node.prop_map(|node| Move::Boot { node }),
-        1 => (0..=crate::ledger::LEVEL_KNOWN).prop_map(|level| Move::Level { level }),
+        1 => (0..=crate::ledger::LEVEL_MAX).prop_map(|level| Move::Level { level }),
         1 => (a_quota(), a_quota()).prop_map(|(max_nodes, max_allocations)| Move::Tenant { max_nodes, max_allocations }),
         1 => (prop::collection::vec(node_again, 0..2), prop::bool::weighted(0.2), prop::bool::weighted(0.4))
             .prop_map(|(nodes, tenant, delete)| Move::VCluster { nodes, tenant, delete }),

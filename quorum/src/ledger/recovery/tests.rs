@@ -1,7 +1,7 @@
 //! A quorum is lost, and goes on from a backup.
 
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};
-use super::super::{Action, Command, LEVEL_KNOWN, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
+use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
 use crate::pack;
 use crate::wire::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
@@ -117,7 +117,6 @@ fn three_nodes() -> Quorum {
     for n in 0..3 {
         quorum.act(Action::Register(registration(n, 1, 0, true))).unwrap();
     }
-    quorum.act(Action::RaiseLevel { level: LEVEL_KNOWN }).unwrap();
     quorum.lease();
     quorum
 }
@@ -133,7 +132,7 @@ fn what_runs_is_adopted_and_nothing_is_placed_before() {
     // After the backup: one that waited runs on two nodes.
     let since = quorum.run(2, &[1, 2]);
 
-    assert_eq!((now.ledger.generation(), now.ledger.level()), (Generation(1_000_000), LEVEL_KNOWN));
+    assert_eq!(now.ledger.generation(), Generation(1_000_000));
     now.lease();
     // One that waited may run somewhere, a new one must not have a node that has not said what it runs.
     assert!(matches!(now.claim(2, &[1, 2]), Err(Refusal::Conflict { conflicts }) if conflicts.len() == 3));
