@@ -238,7 +238,7 @@ mod tests {
 
     fn environment_of(dir: &Dir, share: &DesiredShare, given: &[(&str, &str)]) -> BTreeMap<String, String> {
         let mut env = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        environment(&mut env, &dir.0, share, true);
+        environment(&mut env, &dir.0, share);
         env
     }
 

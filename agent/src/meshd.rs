@@ -22,9 +22,7 @@ use crate::logs::{self, Wanted};
 use crate::measuring::{self, devices};
 use crate::mesh::Incoming;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::mesh::frame::{
-    self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, WireOutcome, vouched,
-};
+use crate::mesh::frame::{self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, WireOutcome, vouched};
 use crate::mesh::input::{WirePiece, WireTaken};
 use crate::monitoring;
 use crate::relay;
@@ -35,9 +33,7 @@ use crate::words;
 use lattice_model::binding::BindingRequest;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
 use lattice_model::spec::TASKS_PER_NODE_MAX;
-use lattice_model::{
-    AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin,
-};
+use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin};
 use lattice_node::{LaunchEnd, RankEnd};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_runtime::shim::ShimDir;

@@ -80,11 +80,7 @@ pub enum CheckpointPhase {
     Asking { deadline: Deadline, able: BTreeMap<NodeId, bool> },
     /// The signal may be sent. `saved`: who is done, all that it saved being in the store.
     /// `idle`: where nothing ran; what runs there then is no part of it.
-    Saving {
-        deadline: Deadline,
-        saved: BTreeMap<NodeId, Saved>,
-        idle: BTreeSet<NodeId>,
-    },
+    Saving { deadline: Deadline, saved: BTreeMap<NodeId, Saved>, idle: BTreeSet<NodeId> },
     /// The application asked for a later moment.
     Deferred { until_ms: u64 },
     /// All of it is in the store; the manifest that says so is to be written.

@@ -71,14 +71,7 @@ pub struct Kept {
 impl Kept {
     fn of(owner: &Owner) -> Self {
         let (tenant, project) = (owner.tenant.clone(), owner.project.clone());
-        Self {
-            version: VERSION,
-            tenant,
-            project,
-            allocation: owner.allocation,
-            cluster: Whose::default(),
-            end_seen_at_ms: None,
-        }
+        Self { version: VERSION, tenant, project, allocation: owner.allocation, cluster: Whose::default(), end_seen_at_ms: None }
     }
 
     /// The same, of an allocation that ended then, or has not.

@@ -15,9 +15,9 @@ use super::signal::SignalAnswer;
 use super::terminal::{FromTerminal, ToTerminal};
 use super::usage::Told;
 use lattice_fuzz::{Target, numbered};
+use lattice_model::binding::BindingRequest;
 use lattice_model::call::Call;
 use lattice_model::layout::ShapeRequest;
-use lattice_model::binding::BindingRequest;
 use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
 use rkyv::rancor::Error;
 use rkyv::ser::allocator::ArenaHandle;
@@ -124,12 +124,7 @@ fn opened(open: Open) {
 #[test]
 fn streams() {
     let branch = BranchOpen { launch: launch(), shape: shape(), fanout: 8, first: 0, end: 2 };
-    let seeds = bodies(&[
-        Open::Launch(Box::new(launch_open())),
-        Open::Branch(Box::new(branch)),
-        Open::Carry,
-        Open::Fingerprint,
-    ]);
+    let seeds = bodies(&[Open::Launch(Box::new(launch_open())), Open::Branch(Box::new(branch)), Open::Carry, Open::Fingerprint]);
     let shapes = bodies(&[ask()]);
     Target::new("agent-mesh-streams", numbered([seeds, shapes, vec![vec![frame::VERSION, 0, 0, 0, 1, 0, 0, 0, 7]]])).fuzz(|bytes| {
         let Some((which, body)) = bytes.split_first() else { return };

@@ -2,8 +2,8 @@
 
 use super::Api;
 use super::usage::runs;
-use crate::diagnosis::gpus::uneven;
 use crate::diagnosis;
+use crate::diagnosis::gpus::uneven;
 use crate::mesh::diagnosis::{DiagnosisGpus, DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;

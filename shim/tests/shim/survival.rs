@@ -33,12 +33,8 @@ pub fn killed_agent() {
         FromShim::LaunchStarted { launch: running.clone() },
         FromShim::Synced,
     ];
-    let hello = FromShim::Hello {
-        protocol: PROTOCOL_MAJOR,
-        allocation: bed.config.allocation,
-        epoch: bed.config.epoch,
-        pid: bed.pid as u32,
-    };
+    let hello =
+        FromShim::Hello { protocol: PROTOCOL_MAJOR, allocation: bed.config.allocation, epoch: bed.config.epoch, pid: bed.pid as u32 };
     assert_eq!(replay[0], hello);
     assert_eq!(replay[1..], expected);
 
