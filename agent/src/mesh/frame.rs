@@ -560,9 +560,8 @@ mod tests {
                     bytes[0] = VERSION;
                     bytes[4..8].copy_from_slice(&length.to_le_bytes());
                 }
-                match read::<Open, _>(&mut bytes.as_slice()).await {
-                    Ok(Open::Branch(open)) => drop(open.shape.of(open.launch)),
-                    _ => {}
+                if let Ok(Open::Branch(open)) = read::<Open, _>(&mut bytes.as_slice()).await {
+                    drop(open.shape.of(open.launch));
                 }
             });
         }
