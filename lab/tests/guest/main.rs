@@ -91,7 +91,7 @@ fn memory_v1() -> Result<(), Failed> {
 /// `out-of-memory.sh` has the story.
 fn out_of_memory() -> Result<(), Failed> {
     let binaries = Binaries::beside_lab()?;
-    binaries.build()?;
+    binaries.build_for_tests()?;
     let test = limits_test()?;
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let (agent, shim, lattice) = (text(binaries.agent()), text(binaries.shim()), text(binaries.lattice()));
@@ -105,7 +105,7 @@ fn out_of_memory() -> Result<(), Failed> {
 /// `scratch-quota.sh` has the story. The file system is made here: the guest has no program for that.
 fn scratch_quota() -> Result<(), Failed> {
     let binaries = Binaries::beside_lab()?;
-    binaries.build()?;
+    binaries.build_for_tests()?;
     let Some(mkfs) = find("mkfs.ext4") else { return Err("mkfs.ext4 is not installed (e2fsprogs)".into()) };
     let disk = std::env::temp_dir().join(format!("lattice-quota-{}.img", std::process::id()));
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
