@@ -56,7 +56,7 @@ fn limits_test() -> Result<&'static str, Failed> {
     let build = || {
         let target = Binaries::beside_lab().map_err(|e| e.to_string())?.dir;
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["test", "--quiet", "-p", "lattice-runtime", "--test", "limits", "--no-run", "--message-format", "json"]);
+        cargo.args(["test", "--quiet", "--workspace", "--test", "limits", "--no-run", "--message-format", "json"]);
         cargo.arg("--manifest-path").arg(root().join("../Cargo.toml")).arg("--target-dir").arg(target.parent().unwrap_or(&target));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
             cargo.env_remove(name);
