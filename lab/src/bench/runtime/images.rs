@@ -5,12 +5,11 @@ use crate::bench::subject;
 use crate::cluster::Cluster;
 use crate::image;
 use anyhow::{Context, Result, bail, ensure};
-use lattice_model::{AllocationId, Epoch};
+use lattice_model::{AllocationId, Epoch, Principal};
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::mounts::{self, loops_of};
 use lattice_runtime::process;
 use lattice_runtime::shim::{Decoder, FromShim, PROTOCOL_MAJOR, ShimConfig, ShimDir, StartedShim, ToShim, encode, start_shim};
-use serde_json::json;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -90,11 +89,26 @@ impl Images {
 
     fn start(&self, id: AllocationId) -> Result<StartedShim> {
         let scope = self.slice.create_scope(id)?;
-        let owner = json!({ "name": "root", "uid": 0, "gid": 0, "groups": [0] });
-        let config: ShimConfig = serde_json::from_value(json!({
-            "protocol": PROTOCOL_MAJOR, "allocation": id, "epoch": 1, "owner": owner, "image": [self.image, image::MOUNT_POINT],
-            "scope": scope.path(), "grace_ms": 1000, "node": "bench",
-        }))?;
+        let config = ShimConfig {
+            protocol: PROTOCOL_MAJOR,
+            allocation: id,
+            epoch: Epoch(1),
+            owner: Principal { name: "root".to_owned(), uid: 0, gid: 0, groups: vec![0] },
+            image: Some((self.image.clone(), image::MOUNT_POINT.into())),
+            mounts: Vec::new(),
+            scope: Some(scope.path().to_owned()),
+            v1_groups: Vec::new(),
+            placement: None,
+            grace_ms: 1000,
+            node: "bench".to_owned(),
+            open_files: None,
+            boot: None,
+            share: None,
+            assignment: None,
+            log_room: None,
+            run_lease: false,
+            work_may_gain_privileges: false,
+        };
         let mut started = start_shim(&self.shim, &ShimDir::of(&self.state, id, Epoch(1)), &config)?;
         started.stream.set_read_timeout(Some(PATIENCE))?;
         started.stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR })?)?;
