@@ -341,7 +341,7 @@ pub enum FromShim {
     /// So many bytes of standard input were taken by each rank here that still reads it; `None`: none does any more.
     /// `again`: what is beyond is to be sent (again): said when ranks begin, and in each replay.
     InputTaken { launch: LaunchId, upto: Option<u64>, again: bool },
-    /// Answers a [`ToShim::StartLaunch`] of a launch that has ended here, and whose end was told.
+    /// Answers a [`ToShim::StartLaunch`] of a launch that has ended here, and whose end the agent acknowledged.
     Over { launch: LaunchId },
     /// This node brought the launch down: a rank died after init, called abort or spoke garbage.
     Aborted { launch: LaunchId, code: i32, why: String },

@@ -322,7 +322,7 @@ impl AllocationTask {
             FromShim::Absent { launch, ranks } => self.of(launch, |l| l.absent(ranks)),
             FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
             FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
-            FromShim::Over { launch } => self.of(launch, |l| l.lost("it has ended, and its end was told")),
+            FromShim::Over { launch } => self.of(launch, |l| l.lost("it ended before, and its end was reported then")),
             FromShim::Stopping { why } => {
                 if why == StopReason::Walltime {
                     self.walltime_is_over().await;

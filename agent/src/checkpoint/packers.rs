@@ -5,8 +5,8 @@
 //!                  ◀── pieces, then BLAKE3 or why not ──
 //! ```
 //!
-//! What comes back counts as the owner's, like the file itself: it is bounded, and is believed of that file alone. Such a
-//! process ends with the work, or with its agent; an agent that gives a file up kills it.
+//! The owner controls such a process, as he does the file: the agent bounds what it sends back, and uses that for this
+//! file alone. The process ends with the work or with its agent; an agent that gives a file up kills it.
 
 use super::store::packing::{PackError, pack};
 use crate::context::Context;

@@ -12,7 +12,8 @@ use lattice_model::AuditAction;
 
 /// The level of a cluster that has agreed on none.
 pub const LEVEL_FIRST: u32 = 1;
-/// The highest level whose commands this version has; what a member says that it can follow, where it is not configured otherwise.
+/// The highest level whose commands this version has. A member reports it to the leader, unless `level_max` says
+/// otherwise.
 pub const LEVEL_KNOWN: u32 = 1;
 /// The highest level that this program can follow: a debug build has one more.
 pub const LEVEL_MAX: u32 = if cfg!(debug_assertions) { LEVEL_KNOWN + 1 } else { LEVEL_KNOWN };

@@ -79,7 +79,8 @@ pub fn memory(files: &Files, cpu: &CpuTopology) -> MemoryTopology {
         });
     }
     for ((node, cpus), id) in nodes.iter().zip(0u32..) {
-        // A virtual machine may get its memory as it needs it: its nodes show what they have, the machine what it may have.
+        // The kernel of a virtual machine that gets its memory on demand counts in a node what it has by now, and in
+        // the machine what it can have.
         let capacity_bytes = match nodes.len() {
             1 => capacity_in("proc/meminfo"),
             _ => capacity_in(&format!("sys/devices/system/node/node{node}/meminfo")),

@@ -107,7 +107,8 @@ pub(super) fn invariant_only_keys_on_record_sign_what_is_there(ledger: &Ledger, 
     }
 }
 
-/// Tokens rise over all leases; a user's lease is never the agents' own; the level never falls, and what needs the second waits for it.
+/// Tokens rise over all leases; a user's lease is never the agents' own; the level never falls, and what needs the
+/// second level waits for it.
 pub(super) fn invariant_leases_are_fenced(before: &Ledger, after: &Ledger) {
     assert!(before.level() <= after.level());
     assert!(before.lease_token <= after.lease_token);
