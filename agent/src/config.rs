@@ -143,7 +143,7 @@ pub struct AgentConfig {
     pub log_flush_seconds: u64,
     /// Log streams that one user may have open at this agent; 1 to 10,000.
     pub logs_max_concurrent: usize,
-    /// The site's program before each allocation on this node, absolute; empty: none. See `docs/operator.md`.
+    /// The site's program before each allocation on this node, absolute; empty: none. See `docs/reference/hooks.md`.
     pub prologue: PathBuf,
     /// Seconds that the prologue may take; 1 to 86,400.
     pub prologue_timeout_seconds: u64,

@@ -1,4 +1,4 @@
-//! The site's own programs around an allocation on this node. The contract with them is in `docs/operator.md`.
+//! The site's own programs around an allocation on this node. The contract with them is in `docs/reference/hooks.md`.
 //!
 //! ```text
 //!   Preparing: identity, scratch ─▶ prologue ─▶ image, scope, shim        Undoing: no process left ─▶ epilogue ─▶ scratch, scope

@@ -201,7 +201,7 @@ impl Default for Policy {
 #[derive(Debug, Error)]
 pub enum PolicyError {
     #[error(
-        "version: these answers are for {}, this program's table is version {POLICY_VERSION}: compare them with it (docs/operator.md) and set it",
+        "version: these answers are for {}, this program's table is version {POLICY_VERSION}: compare them with it (docs/reference/gpu-errors.md) and set it",
         given.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"))
     )]
     Version { given: Option<u32> },

@@ -28,7 +28,7 @@ fn the_table_answers_as_nvidias_catalogue_does() {
 #[test]
 fn the_operators_handbook_has_the_same_table() {
     let mut told = BTreeMap::new();
-    for line in include_str!("../../docs/operator.md").lines().filter_map(|line| line.strip_prefix("| XID ")) {
+    for line in include_str!("../../docs/reference/gpu-errors.md").lines().filter_map(|line| line.strip_prefix("| XID ")) {
         let (numbers, response) = line.split_once(" | ").unwrap();
         let response = response.trim_end_matches(" |").trim_matches('`').to_owned();
         for range in numbers.split(", ") {

@@ -70,8 +70,8 @@ pub struct QuorumConfig {
     /// the leader's value counts, so it is the same for every member. 0: as long as it takes until a silent node is Down. At least
     /// three times `node_heartbeat_ms`, at most a week.
     pub run_lease_ms: u64,
-    /// A program that makes sure that a silent node is dead (it cuts its power, say): see `docs/operator.md`. The same on every
-    /// member; the leader runs it. Empty: none.
+    /// A program that makes sure that a silent node is dead (it cuts its power, say): see
+    /// `docs/how-to/operators/silent-nodes.md`. The same on every member; the leader runs it. Empty: none.
     pub fencing_hook: PathBuf,
     /// How long it may take, in seconds. 1 to 3,600.
     pub fencing_hook_seconds: u64,
@@ -80,8 +80,8 @@ pub struct QuorumConfig {
     pub drift_remediation_seconds: u64,
     /// The same for a node that had sensitive work meanwhile.
     pub drift_remediation_sensitive_seconds: u64,
-    /// Where changes of nodes are told with HTTP POST: `https://…` or `http://…`, see `docs/operator.md`. The same on every member;
-    /// the leader tells. Empty: nowhere.
+    /// Where changes of nodes are told with HTTP POST: `https://…` or `http://…`, see
+    /// `docs/how-to/operators/notifications.md`. The same on every member; the leader tells. Empty: nowhere.
     pub notify_url: String,
     /// The file with the secret that they are signed with: mode 0600, at least 16 bytes. Needed with `notify_url`.
     pub notify_secret_file: PathBuf,

@@ -29,7 +29,7 @@ pub struct HealthSettings {
     pub memory_window_seconds: u64,
     /// What the machine must have at least; 0: not asked.
     pub expect: Expected,
-    /// What is done about GPUs: the site's own answers over the table of `docs/operator.md`.
+    /// What is done about GPUs: the site's own answers over the table of `docs/reference/gpu-errors.md`.
     pub gpu_policy: Policy,
     /// The site's own programs.
     pub checks: Vec<SiteCheck>,
@@ -164,6 +164,6 @@ mod tests {
             assert!(refused.contains(said), "{refused}");
         }
         let refused = parsed("{xids: {74: drain}}").unwrap().validate().unwrap_err().to_string();
-        assert!(refused.starts_with("health.gpu_policy.version: ") && refused.contains("docs/operator.md"), "{refused}");
+        assert!(refused.starts_with("health.gpu_policy.version: ") && refused.contains("docs/reference/gpu-errors.md"), "{refused}");
     }
 }
