@@ -15,7 +15,7 @@ const CHECKPOINT_EXAMPLES: &str = "Examples:
   lattice checkpoint list 1f0c9a4e; lattice checkpoint verify 1f0c9a4e
       what there is; read the last one and compare it with its manifest
 
-What the application has to do is in docs/user.md (\"Checkpoints\"). When it runs again, it finds the files of the last whole checkpoint
+What the application has to do is in docs/reference/checkpoint-protocol.md. When it runs again, it finds the files of the last whole checkpoint
 in $LATTICE_RESTORE_FROM.";
 
 #[derive(Args)]
