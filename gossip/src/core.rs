@@ -8,7 +8,8 @@
 
 use crate::config::Config;
 use crate::counters::{Counters, Refusal};
-use crate::fact::{Fact, FactVersion, Facts, encode_item};
+use crate::fact::{Fact, FactVersion};
+use crate::fact_book::{Facts, encode_item};
 use crate::keyring::Keyring;
 use crate::known::Known;
 use crate::peer::{Identity, Peer};
