@@ -28,7 +28,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("pmi/src/lib.rs", "server", &[2]),
     ("pmi/src/bin/lattice-pmix/main.rs", "", &[2]),
     ("model/src/lib.rs", "", &[7, 3]),
-    ("node/src/lib.rs", "", &[2]),
     ("scheduler/src/lib.rs", "", &[6]),
     ("runtime/src/lib.rs", "cgroup", &[2]),
     ("runtime/src/lib.rs", "image", &[2]),
