@@ -44,7 +44,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("shim/src/main.rs", "", &[10]),
     ("shim/src/main.rs", "launch", &[2, 2]),
     ("shim/src/main.rs", "serve", &[6]),
-    ("ebpf/src/lib.rs", "", &[2]),
     ("quorum/src/lib.rs", "", &[41]),
     ("quorum/src/lib.rs", "backup", &[2]),
     ("quorum/src/lib.rs", "ledger", &[20]),
