@@ -9,6 +9,7 @@
 //! [`Timestamp`]s that somebody else took, ids are made by whoever creates the thing.
 
 pub mod allocation;
+pub mod allocation_state;
 pub mod attempt;
 pub mod audit;
 pub mod binding;
@@ -21,6 +22,7 @@ pub mod constraint;
 pub mod count;
 pub mod data;
 pub mod duration;
+pub mod end_reason;
 pub mod fact;
 #[cfg(test)]
 mod fuzz;
@@ -53,7 +55,8 @@ pub mod user_running;
 pub mod vcluster;
 pub mod work_usage;
 
-pub use allocation::{Allocation, AllocationState, EndReason, Exclusion, WalltimeChange};
+pub use allocation::{Allocation, Exclusion, WalltimeChange};
+pub use allocation_state::AllocationState;
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
 pub use binding::{Placement, RankBinding};
@@ -63,6 +66,7 @@ pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use conformance::Conformance;
 pub use constraint::Constraints;
 pub use data::{Data, DataMount};
+pub use end_reason::EndReason;
 pub use ids::{AllocationId, Boot, CheckpointId, Epoch, Generation, Incarnation, LaunchId, MemberId, NodeId, Revision};
 pub use input::Stdin;
 pub use launch::{LaunchSpec, MemoryKill, NodeRanks, RankOutcome, TerminalSize};
