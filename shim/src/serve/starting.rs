@@ -7,7 +7,7 @@ use crate::launch::{BRIDGE, Launch};
 use crate::{log_files, say, script};
 use lattice_model::binding::RankPlace;
 use lattice_model::launch::Pmi;
-use lattice_model::spec::TASKS_PER_NODE_MAX;
+use lattice_model::layout::TASKS_PER_NODE_MAX;
 use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Placement, RankOutcome};
 use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::FromBridge;
