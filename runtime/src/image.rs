@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first four bytes of every SquashFS (kernel: `SQUASHFS_MAGIC`, little endian).
