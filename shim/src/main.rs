@@ -24,6 +24,7 @@ mod rank_socket;
 mod script;
 mod serve;
 mod slurm;
+mod surroundings;
 mod terminal;
 mod work;
 

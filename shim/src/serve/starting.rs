@@ -2,8 +2,9 @@
 
 use super::{Ending, Process, Script, Shim, socket_token};
 use crate::bridge::{Bridge, Pmix, READY_MS_MAX, Variables};
-use crate::launch::start::{Started, Surroundings, namespace};
+use crate::launch::start::{Started, namespace};
 use crate::launch::{BRIDGE, Launch};
+use crate::surroundings::Surroundings;
 use crate::{log_files, say, script};
 use lattice_model::binding::RankPlace;
 use lattice_model::launch::Pmi;
