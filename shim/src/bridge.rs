@@ -81,7 +81,7 @@ fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<Pat
 /// Removes it, when nobody is left who writes there.
 pub fn remove_directory(path: &Path) {
     if let Err(error) = remove_tree(path) {
-        crate::say(&format!("{} is left: {error}", path.display()));
+        crate::shim_log::say(&format!("{} is left: {error}", path.display()));
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::ending::KILL_AGAIN_MS;
 use super::{Ending, Shim, now_ms};
-use crate::say;
+use crate::shim_log::say;
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::shim::{FromShim, StopReason};
 
