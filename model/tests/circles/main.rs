@@ -34,7 +34,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("lab/src/lib.rs", "bench", &[12]),
     ("lab/src/lib.rs", "bench::checkpoint", &[2]),
     ("lab/src/lib.rs", "bench::quorum", &[2]),
-    ("lab/src/lib.rs", "sim", &[4]),
     ("agent/src/lib.rs", "", &[49]),
     ("agent/src/lib.rs", "allocation", &[4]),
     ("agent/src/lib.rs", "allocation::task", &[3]),
