@@ -12,8 +12,9 @@
 mod bulk;
 
 use super::figures::{Figure, Report, Target};
+use super::options::Options;
 use super::subject::{self, Subject};
-use super::{Options, wait_running};
+use super::surroundings::wait_running;
 use crate::asked::{self, Mode, Told};
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;

@@ -57,7 +57,7 @@ const ETCD_MANY: &str = "etcd put, 64 clients";
 const ETCD_FAILOVER: &str = "etcd, the same timers";
 
 /// Starts what is needed, measures, and takes it away again.
-pub fn run(dir: Option<&Path>, options: &super::Options) -> Result<Report> {
+pub fn run(dir: Option<&Path>, options: &super::options::Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
     let binaries = Binaries::beside_lab()?;
