@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long certificates live, where nothing else is wanted.
-const CERTIFICATE_SECONDS: u64 = 90 * 86_400;
+pub(crate) const CERTIFICATE_SECONDS: u64 = 90 * 86_400;
 
 /// What cluster is wanted. Timers are far shorter than a real cluster's: a lab has no patience.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use crate::binaries::Binaries;
 use crate::cluster::{Cluster, Daemon, Member, Node};
 use crate::lattice::Lattice;
 use crate::networks::Networks;
+use crate::options::CERTIFICATE_SECONDS;
 use crate::ports::Ports;
 use crate::preload::{self, Shared};
 use crate::process::{run, spawn_detached, tail, until};

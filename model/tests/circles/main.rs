@@ -31,7 +31,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("quorum/src/lib.rs", "member", &[2]),
     ("quorum/src/lib.rs", "service", &[7]),
     ("quorum/src/lib.rs", "store::audit", &[5]),
-    ("lab/src/lib.rs", "bench::checkpoint", &[2]),
     ("agent/src/lib.rs", "", &[49]),
     ("agent/src/lib.rs", "allocation", &[4]),
     ("agent/src/lib.rs", "allocation::task", &[3]),
