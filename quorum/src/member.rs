@@ -61,8 +61,6 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// A member that was without a leader for so long closes its sessions.
-pub const LEADERLESS_MAX: Duration = Duration::from_secs(2);
 /// How long the parts may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
