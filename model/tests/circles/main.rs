@@ -28,7 +28,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("quorum/src/lib.rs", "", &[41]),
     ("quorum/src/lib.rs", "ledger", &[20]),
     ("quorum/src/lib.rs", "service", &[7]),
-    ("quorum/src/lib.rs", "store::audit", &[5]),
     ("agent/src/lib.rs", "", &[49]),
     ("agent/src/lib.rs", "allocation", &[4]),
     ("agent/src/lib.rs", "allocation::task", &[3]),
