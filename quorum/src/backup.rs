@@ -29,7 +29,6 @@ use crate::tls::TlsError;
 use lattice_model::AuditRecord;
 use openraft::metrics::WaitError;
 use place::{Chain, Place, Segment};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;

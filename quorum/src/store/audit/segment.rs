@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 const SEALED: &[u8; 8] = b"SEALED\0\x01";
 const TRAILER: usize = 16;
+
 /// What the seal says.
 #[derive(Serialize, Deserialize)]
 struct Seal {
