@@ -257,7 +257,7 @@ impl Telling {
                 run_program(command, self.limit, "notify_seconds").await
             }
             Means::Webhook { url, client, secret } => {
-                let at = crate::proposer::now().0;
+                let at = crate::clock::now().0;
                 let request = client
                     .post(url.clone())
                     .header(CONTENT_TYPE, "application/json")

@@ -24,7 +24,7 @@ use crate::member::shared::Core;
 use crate::operator::{self, Operator};
 use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call, Grant};
-use crate::proposer::{self, Unserved};
+use crate::proposer::Unserved;
 use crate::refused::Cause;
 use crate::relief::MayMove;
 use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request, WatchRequest};
@@ -118,7 +118,8 @@ impl Service {
     }
 
     fn operator(&self, token: &OperatorToken) -> Result<Operator, Refusal> {
-        operator::verify(token, &self.core.credentials, proposer::now()).map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
+        operator::verify(token, &self.core.credentials, crate::clock::now())
+            .map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
     }
 
     /// What the table grants, of a call that is no [`Request`].

@@ -381,7 +381,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_standing())),
         Request::GetLimits => Ok(Answer::Limits(ledger.limits())),
         Request::ListDomains { tenants, name } => {
-            let found = ledger.domain_standings(tenants.as_deref(), name.as_deref(), crate::proposer::now());
+            let found = ledger.domain_standings(tenants.as_deref(), name.as_deref(), crate::clock::now());
             match name {
                 Some(name) if found.is_empty() => Err(Refusal::NoSuchDomain { name: name.clone() }),
                 Some(_) | None => Ok(Answer::Domains(found)),
@@ -485,7 +485,7 @@ fn status(core: &Core) -> QuorumStatus {
         nodes: ledger.node_counts(),
         allocations: ledger.allocation_counts(),
         audit_records: ledger.audit_head().seq,
-        at: crate::proposer::now(),
+        at: crate::clock::now(),
         refused: core.credentials.refused().told(),
         level: ledger.level(),
         awaited: ledger.placing_waits_for(),

@@ -32,7 +32,7 @@ pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, en
         core.propose_here(vec![Action::SetSigningKey { member, key }]).await.map_err(unserved)?;
     }
     let core = Arc::clone(core);
-    let at = crate::proposer::now();
+    let at = crate::clock::now();
     blocking(move || signed_page(&core.agreed, &core.signer, at, &filter, after, end)).await.map(Answer::AuditExported)
 }
 
