@@ -45,6 +45,7 @@ pub mod ledger;
 pub mod levels;
 pub mod logging;
 pub mod member;
+pub mod node_use;
 pub mod objects;
 pub mod operator;
 pub mod pack;

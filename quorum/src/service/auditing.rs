@@ -3,12 +3,11 @@
 use super::unserved;
 use crate::audit::export::signed_page;
 use crate::audit::page::page;
-use crate::audit::walk::AuditWalk;
 use crate::ledger::Action;
 use crate::member::shared::Core;
 use crate::pack::with_causes;
 use crate::store::machine::AuditError;
-use crate::wire::{Answer, Refusal};
+use crate::wire::{Answer, AuditWalk, Refusal};
 use lattice_model::{AuditFilter, MemberId};
 use std::sync::Arc;
 
