@@ -27,9 +27,8 @@ pub mod usage;
 
 use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
-use lattice_quorum::identity::{Caller, Role, Shown};
+use lattice_quorum::identity::{Caller, Revoked, Role, Shown};
 use lattice_quorum::refused::Cause;
-use lattice_quorum::revoked::Revoked;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,

@@ -66,6 +66,7 @@ mod background;
 mod certify;
 mod chain;
 mod clock;
+mod connected;
 mod fencing_hook;
 #[cfg(test)]
 mod fuzz;

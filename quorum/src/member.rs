@@ -42,7 +42,7 @@ use crate::store::room::Room;
 use crate::timekeeper::Timekeeper;
 use crate::tls::TlsError;
 use crate::waiting_nodes::WaitingNodes;
-use crate::{backup, membership, metrics, revoked, service, turns};
+use crate::{backup, membership, metrics, service, turns};
 use duties::duties;
 use lattice_model::MemberId;
 use openraft::SnapshotPolicy;
@@ -276,12 +276,12 @@ impl Member {
         let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
         let turns = tokio::spawn(turns::take(Arc::clone(&core)));
         let mut revocations = core.agreed.changes.revocations();
-        revoked::learn(&core);
+        learn_revocations(&core);
         let revoking = tokio::spawn({
             let core = Arc::clone(&core);
             async move {
                 while let Some(Ok(())) = core.stop.run_until_cancelled(revocations.changed()).await {
-                    revoked::learn(&core);
+                    learn_revocations(&core);
                 }
             }
         });
@@ -393,6 +393,12 @@ fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
         ..openraft::Config::default()
     };
     raft.validate().map_err(|error| MemberError::Initialise { why: error.to_string() })
+}
+
+/// What this member has applied, into its list of revoked certificates.
+fn learn_revocations(core: &Core) {
+    let ledger = core.agreed.ledger();
+    core.credentials.revoked().learn(ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.before)));
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {
