@@ -21,8 +21,8 @@ pub use error::BackupError;
 
 use crate::certify;
 use crate::config::QuorumConfig;
+use crate::core::Core;
 use crate::credentials::Credentials;
-use crate::member::shared::Core;
 use crate::pack::with_causes;
 use crate::store::snapshot_file::{self, About};
 use crate::tls::TlsError;

@@ -62,11 +62,14 @@ pub mod tls;
 pub mod wire;
 
 mod accepting;
+mod audit_archive;
 mod background;
+mod certificate_ends;
 mod certify;
 mod chain;
 mod clock;
 mod connected;
+mod core;
 mod fencing_hook;
 #[cfg(test)]
 mod fuzz;
@@ -78,6 +81,7 @@ mod membership;
 mod metrics;
 mod network;
 mod notify;
+mod notify_state;
 mod proposer;
 mod raft_counts;
 mod reads;

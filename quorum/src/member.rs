@@ -10,21 +10,23 @@
 //! folder is free.
 
 mod duties;
-pub(crate) mod shared;
 mod standing;
 
-use crate::audit::archive::Archive;
 use crate::audit::signer::{Signer, SignerError};
+use crate::audit_archive::Archive;
 use crate::ca::{Authority, CaError};
-use crate::certify::{self, CertificateEnds};
+use crate::certificate_ends::CertificateEnds;
+use crate::certify;
 use crate::chain::{self, ChainFetch};
 use crate::config::{InvalidConfig, QuorumConfig};
+use crate::core::Core;
 use crate::credentials::Credentials;
 use crate::hearts::Hearts;
 use crate::identity::Role;
 use crate::levels::Levels;
 use crate::network::{Network, Peers};
-use crate::notify::{Notify, NotifyError};
+use crate::notify::NotifyError;
+use crate::notify_state::Notify;
 use crate::objects::ObjectsError;
 use crate::proposer::Proposer;
 use crate::raft::{Peer, Raft};
@@ -47,7 +49,6 @@ use duties::duties;
 use lattice_model::MemberId;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
-use shared::Core;
 use standing::watch_standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -272,7 +273,7 @@ impl Member {
         let duties = tokio::spawn(duties(Arc::clone(&core)));
         let room = tokio::spawn(core.room.clone().tend());
         let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
-        let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
+        let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core, service::ask_leader), core.stop.clone()));
         let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
         let turns = tokio::spawn(turns::take(Arc::clone(&core)));
         let mut revocations = core.agreed.changes.revocations();
@@ -286,7 +287,7 @@ impl Member {
             }
         });
         let (service, raft) = core.config.listens();
-        let (servers, failures) = service::serve(&core, listeners);
+        let (servers, failures) = service::serve(&core, listeners.service, listeners.raft);
         tracing::info!(member = core.config.id, cluster = core.config.cluster, service, raft, "serving");
         let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, revoking, copies, turns];
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));

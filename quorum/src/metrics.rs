@@ -1,7 +1,7 @@
 //! What this member tells of itself at `/metrics`, and pushes. Nothing of it is in the log.
 
 use crate::config::QuorumConfig;
-use crate::member::shared::Core;
+use crate::core::Core;
 use crate::pack::with_causes;
 use crate::raft_counts::RaftCounts;
 use crate::store::room;

@@ -13,7 +13,7 @@ use crate::raft_counts::{RaftCounts, count};
 use crate::store::machine::Agreed;
 use crate::timekeeper::Timekeeper;
 use crate::wire::Refusal;
-use lattice_model::Revision;
+use lattice_model::{MemberId, Revision};
 use openraft::error::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
@@ -195,5 +195,13 @@ fn stopped(error: &Fatal<u64>) -> Unserved {
 fn fail_all(waiting: Vec<oneshot::Sender<Reply>>, why: &Unserved) {
     for to in waiting {
         answer(to, Err(why.clone()));
+    }
+}
+
+/// As a refusal, for those who asked for an answer.
+pub(crate) fn unserved(why: Unserved) -> Refusal {
+    match why {
+        Unserved::NotLeader(leader) => Refusal::NotLeader { leader: leader.map(MemberId) },
+        Unserved::Unavailable(why) => Refusal::Unavailable { why },
     }
 }

@@ -1,6 +1,6 @@
 //! The task that knows whether this member has a leader.
 
-use super::shared::Core;
+use crate::core::Core;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;

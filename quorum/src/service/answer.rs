@@ -1,21 +1,22 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
 
-use super::{auditing, leasing, own, unserved};
+use super::{auditing, leasing, own};
 use crate::background;
 use crate::backup;
+use crate::core::Core;
 use crate::history::allocation_bytes;
 use crate::identity::{Caller, Role, member_name};
 use crate::ledger::access::told_by;
 use crate::ledger::{Action, Outcome, Urgency};
-use crate::member::shared::Core;
 use crate::membership::{self, SILENT_AFTER};
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call, Grant};
-use crate::proposer::Unserved;
+use crate::proposer::{Unserved, unserved};
 use crate::roster::Roster;
 use crate::rotation;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
+use futures::future::BoxFuture;
 use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -227,6 +228,11 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
             Forwarded::Answered(_) => Err(Unserved::Unavailable("the leader answered something else".to_owned())),
         },
     }
+}
+
+/// The same for who keeps the future.
+pub(crate) fn ask_leader(core: Arc<Core>, request: Request) -> BoxFuture<'static, Result<Answer, Refusal>> {
+    Box::pin(async move { by_leader(&core, request).await })
 }
 
 pub(crate) async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {

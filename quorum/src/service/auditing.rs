@@ -1,11 +1,11 @@
 //! Questions about the audit log.
 
-use super::unserved;
 use crate::audit::export::signed_page;
 use crate::audit::page::page;
+use crate::core::Core;
 use crate::ledger::Action;
-use crate::member::shared::Core;
 use crate::pack::with_causes;
+use crate::proposer::unserved;
 use crate::store::machine::AuditError;
 use crate::wire::{Answer, AuditWalk, Refusal};
 use lattice_model::{AuditFilter, MemberId};

@@ -2,8 +2,8 @@
 //! a member that lags behind refuses nothing of work that has just begun.
 
 use super::answer::by_leader;
+use crate::core::Core;
 use crate::identity::Caller;
-use crate::member::shared::Core;
 use crate::permission::{self, Call, is_of_node};
 use crate::wire::{Answer, ListFilter, Refusal, Request};
 use lattice_model::{AllocationState, NodeId};

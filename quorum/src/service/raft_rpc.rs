@@ -2,9 +2,9 @@
 
 use crate::chain;
 use crate::clock::now;
+use crate::core::Core;
 use crate::hearts::Heard;
 use crate::identity::Caller;
-use crate::member::shared::Core;
 use crate::membership;
 use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
 use crate::pack::{pack, unpack, with_causes};

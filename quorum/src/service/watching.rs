@@ -11,9 +11,9 @@
 //! its place when it has time.
 
 use super::Packets;
+use crate::core::Core;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
 use crate::ledger::{ClusterLimits, DomainKey, Lease};
-use crate::member::shared::Core;
 use crate::pack::pack;
 use crate::permission::{Call, is_of_node};
 use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};

@@ -2,7 +2,7 @@
 
 use crate::audit::signer::Signer;
 use crate::ca::Authority;
-use crate::certify::CertificateEnds;
+use crate::certificate_ends::CertificateEnds;
 use crate::chain::ChainFetch;
 use crate::config::{NodeAdmission, QuorumConfig};
 use crate::credentials::Credentials;
@@ -11,7 +11,7 @@ use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, Outcome, Registration, Urgency};
 use crate::levels::Levels;
 use crate::network::Peers;
-use crate::notify::Notify;
+use crate::notify_state::Notify;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
@@ -74,7 +74,7 @@ pub(crate) struct Core {
     /// The authority, where its key is here.
     pub authority: Option<Authority>,
     /// When Raft's leader was last heard.
-    pub(super) contact: Mutex<Instant>,
+    pub(crate) contact: Mutex<Instant>,
     /// Signs the audit log.
     pub signer: Signer,
     /// While this member leads: what stood against claims.
