@@ -1,7 +1,7 @@
 //! Members sign the next certificates of members and agents, where they have the authority's key, and get their own.
 
 use crate::ca::REQUEST_BYTES_MAX;
-use crate::core::Core;
+use crate::core::{AskLeader, Core};
 use crate::credentials::AskAuthority;
 use crate::identity::{Caller, Role, Shown};
 use crate::network::status_text;
@@ -9,7 +9,6 @@ use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
 use crate::wire::{Answer, Refusal, Request};
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use lattice_model::Timestamp;
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -19,9 +18,6 @@ use std::time::Duration;
 pub(crate) const KEPT: &str = "certificate.json";
 /// How long one other member may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// How the leader is asked.
-pub(crate) type AskLeader = fn(Arc<Core>, Request) -> BoxFuture<'static, Result<Answer, Refusal>>;
 
 /// The caller's next certificate. `present`: the one that it has, as TLS has verified it.
 pub(crate) async fn renew(

@@ -25,8 +25,9 @@ use crate::store::machine::Agreed;
 use crate::store::room::Room;
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
-use crate::wire::{MemberList, Refusal};
+use crate::wire::{Answer, MemberList, Refusal, Request};
 use crate::witnesses::Witnesses;
+use futures::future::BoxFuture;
 use lattice_model::{MemberId, NodeId, Revision};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -35,6 +36,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
+
+/// How a member asks the leader.
+pub(crate) type AskLeader = fn(Arc<Core>, Request) -> BoxFuture<'static, Result<Answer, Refusal>>;
 
 /// What the tasks and services of a member share.
 pub(crate) struct Core {

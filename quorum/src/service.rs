@@ -6,6 +6,7 @@ mod auditing;
 mod leasing;
 mod miscounted;
 mod own;
+mod packets;
 mod raft_rpc;
 mod session;
 mod watching;
@@ -31,13 +32,12 @@ use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
 use lattice_api::v1::raft_server::RaftServer;
 use lattice_model::OperatorToken;
-use std::pin::Pin;
+use packets::Packets;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
-use tokio_stream::Stream;
 use tonic::transport::Server;
 use tonic::{Response, Status, Streaming};
 
@@ -127,8 +127,6 @@ impl Service {
         permission::granted(call, caller).map_err(|refusal| self.wrong_role(format!("{}: {refusal}", caller.name)))
     }
 }
-
-type Packets = Pin<Box<dyn Stream<Item = Result<Packed, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Quorum for Service {

@@ -56,11 +56,11 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, grant: Grant, requ
     match (grant, call) {
         (Grant::Own, Call::GetAllocation) => own::allocation(caller, answer_in_full(core, caller, request).await),
         (Grant::Own, Call::ListServices | Call::LookupService) => {
-            let tenants = own::tenants(core, caller).await?;
+            let tenants = own::tenants(core, caller, ask_leader).await?;
             answer_in_full(core, caller, own::narrowed(request, &tenants)).await
         }
         (Grant::Own, Call::RecordAccess) => {
-            own::access(core, caller, &request).await?;
+            own::access(core, caller, &request, ask_leader).await?;
             answer_in_full(core, caller, request).await
         }
         (Grant::Own | Grant::Yes, _) => answer_in_full(core, caller, request).await,
@@ -230,7 +230,7 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
     }
 }
 
-/// The same for who keeps the future.
+/// [`by_leader`] as a value, for who is not to need this module.
 pub(crate) fn ask_leader(core: Arc<Core>, request: Request) -> BoxFuture<'static, Result<Answer, Refusal>> {
     Box::pin(async move { by_leader(&core, request).await })
 }

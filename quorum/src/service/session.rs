@@ -5,9 +5,9 @@
 //!   down: Registered, Keyring, Desired, then each again at its change · Acked · HeartbeatAck · Close
 //! ```
 
-use super::Packets;
 use super::answer::propose;
 use super::miscounted::{Miscounted, Verdict};
+use super::packets::Packets;
 use super::watching::leaderless;
 use crate::core::Core;
 use crate::hearts::Heard;

@@ -10,7 +10,7 @@
 //! that the history has left behind is told to start again; one that takes nothing for a while is cut off, and may go on from
 //! its place when it has time.
 
-use super::Packets;
+use super::packets::Packets;
 use crate::core::Core;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
 use crate::ledger::{ClusterLimits, DomainKey, Lease};
