@@ -256,5 +256,5 @@ pub fn owner_of(share: &DesiredShare) -> Owner {
 
 /// The wall clock, in milliseconds since 1970: for people and applications. Nothing is decided by it.
 fn wall_ms() -> u64 {
-    crate::service::now().0
+    crate::clock::now().0
 }

@@ -14,8 +14,8 @@ mod looks;
 pub mod over_mesh;
 pub mod settings;
 
+use crate::clock::now;
 use crate::hooks::{ProgramEnd, last_line, run_program};
-use crate::service::now;
 use lattice_model::conformance::{Components, VALUE_BYTES_MAX};
 use lattice_model::{NodeId, Timestamp};
 use settings::{ConformanceSettings, SiteComponent};

@@ -11,10 +11,10 @@
 //! quickly they are asked every 5 s. A GPU that came since other work was begun is offered once that work is kept from it.
 
 use crate::allocation::AllocationHandle;
+use crate::clock::now;
 use crate::config::AgentConfig;
 use crate::context::{Context, Shared};
 use crate::health::Finds;
-use crate::service::now;
 use crate::{devices, features, machine};
 use lattice_api::v1;
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};

@@ -14,10 +14,10 @@
 mod looks;
 pub mod settings;
 
+use crate::clock::now;
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use crate::image_cache::ImageCache;
 use crate::journal;
-use crate::service::now;
 use lattice_model::NodeId;
 use lattice_node::health::{Finding, Health, OwnDrain};
 use lattice_quorum::wire::{DrainWish, NodeHealth};

@@ -27,6 +27,7 @@ mod allocation;
 mod audit;
 mod bounds;
 mod checkpoint;
+mod clock;
 mod cluster;
 pub mod config;
 pub mod conformance;
@@ -442,7 +443,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
         work_may: config.work_may,
         private: config.private,
         degraded: Arc::new(degraded),
-        started_at: service::now(),
+        started_at: clock::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
         own_digests: user_shares::UserShares::new(DIGESTS_OF_ONE_USER),
         submitted: service::Submitted::default(),

@@ -141,7 +141,7 @@ impl Collect for Own {
         if let Some(acknowledged_ms) = acknowledged_ms {
             // Kept by the clock since the boot, which is never set.
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
-            samples.add(&family::LAST_HEARTBEAT, &[], crate::service::now().0.saturating_sub(ago_ms) as f64 / 1e3);
+            samples.add(&family::LAST_HEARTBEAT, &[], crate::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
         self.journal.tell(samples);
         self.context.latencies.tell(samples);

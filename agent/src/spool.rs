@@ -21,6 +21,7 @@ pub use trim::KEPT_AFTER_END;
 pub use files::{Piece, launches, read};
 
 use crate::allocation::Command;
+use crate::clock::now;
 use crate::log_store::{LogStore, Place};
 use files::list;
 use index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
@@ -31,7 +32,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -282,7 +283,7 @@ impl Spool {
                 seen.print = files::print(&self.path(seen.stream), seen.bytes)?;
             }
             let mut index = self.index();
-            let (_, truncated) = index.see(seen, now_ms());
+            let (_, truncated) = index.see(seen, now().0);
             if truncated {
                 let (stream, allocation) = (seen.stream, index.allocation);
                 tracing::info!(%allocation, launch = stream.launch, rank = stream.rank, stream = stream.name(), "a program truncated its own output");
@@ -329,10 +330,4 @@ impl Spool {
 /// The disk may be slow.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
-}
-
-/// The wall clock, in milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -122,7 +122,7 @@ impl Sweep {
             return Ok(Looked::Ours);
         }
         let owner = kept.owner();
-        let now_ms = crate::service::now().0.min(clock_ms);
+        let now_ms = crate::clock::now().0.min(clock_ms);
         let mark = Mark { ended_at_ms: kept.end_seen_at_ms, written_ms };
         // It is known to have ended, and its time has not come: the quorum need not be asked.
         if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {

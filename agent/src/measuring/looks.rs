@@ -46,7 +46,7 @@ pub(super) struct Looks<'a> {
 
 impl<'a> Looks<'a> {
     pub(super) fn new(measuring: &'a Measuring, context: &'a Context, ended_for: Duration) -> Self {
-        let began = (Instant::now(), crate::service::now().0);
+        let began = (Instant::now(), crate::clock::now().0);
         let (file, saved) = SavedAlerts::open(&context.state_dir);
         Self {
             measuring,

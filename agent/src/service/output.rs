@@ -1,8 +1,9 @@
 //! Output of allocations and launches, brought together from the nodes where it lies.
 
+use super::Api;
 use super::access::Whose;
 use super::watching::{AllocationWatch, Entry};
-use super::{Api, now};
+use crate::clock::now;
 use crate::log_store::Place;
 use crate::logs;
 use crate::mesh::frame::{self, LogItem, LogsOpen, Open};
