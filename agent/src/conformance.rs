@@ -12,13 +12,12 @@
 
 mod looks;
 pub mod over_mesh;
-pub mod settings;
 
 use crate::clock::now;
+use crate::config::conformance::{ConformanceSettings, SiteComponent};
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use lattice_model::conformance::{Components, VALUE_BYTES_MAX};
 use lattice_model::{NodeId, Timestamp};
-use settings::{ConformanceSettings, SiteComponent};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::io;
@@ -27,8 +26,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// The components that the agent finds itself.
-pub const OWN: [&str; 7] = ["gpu driver", "nic firmware", "bios", "bmc", "kernel", "kernel parameters", "base image"];
 /// Before another look where one failed, or found something else than the one before, where the period is longer.
 const FAILED_PERIOD: Duration = Duration::from_secs(60);
 /// Operators that wait for a look at once.

@@ -8,8 +8,9 @@ use crate::config::AgentConfig;
 use crate::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
 use crate::devices::DeviceFilter;
 use crate::features;
+use crate::log_store::LogStore;
 use crate::machine;
-use crate::memory_bytes;
+use crate::machine::memory_bytes;
 use crate::pmix;
 use crate::unsupported;
 use lattice_model::topology::GpuVendor;
@@ -378,7 +379,7 @@ pub fn probe_slice(root: &Path) -> Result<Slice, String> {
 
 /// Tries the log store. On a thread of its own: who asks may be within a runtime.
 fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
-    let Some(store) = config.open_log_store().map_err(|e| with_causes(&e))? else { return Ok(None) };
+    let Some(store) = LogStore::configured(config).map_err(|e| with_causes(&e))? else { return Ok(None) };
     let probing = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
         runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url().to_owned())

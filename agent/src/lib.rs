@@ -44,6 +44,7 @@ mod environment;
 mod fabric;
 mod facts;
 mod features;
+mod file_system;
 pub mod footprint;
 mod gossip_keys;
 mod gpu_loads;
@@ -123,6 +124,7 @@ use crate::image_cache::ImageCache;
 use crate::journal::{Opened, StateDir};
 use crate::latencies::Latencies;
 use crate::launch::{Launches, Parents};
+use crate::log_store::LogStore;
 use crate::measuring::Measuring;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
@@ -242,7 +244,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     }
     let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
     degraded.extend(device_filter.shortcoming(&topology.gpu));
-    let size = machine::size(&topology, memory_bytes(config.memory_reserved_bytes)?)?;
+    let size = machine::size(&topology, machine::memory_bytes(config.memory_reserved_bytes)?)?;
     let data = DataPlane::of(&config, size.memory_bytes, &mut degraded);
 
     let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
@@ -258,7 +260,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     let tasks = TaskTracker::new();
     tasks.spawn(credentials.clone().tend(quorum.authority(), stop.child_token()));
     let checkpoints = Checkpoints::open(&config, credentials.material())?;
-    let log_store = config.open_log_store()?;
+    let log_store = LogStore::configured(&config)?;
     let of_output = spool::Settings {
         state_dir: config.state_dir.clone(),
         flush: Duration::from_secs(config.log_flush_seconds),
@@ -554,12 +556,4 @@ async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, 
         membership.ask(Ask::Join(address)).await;
     }
     Ok(membership)
-}
-
-/// This machine's main memory, without what is kept for the system.
-pub(crate) fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
-    let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    let total = total.context("/proc/meminfo has no MemTotal")? * 1024;
-    Ok(total - reserved_bytes.min(total / 4))
 }

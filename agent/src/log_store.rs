@@ -12,6 +12,7 @@
 //!
 //! A key carries the epoch: an agent that still writes for a superseded one writes beside, never over.
 
+use crate::config::AgentConfig;
 use crate::spool::index::{Cut, Index, VERSION};
 use futures::TryStreamExt;
 use lattice_model::{AllocationId, Epoch, NodeId};
@@ -118,6 +119,14 @@ impl LogStore {
     /// Makes the client. Asks the store nothing yet.
     pub fn open(url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
         Objects::open("log_store", url, options, credentials).map(|objects| Self { objects })
+    }
+
+    /// The one that is configured, where there is one.
+    pub fn configured(config: &AgentConfig) -> Result<Option<Self>, ObjectsError> {
+        if config.log_store.is_empty() {
+            return Ok(None);
+        }
+        Self::open(&config.log_store, &config.log_store_options, &config.log_store_credentials).map(Some)
     }
 
     /// As configured, without secrets.
