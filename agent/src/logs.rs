@@ -17,7 +17,7 @@ mod source;
 use crate::allocation::Activity;
 use crate::growth::{Growth, LaunchGrowth};
 use crate::log_store::LogStore;
-use crate::mesh::frame::LogItem;
+use crate::mesh::open::LogItem;
 use crate::spool::Spool;
 use crate::spool::index::{Position, Seen, Stream};
 use lattice_runtime::shim::ShimDir;

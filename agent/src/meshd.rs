@@ -22,8 +22,10 @@ use crate::logs::{self, Wanted};
 use crate::measuring::{self, devices};
 use crate::mesh::Incoming;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::mesh::frame::{self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, WireOutcome, vouched};
+use crate::mesh::frame;
 use crate::mesh::input::{WirePiece, WireTaken};
+use crate::mesh::launch::WireOutcome;
+use crate::mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
 use crate::monitoring;
 use crate::relay;
 use crate::signalling;
@@ -282,7 +284,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     let (out, items) = mpsc::channel(4);
     let mut ended = view.ended;
     tokio::spawn(async move {
-        let started = LaunchItem::Started { number: view.spec.number, nodes: frame::wire_nodes(&view.spec.nodes) };
+        let started = LaunchItem::Started { number: view.spec.number, nodes: crate::mesh::launch::wire_nodes(&view.spec.nodes) };
         if out.send(started).await.is_err() {
             return;
         }

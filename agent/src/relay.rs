@@ -15,7 +15,8 @@
 
 use crate::context::Context;
 use crate::membership::Membership;
-use crate::mesh::frame::{self, CarryAnswer, FrameError, Open};
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::{CarryAnswer, Open};
 use crate::session::SessionState;
 use lattice_gossip::Liveness;
 use lattice_model::NodeId;

@@ -1,7 +1,7 @@
 //! Bytes of one stream in, pieces that end with whole lines out, each of one time. What is before or after the wanted
 //! time is left out. PURE.
 
-use crate::mesh::frame::LogItem;
+use crate::mesh::open::LogItem;
 use crate::spool::index::{Position, Stream, written_by};
 
 /// Bytes of a piece; a longer line is cut.

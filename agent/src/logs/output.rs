@@ -2,7 +2,7 @@
 
 use super::lines::Lines;
 use super::source::{Next, Source};
-use crate::mesh::frame::LogItem;
+use crate::mesh::open::LogItem;
 use crate::spool::index::{Position, Seen, written_by};
 use std::collections::VecDeque;
 use std::io;

@@ -37,7 +37,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("agent/src/lib.rs", "doctor", &[3]),
     ("agent/src/lib.rs", "launch", &[2]),
     ("agent/src/lib.rs", "measuring", &[7]),
-    ("agent/src/lib.rs", "mesh", &[10]),
     ("agent/src/lib.rs", "service", &[23]),
     ("agent/src/lib.rs", "service::usage", &[3]),
     ("agent/src/lib.rs", "spool", &[3]),

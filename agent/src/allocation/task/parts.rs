@@ -3,8 +3,8 @@
 use super::AllocationTask;
 use crate::allocation::local_launch::LocalLaunch;
 use crate::mesh::call::WireCall;
-use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
+use crate::mesh::launch::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
 use crate::{environment, terminal};
 use lattice_model::{Call, LaunchId, LaunchSpec};
