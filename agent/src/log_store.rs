@@ -13,7 +13,7 @@
 //! A key carries the epoch: an agent that still writes for a superseded one writes beside, never over.
 
 use crate::config::AgentConfig;
-use crate::spool::index::{Cut, Index, VERSION};
+use crate::output_index::{Cut, Index, VERSION};
 use futures::TryStreamExt;
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::objects::{Objects, ObjectsError};
@@ -216,7 +216,7 @@ impl LogStore {
     pub async fn chunk(&self, place: &Place, node: &NodeId, cut: &Cut) -> Result<Vec<u8>, StoreError> {
         let key = self.chunk_key(place, node, cut);
         let compressed = self.objects.store.get(&key).await?.bytes().await?;
-        let most = usize::try_from(crate::spool::index::CHUNK_BYTES_MAX).unwrap_or(usize::MAX);
+        let most = usize::try_from(crate::output_index::CHUNK_BYTES_MAX).unwrap_or(usize::MAX);
         let decoded = tokio::task::spawn_blocking(move || zstd::bulk::decompress(&compressed, most)).await;
         let damaged = |why: String| StoreError::Damaged { key: key.to_string(), why };
         let data = decoded.map_err(|e| damaged(e.to_string()))?.map_err(|e| damaged(e.to_string()))?;

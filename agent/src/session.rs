@@ -5,10 +5,10 @@
 
 use crate::conformance::MadeOf;
 use crate::context::Shared;
-use crate::driver::NodeView;
 use crate::gossip_keys::GossipKeys;
 use crate::gpus::Offer;
 use crate::membership::Membership;
+use crate::node_view::NodeView;
 use crate::quorum_list::QuorumList;
 use crate::relay::{Relay, Through};
 use crate::revocations::Revocations;

@@ -11,7 +11,6 @@
 
 mod files;
 mod flush;
-pub mod index;
 mod record;
 mod rounds;
 mod trim;
@@ -23,8 +22,8 @@ pub use files::{Piece, launches, read};
 use crate::allocation::Command;
 use crate::clock::now;
 use crate::log_store::{LogStore, Place};
+use crate::output_index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
 use files::list;
-use index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
 use lattice_runtime::shim::{LogStream, ShimDir};
 use rounds::Rounds;
@@ -302,7 +301,7 @@ impl Spool {
         self.index().stream(stream).cloned()
     }
 
-    /// When a segment of a stream was written: its [`index::Segment::samples`].
+    /// When a segment of a stream was written: its [`Segment::samples`](crate::output_index::Segment::samples).
     pub fn samples(&self, stream: Stream, segment: u32) -> Vec<(u64, u64)> {
         let index = self.index();
         let segment = index.stream(stream).and_then(|s| s.segments.get(segment as usize));

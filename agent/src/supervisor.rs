@@ -2,7 +2,7 @@
 //! driver still works, and that the agent stops. Without a service manager nothing is said to anybody.
 
 use crate::adoption::Adopted;
-use crate::driver::NodeView;
+use crate::node_view::NodeView;
 use crate::session::{self, SessionState};
 use sd_notify::NotifyState;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! time is left out. PURE.
 
 use crate::mesh::open::LogItem;
-use crate::spool::index::{Position, Stream, written_by};
+use crate::output_index::{Position, Stream, written_by};
 
 /// Bytes of a piece; a longer line is cut.
 pub const PIECE_BYTES: usize = 64 * 1024;

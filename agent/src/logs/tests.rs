@@ -1,6 +1,6 @@
 use super::*;
 use crate::log_store::Place;
-use crate::spool::index::{Chunk, Cut};
+use crate::output_index::{Chunk, Cut};
 use crate::spool::{Settings, Spools};
 use lattice_model::{AllocationId, Epoch};
 use std::io::Write;

@@ -15,7 +15,7 @@ use crate::mesh::open::{AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open};
 use crate::mesh::shape::WireAsk;
 use crate::mesh::terminal::ToTerminal;
 use crate::meshd;
-use crate::spool::index::Position;
+use crate::output_index::Position;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Exits, RankExit, Started, What};
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};

@@ -9,7 +9,7 @@ use crate::logs;
 use crate::mesh::frame;
 use crate::mesh::open::{LogItem, LogsOpen, Open};
 use crate::meshd;
-use crate::spool::index::Position;
+use crate::output_index::Position;
 use crate::spool::{self, Spool};
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, Entrypoint, Epoch, NodeId, Principal, hostlist};

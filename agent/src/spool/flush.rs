@@ -1,9 +1,9 @@
 //! The task beside an allocation's output: looks, cuts, puts, writes down, tells.
 
-use super::index::{Cut, Position, Seen, StreamIndex};
 use super::{Inner, Piece, Spool, blocking, read, record};
 use crate::allocation::Command;
 use crate::log_store::{LogStore, StoreError};
+use crate::output_index::{Cut, Position, Seen, StreamIndex};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FlushedLog, LogStream};
 use std::io;

@@ -6,9 +6,9 @@
 
 use super::chunk::{Chunk, Declared, Header, Number, VERSION};
 use super::{CHUNK_BYTES, Kept, Traces, folders, name};
-use crate::driver::NodeView;
 use crate::kernel_counts::Key;
 use crate::mesh::usage::Shown;
+use crate::node_view::NodeView;
 use crate::troubles::Troubles;
 use lattice_model::{DesiredShare, NodeId, TelemetryMode, TelemetryOrder};
 use lattice_runtime::shim::boottime_ms;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::driver::NodeView;
 use crate::measuring::tests::share as measuring_share;
 use crate::mesh::usage::Shown;
+use crate::node_view::NodeView;
 use crate::troubles::Troubles;
 use lattice_model::{TelemetryMode, TelemetryOrder, Timestamp};
 use lattice_node::{Local, Phase};
