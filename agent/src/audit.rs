@@ -50,7 +50,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     let ready = events.ready().and_then(readable);
     let ready: Option<AsyncFd<OwnedFd>> = ready.inspect_err(|error| tracing::warn!(%error, "a full buffer of audits wakes nobody")).ok();
     let mut view = context.view.clone();
-    let mut recorder = context.traces.recorder(TelemetryMode::Audit, &context);
+    let mut recorder = context.traces.recorder(TelemetryMode::Audit, context.me.clone(), context.view.clone(), context.troubles.clone());
     recorder.lacks(&kernel.audit_lacks());
     let (told, programs) = (Shared::clone(&context), kernel.clone());
     let (audited, is_at, whole) = (BTreeMap::new(), Instant::now(), SystemTime::now());

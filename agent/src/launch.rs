@@ -21,10 +21,10 @@ mod told;
 pub use serve::{Parents, serve};
 
 use crate::context::Shared;
-use crate::environment;
 use crate::mesh::call::WireCall;
 use crate::mesh::input::WirePiece;
 use crate::mesh::launch::{ToHead, ToPart};
+use crate::node_environment;
 use branch::{Branch, Heard};
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
@@ -198,7 +198,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<D
     if let Some(entry) = map.get(&spec.id) {
         return entry.view();
     }
-    environment::of_fabric(&mut spec.env, share, context);
+    node_environment::of_fabric(&mut spec.env, share, context);
     let (ended, view) = watch::channel(None);
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());

@@ -72,6 +72,7 @@ mod meshd;
 mod metrics;
 mod monitoring;
 mod mounts;
+mod node_environment;
 mod node_view;
 mod output_index;
 pub mod own_memory;

@@ -18,10 +18,11 @@ mod recorder;
 
 pub use recorder::Recorder;
 
-use crate::context::Context;
 use crate::kernel_counts::Key;
 use crate::log_store::LogStore;
-use lattice_model::{AllocationId, Epoch, TelemetryMode};
+use crate::node_view::NodeView;
+use crate::troubles::Troubles;
+use lattice_model::{AllocationId, Epoch, NodeId, TelemetryMode};
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::sample::Samples;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Bytes that wait for the store on this node, of all allocations together. Then the oldest go.
 pub const SPOOL_BYTES_MAX: u64 = 64 << 20;
@@ -90,8 +91,8 @@ impl Traces {
     }
 
     /// Who writes them down in this mode: one for each.
-    pub fn recorder(&self, mode: TelemetryMode, context: &Context) -> Recorder {
-        Recorder::new(self.clone(), mode, context.me.clone(), context.view.clone(), context.troubles.clone())
+    pub fn recorder(&self, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Recorder {
+        Recorder::new(self.clone(), mode, me, view, troubles)
     }
 
     /// How many were kept in this life of the agent, and what became of the rest.

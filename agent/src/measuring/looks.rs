@@ -61,7 +61,7 @@ impl<'a> Looks<'a> {
             file,
             saved,
             energy: Energy::open(Path::new("/"), &context.state_dir),
-            recorder: context.traces.recorder(TelemetryMode::Debug, context),
+            recorder: context.traces.recorder(TelemetryMode::Debug, context.me.clone(), context.view.clone(), context.troubles.clone()),
             haste: Haste::default(),
         }
     }

@@ -4,7 +4,7 @@ use super::{AllocationTask, Phase};
 use crate::allocation::prepare::Line;
 use crate::allocation::walltime;
 use crate::allocation::{Command, probing};
-use crate::environment;
+use crate::{environment, node_environment};
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::failpoint::{self, Point};
@@ -77,7 +77,7 @@ impl AllocationTask {
         }
         match &share.spec.entrypoint {
             Entrypoint::Script { text, args } => {
-                let env = environment::of_script(share, &self.context);
+                let env = node_environment::of_script(share, &self.context);
                 let working_dir = share.spec.working_dir.clone();
                 self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
                 failpoint::pass(Point::ScriptAsked);
