@@ -10,7 +10,7 @@ use crate::membership::{Counted, Membership};
 use crate::mesh;
 use crate::mesh::frame::REFUSED;
 use crate::mounts::Mounts;
-use crate::session::SessionState;
+use crate::session_state::SessionState;
 use lattice_gossip::{Counters, Liveness, Refusals};
 use lattice_model::NodeState;
 use lattice_node::Phase;

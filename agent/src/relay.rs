@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::membership::Membership;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{CarryAnswer, Open};
-use crate::session::SessionState;
+use crate::session_state::SessionState;
 use lattice_gossip::Liveness;
 use lattice_model::NodeId;
 use lattice_quorum::client::{DownStream, QuorumClient};

@@ -51,7 +51,7 @@ use crate::context::Shared;
 use crate::membership::Membership;
 use crate::places::Places;
 use crate::placing::Placing;
-use crate::session::SessionState;
+use crate::session_state::SessionState;
 use crate::user_shares::UserShares;
 use intake::Intake;
 use lattice_api::MESSAGE_BYTES_MAX;

@@ -12,6 +12,7 @@ use crate::node_view::NodeView;
 use crate::quorum_list::QuorumList;
 use crate::relay::{Relay, Through};
 use crate::revocations::Revocations;
+use crate::session_state::{SessionState, told};
 use crate::wipe::Wipes;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
@@ -51,31 +52,6 @@ const HEARD_MAX: usize = 256;
 
 /// Why a node gets no work whose run leases lapsed.
 const LAPSED: &str = "run leases: they lapsed, and no heartbeat of this node was acknowledged since";
-
-/// How the session stands.
-#[derive(Clone, Debug)]
-pub enum SessionState {
-    /// Registered with this member; `through`: the peer that carries the session.
-    Connected { member: String, through: Option<NodeId> },
-    /// None since then, for this reason.
-    Lost { since: Instant, why: String },
-}
-
-impl SessionState {
-    /// Whether the quorum can be asked by way of it; an error says why not, for people.
-    pub fn ready(&self) -> Result<(), String> {
-        match self {
-            Self::Connected { .. } => Ok(()),
-            Self::Lost { since, why } => Err(format!("no session for {} s ({why})", since.elapsed().as_secs())),
-        }
-    }
-}
-
-/// With whom the session is, for people.
-pub fn told(member: &str, through: Option<&NodeId>) -> String {
-    let carried = through.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));
-    format!("session with {member}{}", carried.unwrap_or_default())
-}
 
 /// What the node registers with.
 pub struct Registration {

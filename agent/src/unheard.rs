@@ -3,7 +3,7 @@
 
 use crate::clock::now;
 use crate::context::Shared;
-use crate::session::SessionState;
+use crate::session_state::SessionState;
 use lattice_model::{NodeReport, ReportItem};
 use lattice_node::Event;
 use lattice_quorum::wire::NodeHealth;

@@ -10,7 +10,7 @@ use crate::config::conformance::OWN;
 use crate::conformance::{Found, over_mesh};
 use crate::disk;
 use crate::mesh::frame::REFUSED;
-use crate::session::{self, SessionState};
+use crate::session_state::{self, SessionState};
 use crate::words;
 use lattice_api::v1;
 use lattice_api::v1::node_service_server::NodeService;
@@ -51,7 +51,7 @@ impl NodeService for Api {
             SessionState::Connected { member, through } => {
                 let carried = self.context.carried.names();
                 let carries = if carried.is_empty() { String::new() } else { format!("; carries that of {}", carried.join(", ")) };
-                (true, session::told(member, through.as_ref()) + &carries)
+                (true, session_state::told(member, through.as_ref()) + &carries)
             }
             SessionState::Lost { since, why } => (
                 false,
