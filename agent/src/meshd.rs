@@ -89,7 +89,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Signal(open) => signalling::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::Fingerprint => conformance::over_mesh::answer(context, &stream.peer, &mut stream.send).await,
+        Open::Fingerprint => conformance::over_mesh::answer(&context.conformance, &stream.peer, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,

@@ -81,6 +81,7 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.state_dir);
+    let relay = Relay::new(context.me.clone(), context.cluster.clone(), membership.clone(), context.peers.clone(), context.mesh.clone());
     let mut session = Session {
         context,
         quorum,
@@ -88,7 +89,7 @@ pub async fn run(
         registration,
         keys,
         revocations,
-        relay: Relay::new(membership.clone()),
+        relay,
         membership,
         wipes,
         reports,
@@ -420,7 +421,7 @@ impl Session {
                 }
             }
         };
-        let carried = relay.open(&context, &quorum, &register);
+        let carried = relay.open(&quorum, &register);
         tokio::pin!(straight, carried);
         let through = |Through { peer, up, down }| (Some(peer), up, down);
         tokio::select! {

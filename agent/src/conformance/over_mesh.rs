@@ -1,7 +1,8 @@
 //! Another node's look at itself, for an operator whose agent asks its agent.
 
-use super::Found;
-use crate::context::Context;
+use super::{Conformity, Found};
+use crate::cluster::Cluster;
+use crate::mesh::Mesh;
 use crate::mesh::conformance::{FingerprintAnswer, WireFound};
 use crate::mesh::diagnosis::plain;
 use crate::mesh::frame::{self, FrameError};
@@ -16,12 +17,12 @@ use std::time::Duration;
 const ANSWER: Duration = Duration::from_secs(25);
 
 /// Looks once more, and answers an agent that serves operators.
-pub async fn answer(context: &Context, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
+pub async fn answer(conformity: &Conformity, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
     let answer = if peer.role == Role::Api {
         tokio::select! {
             // Nobody waits for it any more.
             _ = send.stopped() => return Ok(()),
-            found = context.conformance.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
+            found = conformity.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
         }
     } else {
         FingerprintAnswer::Refused { why: "the asking agent may not vouch for operators".to_owned() }
@@ -30,11 +31,11 @@ pub async fn answer(context: &Context, peer: &Caller, send: &mut SendStream) -> 
 }
 
 /// Has the node's own agent look; else why it did not.
-pub async fn ask(context: &Context, node: &NodeId) -> Result<Found, String> {
-    let address = context.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
+pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found, String> {
+    let address = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
     let address = address.ok_or("where its mesh is was never heard of the quorum")?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+        let (mut send, mut recv) = mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Fingerprint).await.map_err(|e| e.to_string())?;
         frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };

@@ -24,6 +24,7 @@ use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tonic::{Code, Request, Response, Status};
 
@@ -171,7 +172,8 @@ impl NodeService for Api {
             return Ok(Response::new(conforms(&node, &*self.context.conformance.again().await)));
         }
         self.operator(&request).await?;
-        let found = over_mesh::ask(&self.context, &node).await;
+        let cluster = Arc::clone(&self.context.cluster.borrow());
+        let found = over_mesh::ask(&self.context.mesh, &cluster, &node).await;
         let found = found.map_err(|why| Status::unavailable(format!("it did not look at itself: {why}")))?;
         Ok(Response::new(conforms(&node, &found)))
     }
