@@ -1,7 +1,10 @@
 //! `lattice doctor`: what this machine can do for Lattice, tried rather than guessed.
 
+mod health;
 mod telemetry;
 mod tried;
+
+pub use health::Health;
 
 use crate::bounds;
 use crate::config::AgentConfig;
@@ -22,7 +25,6 @@ use lattice_runtime::pty;
 use lattice_runtime::topology::Discovered;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,30 +66,6 @@ impl Finding {
         }
         text.push('\n');
         text
-    }
-}
-
-/// How good it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Health {
-    Ok,
-    /// Not to be had on such a machine, or by this version: there is nothing to mend.
-    Unsupported,
-    /// Work is possible, with less.
-    Degraded,
-    /// Work is not possible.
-    Missing,
-}
-
-impl fmt::Display for Health {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ok => "ok",
-            Self::Unsupported => "unsupported",
-            Self::Degraded => "degraded",
-            Self::Missing => "missing",
-        })
     }
 }
 

@@ -16,6 +16,7 @@ mod branch;
 mod line;
 mod seek;
 mod serve;
+mod times;
 mod told;
 
 pub use serve::{Parents, serve};
@@ -35,6 +36,7 @@ use seek::Seek;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use times::{FORGET_AFTER, LOOK};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -42,13 +44,8 @@ use told::Told;
 
 /// Ended launches of one allocation whose end is remembered for a caller that comes back.
 const ENDED_REMEMBERED: usize = 256;
-/// How long after its end was told a launch is still known to its nodes: for a caller whose connection broke before
-/// it heard the end.
-const FORGET_AFTER: Duration = Duration::from_secs(20);
 /// Pieces of standard input that wait for a head: who sends keeps to the window.
 const PIECES: usize = 4;
-/// How often a waiting fence, and who is away, are looked at.
-const LOOK: Duration = Duration::from_millis(250);
 
 /// The launches of this head, by id. Cloneable; all clones are one.
 #[derive(Clone, Default)]

@@ -1,6 +1,6 @@
 //! What the kernel says of this node's software and firmware.
 
-use super::plain;
+use super::plain::plain;
 use lattice_model::conformance::Components;
 use std::collections::BTreeSet;
 use std::fs;

@@ -4,8 +4,8 @@
 
 use super::branch::{Branch, Heard};
 use super::line::Around;
+use super::times::{FORGET_AFTER, LOOK};
 use super::told::Told;
-use super::{FORGET_AFTER, LOOK};
 use crate::context::Shared;
 use crate::mesh::branch::{BranchOpen, Up};
 use crate::mesh::frame::{self, Frame, FrameError};
