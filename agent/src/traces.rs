@@ -14,25 +14,22 @@
 
 mod chunk;
 mod flush;
+mod folders;
 mod recorder;
 
 pub use recorder::Recorder;
 
 use crate::kernel_counts::Key;
 use crate::log_store::LogStore;
-use crate::node_view::NodeView;
-use crate::troubles::Troubles;
-use lattice_model::{AllocationId, Epoch, NodeId, TelemetryMode};
+use lattice_model::{AllocationId, Epoch, TelemetryMode};
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::sample::Samples;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// Bytes that wait for the store on this node, of all allocations together. Then the oldest go.
 pub const SPOOL_BYTES_MAX: u64 = 64 << 20;
@@ -88,11 +85,6 @@ impl Traces {
         let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), more: Notify::new(), debug, audit }));
         traces.0.closed.notify_one();
         traces
-    }
-
-    /// Who writes them down in this mode: one for each.
-    pub fn recorder(&self, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Recorder {
-        Recorder::new(self.clone(), mode, me, view, troubles)
     }
 
     /// How many were kept in this life of the agent, and what became of the rest.
@@ -169,15 +161,6 @@ impl Tally {
 
 fn name(allocation: AllocationId, epoch: Epoch) -> String {
     format!("{allocation}-{epoch}")
-}
-
-/// The folders of allocations; none where there is no folder yet.
-fn folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(dir) {
-        Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::troubles::Troubles;
 use lattice_model::{TelemetryMode, TelemetryOrder, Timestamp};
 use lattice_node::{Local, Phase};
 use serde_json::Value;
+use std::fs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

@@ -35,7 +35,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("agent/src/lib.rs", "measuring", &[7]),
     ("agent/src/lib.rs", "service", &[23]),
     ("agent/src/lib.rs", "spool", &[3]),
-    ("agent/src/lib.rs", "traces", &[3]),
 ];
 
 #[test]
