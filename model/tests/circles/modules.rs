@@ -1,10 +1,7 @@
 //! The modules of one crate, and which of them names what in which other.
 
-use crate::source::{GLOB, Source};
+use crate::source::{GLOB, Path, Source};
 use std::collections::BTreeMap;
-
-/// The names that lead from the crate's root to a module.
-pub type Path = Vec<String>;
 
 /// What a module names in another one, and in which lines.
 pub type Uses = BTreeMap<(Path, Path), Vec<(usize, String)>>;
@@ -136,6 +133,6 @@ impl Modules {
     }
 }
 
-pub fn child_path(parent: &Path, name: &str) -> Path {
+fn child_path(parent: &Path, name: &str) -> Path {
     parent.iter().cloned().chain([name.to_owned()]).collect()
 }

@@ -1,10 +1,14 @@
 //! What one file declares, imports and names.
 
-use crate::modules::Path;
 use crate::tokens::{Placed, Token, shipped_tokens};
 use std::collections::BTreeSet;
 
+/// The names that lead from the crate's root to a module, or to something within one.
+pub type Path = Vec<String>;
+
+/// How an import of everything is called.
 pub const GLOB: &str = "*";
+/// Words before the name of an item.
 const ITEMS: &[&str] = &["struct", "enum", "union", "fn", "trait", "type", "const", "static"];
 
 #[derive(Default)]
