@@ -19,6 +19,7 @@ use crate::config::conformance::{ConformanceSettings, SiteComponent};
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use lattice_model::conformance::Components;
 use lattice_model::{NodeId, Timestamp};
+use plain::plain;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -197,7 +198,6 @@ fn next_in(before: Option<&Components>, found: &Found, period: Duration) -> Dura
 
 #[cfg(test)]
 mod tests {
-    use super::plain::plain;
     use super::*;
     use lattice_model::conformance::VALUE_BYTES_MAX;
 
