@@ -12,7 +12,7 @@ use value::{age, shown};
 
 mod gpus;
 mod ranks;
-mod value;
+pub(super) mod value;
 
 pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     let key = session.key(&args.id)?;

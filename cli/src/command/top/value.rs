@@ -2,7 +2,7 @@
 
 use lattice_model::resources::bytes_text;
 
-pub(super) fn shown(value: f64, unit: &str) -> String {
+pub fn shown(value: f64, unit: &str) -> String {
     // Bytes of memory and of a second of input and output are whole in what people read.
     let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
     match unit {
@@ -25,6 +25,6 @@ pub(super) fn shown(value: f64, unit: &str) -> String {
     }
 }
 
-pub(super) fn age(ms: u64) -> String {
+pub fn age(ms: u64) -> String {
     format!("{:.1} s", ms as f64 / 1e3)
 }
