@@ -27,10 +27,10 @@ mod walltime;
 pub use signals::SendSignal;
 pub use terminals::{News, OpenTerminal};
 
+use crate::clock::now;
 use crate::context::Shared;
-use crate::mesh::frame::{ToHead, ToPart};
+use crate::mesh::launch::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
-use crate::service::now;
 use crate::spool::launches;
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_node::LaunchEnd;

@@ -50,7 +50,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     let ready = events.ready().and_then(readable);
     let ready: Option<AsyncFd<OwnedFd>> = ready.inspect_err(|error| tracing::warn!(%error, "a full buffer of audits wakes nobody")).ok();
     let mut view = context.view.clone();
-    let mut recorder = context.traces.recorder(TelemetryMode::Audit, &context);
+    let mut recorder = context.traces.recorder(TelemetryMode::Audit, context.me.clone(), context.view.clone(), context.troubles.clone());
     recorder.lacks(&kernel.audit_lacks());
     let (told, programs) = (Shared::clone(&context), kernel.clone());
     let (audited, is_at, whole) = (BTreeMap::new(), Instant::now(), SystemTime::now());
@@ -181,7 +181,7 @@ impl Auditor {
     }
 
     fn finish(&mut self, key: Key) {
-        let now_ms = crate::service::now().0;
+        let now_ms = crate::clock::now().0;
         let before = self.recorder.take_before(key);
         let lines = match self.audited.get(&key) {
             Some(audited) => {
@@ -229,7 +229,7 @@ impl Auditor {
             return self.context.troubles.say(SUBJECT, text);
         }
         self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unsaid: 0 });
-        let now_ms = crate::service::now().0;
+        let now_ms = crate::clock::now().0;
         let line = match self.recorder.take_before(key) {
             Some(until) => line::away(ms(until), now_ms),
             None => line::begun(now_ms),
@@ -245,7 +245,7 @@ impl Auditor {
             while self.events.next(|_, _| ()).is_some() {}
             return true;
         }
-        let clocks = Clocks { now_ms: crate::service::now().0, boottime_ms: boottime_ms() };
+        let clocks = Clocks { now_ms: crate::clock::now().0, boottime_ms: boottime_ms() };
         let by_cgroup: BTreeMap<u64, Key> = self.audited.iter().map(|(key, audited)| (audited.cgroup, *key)).collect();
         let mut batches: BTreeMap<Key, Batch> = BTreeMap::new();
         let mut is_all = false;

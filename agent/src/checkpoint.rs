@@ -21,7 +21,6 @@ mod directory;
 mod head;
 mod kept;
 mod late;
-pub mod mount;
 pub mod packers;
 mod page;
 mod part;
@@ -30,7 +29,6 @@ mod restore;
 pub mod retention;
 pub mod said;
 pub mod saving;
-pub mod settings;
 pub mod sightings;
 pub mod simulated;
 pub mod store;
@@ -46,6 +44,7 @@ pub use part::serve;
 pub use restore::{restore, verify};
 
 use crate::config::AgentConfig;
+use crate::config::checkpoint::CheckpointSettings;
 use anyhow::Context as _;
 use counts::Counts;
 use directory::Directories;
@@ -54,7 +53,6 @@ use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use lattice_quorum::credentials::Material;
 use part::Parts;
-use settings::CheckpointSettings;
 use sightings::Sightings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -104,8 +102,9 @@ impl Checkpoints {
         }
         let means = match config.makes_checkpoints() {
             Ok(()) => {
-                let store =
-                    config.open_checkpoint_store().context("the store of checkpoints")?.of_cluster(config.cluster.clone(), authorities);
+                let store = CheckpointStore::configured(config)
+                    .context("the store of checkpoints")?
+                    .of_cluster(config.cluster.clone(), authorities);
                 let directories = Directories::below(config.checkpoint_dir()).map_err(anyhow::Error::msg)?;
                 Ok(Means { store, directories })
             }
@@ -256,5 +255,5 @@ pub fn owner_of(share: &DesiredShare) -> Owner {
 
 /// The wall clock, in milliseconds since 1970: for people and applications. Nothing is decided by it.
 fn wall_ms() -> u64 {
-    crate::service::now().0
+    crate::clock::now().0
 }

@@ -1,16 +1,17 @@
 //! The agent's configuration: one YAML file, read once.
 
-use crate::checkpoint::mount;
-use crate::checkpoint::settings::{CheckpointSettings, CheckpointSettingsError};
-use crate::checkpoint::store::CheckpointStore;
-use crate::conformance::settings::{ConformanceSettings, ConformanceSettingsError};
-use crate::health::settings::{HealthSettings, HealthSettingsError};
-use crate::log_store::LogStore;
+pub mod checkpoint;
+pub mod conformance;
+pub mod health;
+
+use crate::file_system;
+use checkpoint::{CheckpointSettings, CheckpointSettingsError};
+use conformance::{ConformanceSettings, ConformanceSettingsError};
+use health::{HealthSettings, HealthSettingsError};
 use lattice_model::NodeId;
 use lattice_model::constraint::is_feature;
 use lattice_model::fact::TOPOLOGY_GROUP_BYTES_MAX;
 use lattice_pmi::{FANOUT_MAX, FANOUT_MIN};
-use lattice_quorum::objects::ObjectsError;
 use lattice_quorum::tls::TlsFiles;
 use lattice_runtime::cgroup::controllers::Controller;
 use lattice_runtime::topology::SimulatedGpu;
@@ -510,14 +511,6 @@ impl AgentConfig {
         if self.state_file.as_os_str().is_empty() { self.state_dir.join("agent-state.json") } else { self.state_file.clone() }
     }
 
-    /// The log store's client, where one is configured.
-    pub fn open_log_store(&self) -> Result<Option<LogStore>, ObjectsError> {
-        if self.log_store.is_empty() {
-            return Ok(None);
-        }
-        LogStore::open(&self.log_store, &self.log_store_options, &self.log_store_credentials).map(Some)
-    }
-
     /// Where work saves itself.
     pub fn checkpoint_dir(&self) -> PathBuf {
         if self.checkpoint_dir.as_os_str().is_empty() { self.state_dir.join("checkpoints") } else { self.checkpoint_dir.clone() }
@@ -550,24 +543,14 @@ impl AgentConfig {
     fn saves_here(&self) -> Result<(), String> {
         let dir = self.checkpoint_dir();
         // What cannot be looked at is made, and found wanting, later.
-        match mount::kind_of(&dir) {
-            Ok(kind) if mount::is_shared(&kind) => Err(format!(
+        match file_system::kind_of(&dir) {
+            Ok(kind) if file_system::is_shared(&kind) => Err(format!(
                 "checkpoint_dir {} is on {kind}, which other nodes may have as well, and requests and answers of two nodes would lie in one \
                  place: name a directory on a disk of the node as checkpoint_dir; what nodes share is the store, as checkpoint_store: \
                  file:///DIRECTORY there",
                 dir.display()
             )),
             Ok(_) | Err(_) => Ok(()),
-        }
-    }
-
-    /// The client of the store of checkpoints.
-    pub fn open_checkpoint_store(&self) -> Result<CheckpointStore, ObjectsError> {
-        if self.checkpoint_store.is_empty() {
-            CheckpointStore::open("log_store", &self.log_store, &self.log_store_options, &self.log_store_credentials)
-        } else {
-            let (options, credentials) = (&self.checkpoint_store_options, &self.checkpoint_store_credentials);
-            CheckpointStore::open("checkpoint_store", &self.checkpoint_store, options, credentials)
         }
     }
 

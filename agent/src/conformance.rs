@@ -12,23 +12,20 @@
 
 mod looks;
 pub mod over_mesh;
-pub mod settings;
+mod plain;
 
+use crate::clock::now;
+use crate::config::conformance::{ConformanceSettings, SiteComponent};
 use crate::hooks::{ProgramEnd, last_line, run_program};
-use crate::service::now;
-use lattice_model::conformance::{Components, VALUE_BYTES_MAX};
+use lattice_model::conformance::Components;
 use lattice_model::{NodeId, Timestamp};
-use settings::{ConformanceSettings, SiteComponent};
-use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
+use plain::plain;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// The components that the agent finds itself.
-pub const OWN: [&str; 7] = ["gpu driver", "nic firmware", "bios", "bmc", "kernel", "kernel parameters", "base image"];
 /// Before another look where one failed, or found something else than the one before, where the period is longer.
 const FAILED_PERIOD: Duration = Duration::from_secs(60);
 /// Operators that wait for a look at once.
@@ -199,26 +196,10 @@ fn next_in(before: Option<&Components>, found: &Found, period: Duration) -> Dura
     if is_settled { period } else { period.min(FAILED_PERIOD) }
 }
 
-/// As the quorum takes it: on one line, and what is longer by its hash. `None`: nothing is left.
-fn plain(text: &str) -> Option<String> {
-    let text = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-    if text.is_empty() {
-        return None;
-    }
-    if text.len() <= VALUE_BYTES_MAX {
-        return Some(text);
-    }
-    let digest = Sha256::digest(text.as_bytes());
-    Some(digest.iter().fold("sha256:".to_owned(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::conformance::VALUE_BYTES_MAX;
 
     #[test]
     fn the_next_look_is_soon_until_two_agree() {

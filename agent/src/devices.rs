@@ -1,8 +1,8 @@
 //! How work is kept from GPUs that are not its own.
 
-use crate::context::Context;
 use lattice_model::topology::GpuTopology;
 use lattice_model::{AllocationId, Assignment};
+use lattice_node::Local;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::controllers::{Controller, Controllers};
 use lattice_runtime::cgroup::devices::{self, Device};
@@ -66,15 +66,14 @@ fn tried(slice: &Slice) -> Result<(), String> {
 }
 
 /// What an allocation's work must not open here.
-pub fn denied(context: &Context, assignment: Option<&Assignment>) -> BTreeSet<Device> {
-    let files = assignment.map(|a| a.denied(&context.topology().gpu)).unwrap_or_default();
+pub fn denied(gpus: &GpuTopology, assignment: Option<&Assignment>) -> BTreeSet<Device> {
+    let files = assignment.map(|a| a.denied(gpus)).unwrap_or_default();
     files.into_iter().map(|f| (f.major, f.minor)).collect()
 }
 
 /// Keeps the work that is here from GPUs that came since it was begun. Blocking. An error says why it may open them.
-pub fn keep_from_newcomers(context: &Context) -> Result<(), String> {
-    let locals = context.view.borrow().locals.clone();
-    let filter = match (&context.device_filter, &context.slice) {
+pub fn keep_from_newcomers(locals: &[Local], filter: &DeviceFilter, slice: Option<&Slice>, gpus: &GpuTopology) -> Result<(), String> {
+    let filter = match (filter, slice) {
         (DeviceFilter::Bpf, Some(slice)) => slice,
         // Nothing is kept from anybody, which is said elsewhere.
         (DeviceFilter::None { .. }, _) => return Ok(()),
@@ -90,7 +89,7 @@ pub fn keep_from_newcomers(context: &Context) -> Result<(), String> {
         let work = filter.scope(local.share.allocation).work();
         // What has no scope yet is given its filter with it.
         if work.path().exists() {
-            devices::keep_out(&work, &denied(context, local.assignment.as_ref()))
+            devices::keep_out(&work, &denied(gpus, local.assignment.as_ref()))
                 .map_err(|e| format!("device filter: {}", with_causes(&e)))?;
         }
     }

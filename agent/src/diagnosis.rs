@@ -6,6 +6,7 @@
 //! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
 //! layout could be guessed. `/proc/PID/stack` itself is root's.
 
+mod fact;
 pub mod gpus;
 pub mod helper;
 mod network;
@@ -19,8 +20,10 @@ use crate::gpu_loads::{GpuReadings, Looked};
 use crate::measuring;
 use crate::measuring::disks::Said;
 use crate::mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
-use crate::mesh::frame::{self, FrameError, Open, vouched};
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::{Open, vouched};
 use crate::unsupported;
+use fact::fact;
 use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal};
 use lattice_quorum::identity::Caller;
 use quinn::SendStream;
@@ -180,20 +183,7 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
     found
 }
 
-/// One finding. `source`: what says so.
-fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {
-    WireFact { part: part.to_owned(), about: plain(about), text: plain(&text), source: source.to_owned(), wrong }
-}
-
 /// What nobody can tell here.
 fn not_had(part: &str, about: &str, why: &str) -> WireFact {
     fact(part, about, "none", format!("unsupported: {why}"), false)
-}
-
-/// A short file of the kernel's; what is longer is cut.
-fn text_of(path: &str) -> Option<String> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).ok()?.take(256 << 10).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
 }

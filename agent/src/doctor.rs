@@ -1,15 +1,18 @@
 //! `lattice doctor`: what this machine can do for Lattice, tried rather than guessed.
 
+mod health;
 mod telemetry;
 mod tried;
+
+pub use health::Health;
 
 use crate::bounds;
 use crate::config::AgentConfig;
 use crate::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
 use crate::devices::DeviceFilter;
 use crate::features;
-use crate::machine;
-use crate::memory_bytes;
+use crate::log_store::LogStore;
+use crate::machine::{self, memory_bytes};
 use crate::pmix;
 use crate::unsupported;
 use lattice_model::topology::GpuVendor;
@@ -22,7 +25,6 @@ use lattice_runtime::pty;
 use lattice_runtime::topology::Discovered;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,30 +66,6 @@ impl Finding {
         }
         text.push('\n');
         text
-    }
-}
-
-/// How good it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Health {
-    Ok,
-    /// Not to be had on such a machine, or by this version: there is nothing to mend.
-    Unsupported,
-    /// Work is possible, with less.
-    Degraded,
-    /// Work is not possible.
-    Missing,
-}
-
-impl fmt::Display for Health {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Ok => "ok",
-            Self::Unsupported => "unsupported",
-            Self::Degraded => "degraded",
-            Self::Missing => "missing",
-        })
     }
 }
 
@@ -378,7 +356,7 @@ pub fn probe_slice(root: &Path) -> Result<Slice, String> {
 
 /// Tries the log store. On a thread of its own: who asks may be within a runtime.
 fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
-    let Some(store) = config.open_log_store().map_err(|e| with_causes(&e))? else { return Ok(None) };
+    let Some(store) = LogStore::configured(config).map_err(|e| with_causes(&e))? else { return Ok(None) };
     let probing = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
         runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url().to_owned())

@@ -4,12 +4,12 @@
 use crate::allocation::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
+use crate::node_view::NodeView;
 use crate::preemption;
 use crate::supervisor;
-use lattice_model::{AllocationId, EndReason, Epoch, Generation, NodeReport, ReportItem, Revision};
+use lattice_model::{EndReason, NodeReport, ReportItem};
 use lattice_node::{Action, Brain, Event, Local, Phase, Record};
 use lattice_runtime::failpoint::{self, Point};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
@@ -19,23 +19,6 @@ use tokio_util::sync::CancellationToken;
 const BATCH: usize = 64;
 /// How long the driver waits for an event at most where nobody wants to hear of it meanwhile.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
-
-/// What others may know of the node's state.
-#[derive(Clone, Debug, Default)]
-pub struct NodeView {
-    /// The agent's life, as the quorum issued it.
-    pub incarnation: u64,
-    /// The last list's generation.
-    pub generation: Generation,
-    /// The last list's revision.
-    pub revision: Revision,
-    /// What is on the node.
-    pub locals: Vec<Local>,
-    /// Reports that wait for the quorum.
-    pub reports_pending: usize,
-    /// Entry points that ended by themselves with these codes, of which the quorum does not know yet.
-    pub ended: BTreeMap<(AllocationId, Epoch), i32>,
-}
 
 /// Where the driver's outputs go.
 pub struct Outputs {

@@ -9,7 +9,7 @@
 //! killed meanwhile. It is given only where the command's own end ends the allocation, whatever else happens; how all else ends, the quorum says.
 
 use crate::context::Shared;
-use crate::mesh::frame::{EntryItem, EntryOpen, vouched};
+use crate::mesh::open::{EntryItem, EntryOpen, vouched};
 use lattice_model::{AllocationId, Epoch, RequeuePolicy};
 use std::time::Duration;
 use tokio::sync::mpsc;

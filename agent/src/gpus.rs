@@ -11,10 +11,10 @@
 //! quickly they are asked every 5 s. A GPU that came since other work was begun is offered once that work is kept from it.
 
 use crate::allocation::AllocationHandle;
+use crate::clock::now;
 use crate::config::AgentConfig;
 use crate::context::{Context, Shared};
 use crate::health::Finds;
-use crate::service::now;
 use crate::{devices, features, machine};
 use lattice_api::v1;
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};
@@ -330,7 +330,11 @@ impl GpuWatching {
             return;
         }
         let for_filter = Arc::clone(context);
-        let kept = tokio::task::spawn_blocking(move || devices::keep_from_newcomers(&for_filter)).await;
+        let kept = tokio::task::spawn_blocking(move || {
+            let locals = for_filter.view.borrow().locals.clone();
+            devices::keep_from_newcomers(&locals, &for_filter.device_filter, for_filter.slice.as_ref(), &for_filter.topology().gpu)
+        })
+        .await;
         match kept.map_err(|e| e.to_string()).and_then(|kept| kept) {
             // Twice: what was being prepared at the first time may not have known of it.
             Ok(()) => self.newcomers.retain(|_, kept| {

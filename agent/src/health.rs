@@ -12,17 +12,16 @@
 //! same look is not begun again while it does.
 
 mod looks;
-pub mod settings;
 
+use crate::clock::now;
+use crate::config::health::{HealthSettings, SiteCheck};
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use crate::image_cache::ImageCache;
 use crate::journal;
-use crate::service::now;
 use lattice_model::NodeId;
 use lattice_node::health::{Finding, Health, OwnDrain};
 use lattice_quorum::wire::{DrainWish, NodeHealth};
 use looks::{Look, Looks};
-use settings::{HealthSettings, SiteCheck};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

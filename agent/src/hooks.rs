@@ -8,11 +8,10 @@
 //! running is ended with it. Both may be run again: after a crash of the agent nothing tells how far one came.
 
 use crate::config::AgentConfig;
-use crate::context::Context;
 use crate::environment::of_domain;
 use crate::readiness::readable;
-use lattice_model::{DesiredShare, RankOutcome};
-use lattice_runtime::cgroup::Cgroup;
+use lattice_model::{DesiredShare, NodeId, RankOutcome};
+use lattice_runtime::cgroup::{Cgroup, Slice};
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::ShimDir;
 use nix::fcntl::OFlag;
@@ -102,11 +101,11 @@ impl Hooks {
     }
 
     /// Runs the hook of `moment`, where there is one, to its end or until `cancel`; then nothing of it is left.
-    /// `data`: what it is told of scratch and output.
+    /// `slice`: below which its processes are. `data`: what it is told of scratch and output.
     pub async fn run(
         &self,
         moment: Moment,
-        context: &Context,
+        (me, slice): (&NodeId, Option<&Slice>),
         share: &DesiredShare,
         dir: &ShimDir,
         data: &[(String, String)],
@@ -117,8 +116,8 @@ impl Hooks {
             Moment::Epilogue => &self.epilogue,
         };
         let Some(Hook { program, limit }) = hook.clone() else { return Ok(()) };
-        let group = context.slice.as_ref().map(|slice| slice.hook(share.allocation));
-        let env = environment(moment, context, share, data);
+        let group = slice.map(|slice| slice.hook(share.allocation));
+        let env = environment(moment, me, share, data);
         let ran = run_program(&program, env, group, limit, cancel).await;
         let (end, output) = ran.map_err(|why| HookFailure::NotStarted { moment, program: program.clone(), why })?;
         keep(dir, moment, &output);
@@ -193,7 +192,7 @@ pub async fn run_program(
 }
 
 /// Everything that a hook finds in its environment. The owner's own variables are not among it.
-fn environment(moment: Moment, context: &Context, share: &DesiredShare, data: &[(String, String)]) -> Vec<(String, String)> {
+fn environment(moment: Moment, me: &NodeId, share: &DesiredShare, data: &[(String, String)]) -> Vec<(String, String)> {
     let nodes: Vec<&str> = share.nodes.iter().map(|(n, _)| n.as_str()).collect();
     let spec = &share.spec;
     let own = [
@@ -208,7 +207,7 @@ fn environment(moment: Moment, context: &Context, share: &DesiredShare, data: &[
         ("LATTICE_USER", share.owner.name.clone()),
         ("LATTICE_UID", share.owner.uid.to_string()),
         ("LATTICE_GID", share.owner.gid.to_string()),
-        ("LATTICE_NODE", context.me.to_string()),
+        ("LATTICE_NODE", me.to_string()),
         ("LATTICE_NODELIST", nodes.join(",")),
         ("LATTICE_NNODES", nodes.len().to_string()),
     ];

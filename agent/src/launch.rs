@@ -16,15 +16,16 @@ mod branch;
 mod line;
 mod seek;
 mod serve;
+mod times;
 mod told;
 
 pub use serve::{Parents, serve};
 
 use crate::context::Shared;
-use crate::environment;
 use crate::mesh::call::WireCall;
-use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
+use crate::mesh::launch::{ToHead, ToPart};
+use crate::node_environment;
 use branch::{Branch, Heard};
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
@@ -35,6 +36,7 @@ use seek::Seek;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use times::{FORGET_AFTER, LOOK};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -42,13 +44,8 @@ use told::Told;
 
 /// Ended launches of one allocation whose end is remembered for a caller that comes back.
 const ENDED_REMEMBERED: usize = 256;
-/// How long after its end was told a launch is still known to its nodes: for a caller whose connection broke before
-/// it heard the end.
-const FORGET_AFTER: Duration = Duration::from_secs(20);
 /// Pieces of standard input that wait for a head: who sends keeps to the window.
 const PIECES: usize = 4;
-/// How often a waiting fence, and who is away, are looked at.
-const LOOK: Duration = Duration::from_millis(250);
 
 /// The launches of this head, by id. Cloneable; all clones are one.
 #[derive(Clone, Default)]
@@ -198,7 +195,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<D
     if let Some(entry) = map.get(&spec.id) {
         return entry.view();
     }
-    environment::of_fabric(&mut spec.env, share, context);
+    node_environment::of_fabric(&mut spec.env, share, context);
     let (ended, view) = watch::channel(None);
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());

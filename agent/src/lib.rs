@@ -27,6 +27,7 @@ mod allocation;
 mod audit;
 mod bounds;
 mod checkpoint;
+mod clock;
 mod cluster;
 pub mod config;
 pub mod conformance;
@@ -43,6 +44,7 @@ mod environment;
 mod fabric;
 mod facts;
 mod features;
+mod file_system;
 pub mod footprint;
 mod gossip_keys;
 mod gpu_loads;
@@ -70,6 +72,9 @@ mod meshd;
 mod metrics;
 mod monitoring;
 mod mounts;
+mod node_environment;
+mod node_view;
+mod output_index;
 pub mod own_memory;
 mod peers;
 mod places;
@@ -83,6 +88,7 @@ mod relay;
 mod revocations;
 mod service;
 mod session;
+mod session_state;
 mod signalling;
 mod spool;
 mod supervisor;
@@ -109,7 +115,7 @@ use crate::context::Context;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
 use crate::diagnosis::Diagnosing;
-use crate::driver::{NodeView, Outputs};
+use crate::driver::Outputs;
 use crate::fabric::Fabric;
 use crate::facts::Facts;
 use crate::gossip_keys::GossipKeys;
@@ -122,16 +128,19 @@ use crate::image_cache::ImageCache;
 use crate::journal::{Opened, StateDir};
 use crate::latencies::Latencies;
 use crate::launch::{Launches, Parents};
+use crate::log_store::LogStore;
 use crate::measuring::Measuring;
 use crate::membership::{Ask, Membership};
 use crate::mesh::Mesh;
+use crate::node_view::NodeView;
 use crate::peers::Peers;
 use crate::places::Places;
 use crate::placing::{Placing, Rounds};
 use crate::recovery::Unusable;
 use crate::relay::Carried;
 use crate::revocations::Revocations;
-use crate::session::{Registration, SessionState};
+use crate::session::Registration;
+use crate::session_state::SessionState;
 use crate::spool::Spools;
 use crate::traces::Traces;
 use crate::troubles::Troubles;
@@ -241,7 +250,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     }
     let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
     degraded.extend(device_filter.shortcoming(&topology.gpu));
-    let size = machine::size(&topology, memory_bytes(config.memory_reserved_bytes)?)?;
+    let size = machine::size(&topology, machine::memory_bytes(config.memory_reserved_bytes)?)?;
     let data = DataPlane::of(&config, size.memory_bytes, &mut degraded);
 
     let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
@@ -257,7 +266,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     let tasks = TaskTracker::new();
     tasks.spawn(credentials.clone().tend(quorum.authority(), stop.child_token()));
     let checkpoints = Checkpoints::open(&config, credentials.material())?;
-    let log_store = config.open_log_store()?;
+    let log_store = LogStore::configured(&config)?;
     let of_output = spool::Settings {
         state_dir: config.state_dir.clone(),
         flush: Duration::from_secs(config.log_flush_seconds),
@@ -442,7 +451,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
         work_may: config.work_may,
         private: config.private,
         degraded: Arc::new(degraded),
-        started_at: service::now(),
+        started_at: clock::now(),
         digests: Arc::new(Semaphore::new(DIGESTS)),
         own_digests: user_shares::UserShares::new(DIGESTS_OF_ONE_USER),
         submitted: service::Submitted::default(),
@@ -553,12 +562,4 @@ async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, 
         membership.ask(Ask::Join(address)).await;
     }
     Ok(membership)
-}
-
-/// This machine's main memory, without what is kept for the system.
-pub(crate) fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
-    let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    let total = total.context("/proc/meminfo has no MemTotal")? * 1024;
-    Ok(total - reserved_bytes.min(total / 4))
 }

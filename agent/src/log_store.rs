@@ -12,7 +12,8 @@
 //!
 //! A key carries the epoch: an agent that still writes for a superseded one writes beside, never over.
 
-use crate::spool::index::{Cut, Index, VERSION};
+use crate::config::AgentConfig;
+use crate::output_index::{Cut, Index, VERSION};
 use futures::TryStreamExt;
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::objects::{Objects, ObjectsError};
@@ -120,6 +121,14 @@ impl LogStore {
         Objects::open("log_store", url, options, credentials).map(|objects| Self { objects })
     }
 
+    /// The one that is configured, where there is one.
+    pub fn configured(config: &AgentConfig) -> Result<Option<Self>, ObjectsError> {
+        if config.log_store.is_empty() {
+            return Ok(None);
+        }
+        Self::open(&config.log_store, &config.log_store_options, &config.log_store_credentials).map(Some)
+    }
+
     /// As configured, without secrets.
     pub fn url(&self) -> &str {
         &self.objects.url
@@ -207,7 +216,7 @@ impl LogStore {
     pub async fn chunk(&self, place: &Place, node: &NodeId, cut: &Cut) -> Result<Vec<u8>, StoreError> {
         let key = self.chunk_key(place, node, cut);
         let compressed = self.objects.store.get(&key).await?.bytes().await?;
-        let most = usize::try_from(crate::spool::index::CHUNK_BYTES_MAX).unwrap_or(usize::MAX);
+        let most = usize::try_from(crate::output_index::CHUNK_BYTES_MAX).unwrap_or(usize::MAX);
         let decoded = tokio::task::spawn_blocking(move || zstd::bulk::decompress(&compressed, most)).await;
         let damaged = |why: String| StoreError::Damaged { key: key.to_string(), why };
         let data = decoded.map_err(|e| damaged(e.to_string()))?.map_err(|e| damaged(e.to_string()))?;

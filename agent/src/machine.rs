@@ -2,6 +2,7 @@
 //! the whole topology and its own part of it, so that no rank looks for it again.
 
 use crate::hwloc;
+use anyhow::Context;
 use lattice_model::binding::PlacedGpu;
 use lattice_model::topology::{Core, GpuDevice};
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Placement, Resources};
@@ -15,6 +16,14 @@ use std::path::{Path, PathBuf};
 /// Looks at this machine. Takes as long as its vendors' libraries do: once per start.
 pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
     topology::discover(&Files::below(Path::new("/")), &topology::allowed_cpus(), simulated)
+}
+
+/// This machine's main memory, without what is kept for the system.
+pub fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    let total = total.context("/proc/meminfo has no MemTotal")? * 1024;
+    Ok(total - reserved_bytes.min(total / 4))
 }
 
 /// What was found now, with the GPUs that were known before and are not found: work is still to be kept from their files.

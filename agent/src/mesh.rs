@@ -16,7 +16,9 @@ pub mod frame;
 mod fuzz;
 pub mod gpu_usage;
 pub mod input;
+pub mod launch;
 pub mod monitor;
+pub mod open;
 pub mod ranks;
 pub mod shape;
 pub mod signal;
@@ -27,9 +29,8 @@ pub mod usage;
 
 use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
-use lattice_quorum::identity::{Caller, Role, Shown};
+use lattice_quorum::identity::{Caller, Revoked, Role, Shown};
 use lattice_quorum::refused::Cause;
-use lattice_quorum::revoked::Revoked;
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,

@@ -22,17 +22,19 @@ use crate::logs::{self, Wanted};
 use crate::measuring::{self, devices};
 use crate::mesh::Incoming;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::mesh::frame::{self, AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, WireOutcome, vouched};
+use crate::mesh::frame;
 use crate::mesh::input::{WirePiece, WireTaken};
+use crate::mesh::launch::WireOutcome;
+use crate::mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
 use crate::monitoring;
+use crate::output_index::Position;
 use crate::relay;
 use crate::signalling;
-use crate::spool::index::Position;
 use crate::terminal::{self, over_mesh};
 use crate::words;
 use lattice_model::binding::BindingRequest;
+use lattice_model::layout::TASKS_PER_NODE_MAX;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
-use lattice_model::spec::TASKS_PER_NODE_MAX;
 use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin};
 use lattice_node::{LaunchEnd, RankEnd};
 use lattice_quorum::identity::{Caller, Role};
@@ -87,7 +89,7 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Signal(open) => signalling::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::Fingerprint => conformance::over_mesh::answer(context, &stream.peer, &mut stream.send).await,
+        Open::Fingerprint => conformance::over_mesh::answer(&context.conformance, &stream.peer, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,
@@ -282,7 +284,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     let (out, items) = mpsc::channel(4);
     let mut ended = view.ended;
     tokio::spawn(async move {
-        let started = LaunchItem::Started { number: view.spec.number, nodes: frame::wire_nodes(&view.spec.nodes) };
+        let started = LaunchItem::Started { number: view.spec.number, nodes: crate::mesh::launch::wire_nodes(&view.spec.nodes) };
         if out.send(started).await.is_err() {
             return;
         }

@@ -10,7 +10,7 @@ use crate::membership::{Counted, Membership};
 use crate::mesh;
 use crate::mesh::frame::REFUSED;
 use crate::mounts::Mounts;
-use crate::session::SessionState;
+use crate::session_state::SessionState;
 use lattice_gossip::{Counters, Liveness, Refusals};
 use lattice_model::NodeState;
 use lattice_node::Phase;
@@ -141,7 +141,7 @@ impl Collect for Own {
         if let Some(acknowledged_ms) = acknowledged_ms {
             // Kept by the clock since the boot, which is never set.
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
-            samples.add(&family::LAST_HEARTBEAT, &[], crate::service::now().0.saturating_sub(ago_ms) as f64 / 1e3);
+            samples.add(&family::LAST_HEARTBEAT, &[], crate::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
         self.journal.tell(samples);
         self.context.latencies.tell(samples);

@@ -74,7 +74,7 @@ impl Placing {
             }
             (token, cluster.view(&self.membership))
         };
-        let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), crate::service::now());
+        let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), crate::clock::now());
         lattice_scheduler::place_newcomer(view, newcomer, token)
     }
 }

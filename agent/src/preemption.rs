@@ -12,8 +12,8 @@
 use crate::allocation::Standing;
 use crate::checkpoint::{self, broker};
 use crate::context::Shared;
-use crate::driver::NodeView;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use crate::node_view::NodeView;
 use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, Preemption};
 use lattice_node::Event;
 use lattice_runtime::failpoint::{self, Point};

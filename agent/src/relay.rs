@@ -13,10 +13,13 @@
 //! A peer connects to the member of its own session and to nothing else, and carries nothing while its own session is carried: there
 //! are no chains. It is told by name whom it carries, and how many at most by `relay_max`.
 
-use crate::context::Context;
+use crate::cluster::Cluster;
 use crate::membership::Membership;
-use crate::mesh::frame::{self, CarryAnswer, FrameError, Open};
-use crate::session::SessionState;
+use crate::mesh::Mesh;
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::{CarryAnswer, Open};
+use crate::peers::Peers;
+use crate::session_state::SessionState;
 use lattice_gossip::Liveness;
 use lattice_model::NodeId;
 use lattice_quorum::client::{DownStream, QuorumClient};
@@ -130,7 +133,12 @@ pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut r
 
 /// The way to the quorum through peers.
 pub struct Relay {
+    me: NodeId,
+    cluster: watch::Receiver<Arc<Cluster>>,
     membership: Membership,
+    /// Where the meshes of others were, for those of which the quorum has said nothing yet.
+    known: Peers,
+    mesh: Mesh,
     /// Before this moment no peer is asked again.
     again: Instant,
     pause: Duration,
@@ -144,19 +152,19 @@ pub struct Through {
 }
 
 impl Relay {
-    pub fn new(membership: Membership) -> Self {
-        Self { membership, again: Instant::now(), pause: PAUSE }
+    pub fn new(me: NodeId, cluster: watch::Receiver<Arc<Cluster>>, membership: Membership, known: Peers, mesh: Mesh) -> Self {
+        Self { me, cluster, membership, known, mesh, again: Instant::now(), pause: PAUSE }
     }
 
     /// Opens a session through some peer that gossip has alive, once a member had time to answer without; why none could.
-    pub async fn open(&mut self, context: &Context, quorum: &QuorumClient, register: &Up) -> Result<Through, String> {
+    pub async fn open(&mut self, quorum: &QuorumClient, register: &Up) -> Result<Through, String> {
         if Instant::now() < self.again {
             return Err("they were asked a moment ago".to_owned());
         }
         tokio::time::sleep(HEAD_START).await;
         let mut whys = Vec::new();
-        for (peer, address) in self.peers(context) {
-            let opened = timeout(ANSWER, through(context, quorum, register, &peer, &address)).await;
+        for (peer, address) in self.peers() {
+            let opened = timeout(ANSWER, through(&self.mesh, quorum, register, &peer, &address)).await;
             match opened.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
                 Ok((up, down)) => {
                     self.pause = PAUSE;
@@ -171,24 +179,24 @@ impl Relay {
     }
 
     /// Some that gossip has alive and whose mesh is known, at random.
-    fn peers(&self, context: &Context) -> Vec<(NodeId, String)> {
-        let cluster = Arc::clone(&context.cluster.borrow());
+    fn peers(&self) -> Vec<(NodeId, String)> {
+        let cluster = Arc::clone(&self.cluster.borrow());
         let members = self.membership.members();
-        let alive = members.iter().filter(|m| m.liveness == Liveness::Alive && m.node != context.me);
-        let mesh = |node: &NodeId| cluster.nodes.get(node).map(|node| node.addresses.mesh.clone()).or_else(|| context.peers.mesh(node));
+        let alive = members.iter().filter(|m| m.liveness == Liveness::Alive && m.node != self.me);
+        let mesh = |node: &NodeId| cluster.nodes.get(node).map(|node| node.addresses.mesh.clone()).or_else(|| self.known.mesh(node));
         let reached = alive.filter_map(|m| Some((m.node.clone(), mesh(&m.node)?)));
         reached.choose_multiple(&mut rand::rng(), PEERS)
     }
 }
 
 async fn through(
-    context: &Context,
+    mesh: &Mesh,
     quorum: &QuorumClient,
     register: &Up,
     peer: &NodeId,
     address: &str,
 ) -> Result<(mpsc::Sender<Up>, DownStream), String> {
-    let (mut send, mut recv) = context.mesh.open(peer, address).await.map_err(|e| e.to_string())?;
+    let (mut send, mut recv) = mesh.open(peer, address).await.map_err(|e| e.to_string())?;
     frame::write(&mut send, &Open::Carry).await.map_err(|e| e.to_string())?;
     match frame::read::<CarryAnswer, _>(&mut recv).await {
         Ok(CarryAnswer::Begun { member }) => {

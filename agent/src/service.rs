@@ -51,7 +51,7 @@ use crate::context::Shared;
 use crate::membership::Membership;
 use crate::places::Places;
 use crate::placing::Placing;
-use crate::session::SessionState;
+use crate::session_state::SessionState;
 use crate::user_shares::UserShares;
 use intake::Intake;
 use lattice_api::MESSAGE_BYTES_MAX;
@@ -71,7 +71,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -162,10 +162,4 @@ pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: C
         .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
         .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
         .await
-}
-
-/// The wall clock.
-pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

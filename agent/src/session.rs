@@ -5,13 +5,14 @@
 
 use crate::conformance::MadeOf;
 use crate::context::Shared;
-use crate::driver::NodeView;
 use crate::gossip_keys::GossipKeys;
 use crate::gpus::Offer;
 use crate::membership::Membership;
+use crate::node_view::NodeView;
 use crate::quorum_list::QuorumList;
 use crate::relay::{Relay, Through};
 use crate::revocations::Revocations;
+use crate::session_state::{SessionState, told};
 use crate::wipe::Wipes;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
@@ -52,31 +53,6 @@ const HEARD_MAX: usize = 256;
 /// Why a node gets no work whose run leases lapsed.
 const LAPSED: &str = "run leases: they lapsed, and no heartbeat of this node was acknowledged since";
 
-/// How the session stands.
-#[derive(Clone, Debug)]
-pub enum SessionState {
-    /// Registered with this member; `through`: the peer that carries the session.
-    Connected { member: String, through: Option<NodeId> },
-    /// None since then, for this reason.
-    Lost { since: Instant, why: String },
-}
-
-impl SessionState {
-    /// Whether the quorum can be asked by way of it; an error says why not, for people.
-    pub fn ready(&self) -> Result<(), String> {
-        match self {
-            Self::Connected { .. } => Ok(()),
-            Self::Lost { since, why } => Err(format!("no session for {} s ({why})", since.elapsed().as_secs())),
-        }
-    }
-}
-
-/// With whom the session is, for people.
-pub fn told(member: &str, through: Option<&NodeId>) -> String {
-    let carried = through.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));
-    format!("session with {member}{}", carried.unwrap_or_default())
-}
-
 /// What the node registers with.
 pub struct Registration {
     pub boot: Boot,
@@ -105,6 +81,7 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.state_dir);
+    let relay = Relay::new(context.me.clone(), context.cluster.clone(), membership.clone(), context.peers.clone(), context.mesh.clone());
     let mut session = Session {
         context,
         quorum,
@@ -112,7 +89,7 @@ pub async fn run(
         registration,
         keys,
         revocations,
-        relay: Relay::new(membership.clone()),
+        relay,
         membership,
         wipes,
         reports,
@@ -444,7 +421,7 @@ impl Session {
                 }
             }
         };
-        let carried = relay.open(&context, &quorum, &register);
+        let carried = relay.open(&quorum, &register);
         tokio::pin!(straight, carried);
         let through = |Through { peer, up, down }| (Some(peer), up, down);
         tokio::select! {

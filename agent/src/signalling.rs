@@ -9,7 +9,8 @@
 //! sends it twice.
 
 use crate::context::Shared;
-use crate::mesh::frame::{self, FrameError, Open, vouched};
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::{Open, vouched};
 use crate::mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::identity::{Caller, Role};

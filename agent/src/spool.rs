@@ -11,7 +11,6 @@
 
 mod files;
 mod flush;
-pub mod index;
 mod record;
 mod rounds;
 mod trim;
@@ -20,19 +19,20 @@ pub use trim::KEPT_AFTER_END;
 
 pub use files::{Piece, launches, read};
 
-use crate::allocation::Command;
+use crate::clock::now;
 use crate::log_store::{LogStore, Place};
+use crate::output_index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
 use files::list;
-use index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
+use futures::future::BoxFuture;
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
-use lattice_runtime::shim::{LogStream, ShimDir};
+use lattice_runtime::shim::{FlushedLog, LogStream, ShimDir};
 use rounds::Rounds;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Semaphore, mpsc};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -53,6 +53,9 @@ struct Inner {
     /// Since when the store does not answer, and what it says.
     away: Mutex<Option<(Instant, String)>>,
 }
+
+/// Passes on how far files are flushed. `false`: nobody is left who would.
+pub type ReportFlushed = Box<dyn Fn(Vec<FlushedLog>) -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// What the configuration says of output.
 #[derive(Clone, Debug)]
@@ -94,9 +97,9 @@ impl Spools {
         })
     }
 
-    /// An allocation's output begins to be looked after, unless it is. `shim`: who passes on how far it is flushed. On the
+    /// An allocation's output begins to be looked after, unless it is. `report`: who passes on how far it is flushed. On the
     /// way of every start: nothing is written here. `adopted`: it may have been flushed before, further than was written down.
-    pub fn begin(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir, shim: mpsc::WeakSender<Command>, adopted: bool) {
+    pub fn begin(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir, report: ReportFlushed, adopted: bool) {
         let mut live = self.live();
         if live.contains_key(&dir.0) {
             return;
@@ -104,7 +107,7 @@ impl Spools {
         let index = known(share, node, dir);
         let spool = Spool::new(dir.clone(), index);
         live.insert(dir.0.clone(), Arc::clone(&spool));
-        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(shim), adopted));
+        self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(report), adopted));
     }
 
     /// Writes down whose output it is, unless that was done: what tells of it otherwise is about to go. Blocking.
@@ -282,7 +285,7 @@ impl Spool {
                 seen.print = files::print(&self.path(seen.stream), seen.bytes)?;
             }
             let mut index = self.index();
-            let (_, truncated) = index.see(seen, now_ms());
+            let (_, truncated) = index.see(seen, now().0);
             if truncated {
                 let (stream, allocation) = (seen.stream, index.allocation);
                 tracing::info!(%allocation, launch = stream.launch, rank = stream.rank, stream = stream.name(), "a program truncated its own output");
@@ -301,7 +304,7 @@ impl Spool {
         self.index().stream(stream).cloned()
     }
 
-    /// When a segment of a stream was written: its [`index::Segment::samples`].
+    /// When a segment of a stream was written: its [`Segment::samples`](crate::output_index::Segment::samples).
     pub fn samples(&self, stream: Stream, segment: u32) -> Vec<(u64, u64)> {
         let index = self.index();
         let segment = index.stream(stream).and_then(|s| s.segments.get(segment as usize));
@@ -329,10 +332,4 @@ impl Spool {
 /// The disk may be slow.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
-}
-
-/// The wall clock, in milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,8 +2,8 @@
 //! driver still works, and that the agent stops. Without a service manager nothing is said to anybody.
 
 use crate::adoption::Adopted;
-use crate::driver::NodeView;
-use crate::session::{self, SessionState};
+use crate::node_view::NodeView;
+use crate::session_state::{self, SessionState};
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch:
     let mut said = String::new();
     loop {
         let quorum = match &*session.borrow_and_update() {
-            SessionState::Connected { member, through } => session::told(member, through.as_ref()),
+            SessionState::Connected { member, through } => session_state::told(member, through.as_ref()),
             SessionState::Lost { why, .. } => format!("no session with the quorum ({why})"),
         };
         let text = {

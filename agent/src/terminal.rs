@@ -14,8 +14,8 @@ pub mod over_mesh;
 
 use crate::allocation::{AllocationHandle, News, OpenTerminal, Standing};
 use crate::context::{Context, Shared};
-use crate::environment;
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
+use crate::node_environment;
 use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
 use lattice_runtime::failpoint::{self, Point};
@@ -113,7 +113,7 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
     let shell = shell.unwrap_or_else(|| "/bin/sh".to_owned());
     let modes = Modes { echo: open.input_is_terminal, cooked_output: open.output_is_terminal };
     let terminal = pty::open(&share.owner, size(open.rows, open.columns), modes)?;
-    let env = environment::of_terminal(share, context, &open.term, &shell);
+    let env = node_environment::of_terminal(share, context, &open.term, &shell);
     let argv = if open.argv.is_empty() { vec![shell] } else { open.argv.clone() };
     Ok(Made { terminal, argv, env, working_dir: share.spec.working_dir.clone() })
 }

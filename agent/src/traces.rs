@@ -14,19 +14,17 @@
 
 mod chunk;
 mod flush;
+mod folders;
 mod recorder;
 
 pub use recorder::Recorder;
 
-use crate::context::Context;
 use crate::kernel_counts::Key;
 use crate::log_store::LogStore;
 use lattice_model::{AllocationId, Epoch, TelemetryMode};
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::sample::Samples;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,11 +85,6 @@ impl Traces {
         let traces = Self(Arc::new(Inner { dir, store, flush, closed: Notify::new(), more: Notify::new(), debug, audit }));
         traces.0.closed.notify_one();
         traces
-    }
-
-    /// Who writes them down in this mode: one for each.
-    pub fn recorder(&self, mode: TelemetryMode, context: &Context) -> Recorder {
-        Recorder::new(self.clone(), mode, context.me.clone(), context.view.clone(), context.troubles.clone())
     }
 
     /// How many were kept in this life of the agent, and what became of the rest.
@@ -168,15 +161,6 @@ impl Tally {
 
 fn name(allocation: AllocationId, epoch: Epoch) -> String {
     format!("{allocation}-{epoch}")
-}
-
-/// The folders of allocations; none where there is no folder yet.
-fn folders(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(dir) {
-        Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! How this node finds itself while the quorum does not hear it: journalled as it changes, and told in order once it is heard again,
 //! for `lattice node history`. What its heartbeats say then is how it is then.
 
+use crate::clock::now;
 use crate::context::Shared;
-use crate::service::now;
-use crate::session::SessionState;
+use crate::session_state::SessionState;
 use lattice_model::{NodeReport, ReportItem};
 use lattice_node::Event;
 use lattice_quorum::wire::NodeHealth;

@@ -7,9 +7,9 @@
 //! An agent that is stopped or killed in the middle runs it again from its beginning: it must be such that this does no harm.
 
 use crate::config::AgentConfig;
-use crate::driver::NodeView;
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use crate::journal;
+use crate::node_view::NodeView;
 use lattice_model::NodeId;
 use serde::{Deserialize, Serialize};
 use std::io;

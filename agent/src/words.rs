@@ -1,7 +1,8 @@
 //! What a node's agent says of work there that is on its way out, for those who ask another agent what a drain waits for.
 
 use crate::context::Context;
-use crate::mesh::frame::{self, FrameError, Open, Words, WordsOpen};
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::{Open, Words, WordsOpen};
 use lattice_model::{AllocationId, NodeId};
 use lattice_quorum::identity::{Caller, Role};
 use quinn::SendStream;

@@ -20,9 +20,10 @@ pub use shape::shape_request;
 pub use share::amount;
 
 use crate::v1;
+use lattice_model::SpecError;
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
-use lattice_model::spec::{AllocationSpec, Entrypoint, Image, SpecError, is_wireup_variable};
+use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_wireup_variable};
 use lattice_model::{RankBinding, Resources};
 use std::time::Duration;
 

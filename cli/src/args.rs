@@ -14,6 +14,7 @@ pub mod node;
 pub mod of_tenant;
 pub mod preempt;
 pub mod quorum;
+pub mod rest;
 pub mod service;
 pub mod session;
 pub mod signal;
@@ -21,6 +22,7 @@ pub mod submit;
 pub mod telemetry;
 pub mod tenant;
 pub mod top;
+pub mod ttl;
 pub mod update;
 pub mod vcluster;
 pub mod watching;
@@ -32,21 +34,19 @@ use allocations::{Cancel, Key, Logs, Status, Wait};
 use attach::Attach;
 use audit::Audit;
 use checkpoint::Checkpoint;
-use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
+use clap::{Args, ColorChoice, Parser, Subcommand};
 use completion::Completion;
 use gossip::Gossip;
-use lattice_model::duration::{self, BareNumber};
 use launch::Launch;
 use lease::Lease;
 use network::Network;
 use node::{ListNodes, Node};
 use preempt::{Hold, Preempt, Resume};
 use quorum::Quorum;
+use rest::Rest;
 use service::Service;
 use session::InteractiveSession;
 use signal::{Requeue, Signal};
-use std::ffi::OsString;
-use std::time::Duration;
 use submit::Submit;
 use telemetry::Telemetry;
 use top::{Metrics, Top};
@@ -181,17 +181,6 @@ impl Command {
             _ => false,
         }
     }
-}
-
-#[derive(Args)]
-pub struct Rest {
-    /// Handed on as they are
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., action = ArgAction::Append)]
-    pub args: Vec<OsString>,
-}
-
-fn ttl(text: &str) -> Result<Duration, String> {
-    duration::parse(text, BareNumber::Seconds).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 //! Data goes to stdout, talk to stderr; the exit codes are in [`failure::Exit`].
 
 mod args;
-mod attempts;
 mod binding;
 mod command;
 mod data;
@@ -32,6 +31,7 @@ mod listing;
 mod memory;
 mod mistyped;
 mod network;
+mod node_list;
 mod operator;
 mod output;
 mod patience;

@@ -1,13 +1,17 @@
 //! Allocations as JSON and as columns; nodes in a file of their own. The JSON's fields are documented and stay.
 
+mod attempts;
 mod nodes;
+mod values;
 
+pub use attempts::attempts_text;
 pub use nodes::{NODE_HEADING, NodeJson, conformance_json, node_row, nodes_table, with_exit};
+pub use values::{filled, lease_token, short, time};
 
-use crate::attempts::AttemptJson;
 use crate::last_words::{LastWord, LastWords};
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, Table, block, shortened};
+use attempts::AttemptJson;
 use lattice_api::allocation::state_from_name;
 use lattice_api::v1;
 use lattice_model::count::counted;
@@ -357,21 +361,6 @@ fn last_stderr(words: &LastWords) -> Vec<String> {
 fn checkpoint(c: &v1::CheckpointRef) -> String {
     let step = c.step.map_or_else(String::new, |step| format!(", step {step}"));
     format!("{} ({}{step})", short(&c.id), bytes_text(c.bytes))
-}
-
-/// The first 8 digits of an id.
-pub fn short(id: &str) -> &str {
-    id.get(..8).unwrap_or(id)
-}
-
-/// A time as RFC 3339.
-pub fn time(ms: u64) -> Option<String> {
-    (ms != 0).then(|| Timestamp(ms).to_string())
-}
-
-/// Null where there is nothing.
-pub fn filled(text: &str) -> Option<&str> {
-    (!text.is_empty()).then_some(text)
 }
 
 /// The name of something that has an owner, which may be empty; `None` where the agent hides both.

@@ -100,7 +100,7 @@ fn task_group(text: &str) -> v1::TaskGroup {
 mod tests {
     use super::*;
     use clap::Parser;
-    use lattice_model::spec::SpecError;
+    use lattice_model::SpecError;
 
     #[derive(Parser)]
     struct Line {

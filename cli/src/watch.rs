@@ -9,13 +9,12 @@
 //! they could be told, that is said on stderr, and lines follow for what is different in a new list.
 
 use crate::args::allocations::StatusFilter;
-use crate::command::lease::token;
-use crate::command::nodes;
 use crate::failure::{Exit, Failure};
+use crate::node_list;
 use crate::output::{Format, print, print_names};
 use crate::patience::Patience;
 use crate::session::Session;
-use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, node_row, queue};
+use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, lease_token, node_row, queue};
 use crate::table::Rows;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
@@ -98,7 +97,7 @@ impl Watch<'_> {
         let mut lines = lines(event, &self.watched);
         if let Watched::Nodes { only: Some(name) } = &self.watched {
             if event.list {
-                nodes::find(event.nodes.clone(), name)?;
+                node_list::find(event.nodes.clone(), name)?;
             }
             lines.retain(|line| line.name == *name);
         }
@@ -256,7 +255,7 @@ fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
     });
     let leases = event.leases.iter().map(|l| {
         let ttl = clock_text(Duration::from_millis(l.ttl_ms));
-        let cells = vec![l.name.clone(), token(l), l.holder.clone(), l.user.clone(), ttl, "held".to_owned()];
+        let cells = vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), ttl, "held".to_owned()];
         let json = json!({
             "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user), "ttl_ms": l.ttl_ms, "ended": false,
         });

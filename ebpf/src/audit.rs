@@ -8,8 +8,8 @@
 
 use crate::calls;
 use crate::layout::{EVENT_BYTES, EVENT_DATA_BYTES, Event};
-use crate::loaded::{LoadError, Probe, is_since, said};
 use crate::offsets::{self, Offset};
+use crate::probe::{LoadError, Probe, is_since, said};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, RingBuf};
 use aya::programs::RawTracePoint;

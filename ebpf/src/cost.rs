@@ -1,6 +1,7 @@
 //! What the programs cost, by the kernel's own account.
 
-use crate::loaded::{Probes, said};
+use crate::loaded::Probes;
+use crate::probe::said;
 use aya::sys::{Stats, enable_stats};
 use aya::util::online_cpus;
 use std::os::fd::OwnedFd;

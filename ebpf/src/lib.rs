@@ -23,10 +23,12 @@ mod calls;
 mod cost;
 mod loaded;
 mod offsets;
+mod probe;
 
 #[path = "../shared/layout.rs"]
 pub mod layout;
 
 pub use audit::{Auditing, Events, call_name};
 pub use cost::{Clocked, processors};
-pub use loaded::{Counts, LoadError, Probe, Probes};
+pub use loaded::{Counts, Probes};
+pub use probe::{LoadError, Probe};

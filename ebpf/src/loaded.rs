@@ -6,16 +6,15 @@ use crate::layout::{
     ALLOCATIONS_MAX, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_OTHER, NO_OFFSET, NODE_READ_BYTES, NODE_UNFIT, NODE_WRITTEN_BYTES, WORDS, Words,
 };
 use crate::offsets::{self, Offset, unlike};
+use crate::probe::{LoadError, Probe, is_since, said};
 use aya::maps::{MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues};
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, RawTracePoint};
-use aya::util::{KernelVersion, nr_cpus};
+use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader, Pod};
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use thiserror::Error;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../probes.bpf.o");
 
@@ -29,29 +28,6 @@ unsafe impl Pod for Words {}
 
 /// What was counted for one allocation, over all processors; by the words of the layout. A device that has a place keeps it.
 pub type Counts = [u64; WORDS];
-
-/// One program, and whether it counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
-    pub name: &'static str,
-    /// `None`: it counts.
-    pub why_not: Option<String>,
-}
-
-/// Nothing can be counted in this kernel.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    #[error("the cgroup tree is one of a namespace, in which the kernel's numbers of cgroups cannot be told: run the agent outside of it")]
-    Namespace,
-    #[error("the cgroups of allocations cannot be looked at")]
-    Slice(#[source] std::io::Error),
-    #[error("the programs' maps cannot be made; CAP_BPF and CAP_PERFMON are needed, or root")]
-    Maps(#[source] Box<aya::EbpfError>),
-    #[error("this build's programs are not as they should be: {0}")]
-    Object(&'static str),
-    #[error("none of the programs could be loaded: {0}")]
-    None(String),
-}
 
 /// How a program is attached.
 enum Where {
@@ -297,11 +273,6 @@ fn unload(programs: &mut Ebpf, name: &str) {
     }
 }
 
-/// Whether the kernel is of this version or a later one.
-pub fn is_since(major: u8, minor: u8) -> bool {
-    KernelVersion::current().is_ok_and(|kernel| kernel >= KernelVersion::new(major, minor, 0))
-}
-
 /// How deep a directory lies in the kernel's tree.
 fn level_of(slice: &Path) -> Result<u32, LoadError> {
     let device = fs::metadata(slice).map_err(LoadError::Slice)?.dev();
@@ -315,21 +286,6 @@ fn level_of(slice: &Path) -> Result<u32, LoadError> {
         return Err(LoadError::Namespace);
     }
     Ok(level)
-}
-
-/// In one line, with its causes. The verifier's whole log is not for a line.
-pub fn said(error: &dyn Error) -> String {
-    let mut out = error.to_string().lines().next().unwrap_or_default().to_owned();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        let more = more.lines().next().unwrap_or_default();
-        if !out.contains(more) {
-            out = format!("{out}: {more}");
-        }
-        cause = error.source();
-    }
-    out
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 
 use crate::config::Config;
 use crate::counters::{Counters, Refusal};
-use crate::fact::{Fact, FactVersion, Facts, encode_item};
+use crate::fact::{Fact, FactVersion};
+use crate::fact_book::{Facts, encode_item};
 use crate::keyring::Keyring;
 use crate::known::Known;
 use crate::peer::{Identity, Peer};
@@ -19,10 +20,9 @@ use crate::table::Table;
 use crate::view::{Entry, Liveness, Member, News, View};
 use crate::wire::{KIND_FOCA, KIND_PULL, KIND_RECORDS, Wire};
 use crate::{PACKET_BYTES_MAX, PACKET_BYTES_MIN};
-use catch_up::CatchUp;
 use foca::{Foca, Notification, Runtime, State, Timer};
-use join::{ANNOUNCES_AT_ONCE, JoinAddress};
 use lattice_model::NodeId;
+use progress::{ANNOUNCES_AT_ONCE, CatchUp, JoinAddress};
 use rand_foca::rngs::Xoshiro256PlusPlus;
 use rand_foca::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,6 +36,7 @@ mod doubt;
 mod heard;
 mod join;
 mod lives;
+mod progress;
 
 /// From so many changes on that wait to be told, each is told less often, and of newcomers of whom others told us, and of what
 /// they say first, no others are told at all: whole clusters that start at once find each other by comparing views. Foca goes

@@ -4,9 +4,9 @@
 //! it; and a life that is known costs no parsing and no digest.
 
 use crate::fact::KnownFact;
+use crate::malformed::Malformed;
 use crate::peer::{Life, Peer, node_key};
 use crate::table::Table;
-use crate::wire::Malformed;
 use lattice_model::NodeId;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -33,10 +33,12 @@ mod config;
 mod core;
 mod counters;
 mod fact;
+mod fact_book;
 #[cfg(test)]
 mod fuzz;
 mod keyring;
 mod known;
+mod malformed;
 mod peer;
 mod replay;
 mod rows;

@@ -24,7 +24,7 @@ use crate::counters::Refusal;
 use crate::keyring::{CONFIGURED, Key, Keyring};
 use crate::peer::Peer;
 use crate::rows::{Keyed, Rows};
-use crate::streams::{StreamId, Streams};
+use crate::streams::{SENDER_BYTES, Sender, StreamId, Streams};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::digest::{SHA256, digest};
 use ring::hkdf;
@@ -34,7 +34,6 @@ use std::collections::BTreeMap;
 const LAYOUT_CONFIGURED: u8 = 1;
 /// How one begins that names its key.
 const LAYOUT_NAMED: u8 = 2;
-const SENDER_BYTES: usize = 24;
 const PREFIX_BYTES: usize = 1 + 8 + SENDER_BYTES;
 const HEADER_BYTES: usize = PREFIX_BYTES + 8;
 const TAG_BYTES: usize = 16;
@@ -45,24 +44,6 @@ const SUBKEYS_MAX: usize = 1_024;
 
 /// By how many bytes a sealed datagram is longer than its body.
 pub const SEAL_BYTES: usize = HEADER_BYTES + TAG_BYTES;
-
-/// Who seals, as it stands in the header: one life of a node, from one start or rejoin to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sender {
-    pub node: u64,
-    pub incarnation: u64,
-    pub salt: [u8; 8],
-}
-
-impl Sender {
-    fn bytes(&self) -> [u8; SENDER_BYTES] {
-        let mut bytes = [0; SENDER_BYTES];
-        bytes[..8].copy_from_slice(&self.node.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.incarnation.to_be_bytes());
-        bytes[16..].copy_from_slice(&self.salt);
-        bytes
-    }
-}
 
 /// Makes each sender's key from one of the cluster's.
 struct Subkeys {

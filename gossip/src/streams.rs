@@ -7,10 +7,30 @@
 
 use crate::replay::Window;
 use crate::rows::{Keyed, Rows};
-use crate::seal::Sender;
+
+/// Of a sender in the header of a datagram.
+pub(crate) const SENDER_BYTES: usize = 24;
 
 /// Streams that are kept of one node: two lives, each under two keys. Of more, the longest silent goes.
 const STREAMS_OF_NODE_MAX: usize = 4;
+
+/// Who seals, as it stands in the header: one life of a node, from one start or rejoin to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    pub node: u64,
+    pub incarnation: u64,
+    pub salt: [u8; 8],
+}
+
+impl Sender {
+    pub fn bytes(&self) -> [u8; SENDER_BYTES] {
+        let mut bytes = [0; SENDER_BYTES];
+        bytes[..8].copy_from_slice(&self.node.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.incarnation.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.salt);
+        bytes
+    }
+}
 
 /// Names a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

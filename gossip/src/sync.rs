@@ -9,10 +9,12 @@
 //! for each record that the sender has in it. The answer holds the records whose tag was missing, in order; when
 //! they do not all fit, `covered` says how far it came and the asker pulls the rest. One datagram each way when nothing is new.
 
-use crate::fact::{FactBook, FactVersion};
+use crate::fact::FactVersion;
+use crate::fact_book::FactBook;
 use crate::known::Known;
+use crate::malformed::Malformed;
 use crate::peer::Peer;
-use crate::wire::{Malformed, member_of, node_name, peer_of, put_member, put_name, put_peer, u8_of, u64_of};
+use crate::wire::{member_of, node_name, peer_of, put_member, put_name, put_peer, u8_of, u64_of};
 use bytes::{Buf, BufMut};
 use foca::State;
 use lattice_model::NodeId;

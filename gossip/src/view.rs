@@ -1,6 +1,7 @@
 //! Who is there, as this node sees it: kept in step with foca's own list, whose differences are the news.
 
-use crate::fact::{Fact, FactBook, FactVersion, KnownFact};
+use crate::fact::{Fact, FactVersion, KnownFact};
+use crate::fact_book::FactBook;
 use crate::peer::Peer;
 use crate::rows::{Keyed, Removed, Rows};
 use crate::sync::tag;

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::known::Known;
+use crate::malformed::Malformed;
 use crate::peer::Peer;
 use bytes::{Buf, BufMut};
 use foca::{Codec, Header, Message, ProbeNumber, State};
@@ -16,7 +17,6 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use thiserror::Error;
 
 /// What a datagram's first byte says it holds.
 pub(crate) const KIND_FOCA: u8 = 0;
@@ -26,11 +26,6 @@ pub(crate) const KIND_PULL: u8 = 1;
 pub(crate) const KIND_RECORDS: u8 = 2;
 
 const ANNOUNCE: u8 = 6;
-
-/// Bytes that cannot be read, or something that does not fit any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub(crate) struct Malformed(pub &'static str);
 
 /// The longest encoded [`Peer`].
 const PEER_BYTES_MAX: usize = 1 + 63 + 1 + 16 + 2 + 8 + 4;

@@ -1,7 +1,7 @@
 //! The daemons' configuration files.
 
 use crate::cluster::{Cluster, Member, Node};
-use crate::up::Options;
+use crate::options::Options;
 use std::fmt::Write;
 use std::path::Path;
 

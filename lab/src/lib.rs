@@ -49,6 +49,7 @@ pub mod interrupt;
 pub mod lattice;
 pub mod machine;
 pub mod networks;
+mod options;
 pub mod pmi1;
 pub mod ports;
 pub mod preload;

@@ -1,6 +1,6 @@
 //! The attempts of an allocation that are over: what was claimed for it, ran there, and ended without ending the allocation.
 
-use crate::allocation::EndReason;
+use crate::end_reason::EndReason;
 use crate::hostlist::{self, HostlistError};
 use crate::ids::{Epoch, NodeId};
 use crate::time::Timestamp;

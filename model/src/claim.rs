@@ -1,6 +1,6 @@
 //! Who owns what of a node.
 
-use crate::allocation::AllocationState;
+use crate::allocation_state::AllocationState;
 use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
 use crate::preemption::Preemption;

@@ -6,7 +6,7 @@ use crate::hostlist;
 use crate::ids::NodeId;
 use crate::node::Node;
 use crate::resources::bytes_text;
-use crate::spec::SpecError;
+use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! What an allocation sees of file systems besides its node's own view, and where it may write.
 
-use crate::spec::SpecError;
+use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 

@@ -4,6 +4,7 @@ use crate::binding::RankBinding;
 use crate::ids::{AllocationId, Epoch, LaunchId, NodeId};
 use crate::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use crate::layout::{self, LaunchShape, LayoutError, RankRun};
+use crate::node_ranks::NodeRanks;
 use crate::resources::bytes_text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -139,17 +140,6 @@ impl Default for TerminalSize {
     fn default() -> Self {
         Self { rows: 24, columns: 80 }
     }
-}
-
-/// One node's ranks. Which these are follows from all nodes of the launch and its shape ([`LaunchSpec::ranks_on`]).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeRanks {
-    /// The node.
-    pub node: NodeId,
-    /// Its first global rank.
-    pub first: u32,
-    /// How many ranks, at least 1.
-    pub count: u32,
 }
 
 impl LaunchSpec {

@@ -3,14 +3,15 @@
 
 use crate::count::{counted, is_or_are};
 use crate::ids::NodeId;
-use crate::launch::NodeRanks;
-use crate::spec::TASKS_PER_NODE_MAX;
+use crate::node_ranks::NodeRanks;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
+/// Ranks one node may carry for one launch.
+pub const TASKS_PER_NODE_MAX: u32 = 4096;
 /// Programs of one launch.
 pub const PROGRAMS_MAX: usize = 256;
 /// Processors that one rank may ask for.

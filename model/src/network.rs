@@ -1,7 +1,7 @@
 //! Network domains, which are names that allocations of one tenant share, each with a number (a VNI) from a pool; and the
 //! ports that work offers as services.
 
-use crate::spec::SpecError;
+use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
 //! How a service is asked whether it still serves.
 
-use crate::spec::SpecError;
+use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What an agent tells the quorum. Journalled before it is sent, sent until acknowledged.
 
-use crate::allocation::EndReason;
 use crate::checkpoint::CheckpointRef;
+use crate::end_reason::EndReason;
 use crate::ids::{AllocationId, CheckpointId, Epoch, Incarnation, NodeId};
 use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;

@@ -7,18 +7,19 @@ use crate::constraint::{self, Constraints};
 use crate::count::counted;
 use crate::data::Data;
 use crate::ids::NodeId;
-use crate::launch::{NodeRanks, TerminalSize};
-use crate::layout::{Distribution, EntryLaunch, lay_out};
+use crate::launch::TerminalSize;
+use crate::layout::{Distribution, EntryLaunch, TASKS_PER_NODE_MAX, lay_out};
 use crate::network::Connectivity;
 use crate::node::Node;
+use crate::node_ranks::NodeRanks;
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
+use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use thiserror::Error;
 
 /// Bytes that a whole specification may have when it is committed.
 pub const SPEC_BYTES_MAX: usize = 64 * 1024;
@@ -26,8 +27,6 @@ pub const SPEC_BYTES_MAX: usize = 64 * 1024;
 pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
 /// Nodes one allocation may ask for.
 pub const NODES_MAX: u32 = 100_000;
-/// Ranks one node may carry for one launch.
-pub const TASKS_PER_NODE_MAX: u32 = 4096;
 /// Requeues one allocation may ask for.
 pub const REQUEUES_MAX: u32 = 100;
 /// The class of work that names none.
@@ -177,25 +176,6 @@ impl OnIsolation {
             Self::Stop => "stop",
         }
     }
-}
-
-/// Why a specification is not taken.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SpecError {
-    /// A value outside its range or form.
-    #[error("{field}: {why}")]
-    Invalid {
-        /// The field, as the user spells it.
-        field: &'static str,
-        /// What is wrong with it, and what would be right.
-        why: String,
-    },
-    /// A documented field that this version cannot honour.
-    #[error("{field} is not built yet: this version cannot honour it, so the submission is refused; leave it out")]
-    NotBuilt {
-        /// The field, as the user spells it.
-        field: &'static str,
-    },
 }
 
 fn invalid(field: &'static str, why: impl Into<String>) -> SpecError {

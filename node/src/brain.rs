@@ -12,7 +12,7 @@
 //! place where work begins or is stopped because of the quorum.
 
 use crate::assign::assign;
-use crate::record::Record;
+use crate::record::{Phase, Record};
 use lattice_model::{
     AllocationId, AllocationState, Assignment, CheckpointId, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation,
     NodeId, NodeReport, NodeTopology, ReportItem, Timestamp, WorkUsage,
@@ -22,21 +22,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// So many changes of how a node finds itself are kept for a quorum that does not hear it.
 const UNHEARD_MAX: usize = 64;
-
-/// How far this node is with one allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Phase {
-    /// Image, mounts, scope and shim are being made.
-    Preparing,
-    /// They are there; the other nodes may not be ready yet.
-    Prepared,
-    /// Walltime runs; on the head the entry point was started.
-    Running,
-    /// Processes are being ended.
-    Stopping,
-    /// Shim, scope and files are being taken away.
-    Undoing,
-}
 
 /// One allocation on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

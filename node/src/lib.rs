@@ -18,10 +18,10 @@ mod probe;
 mod record;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
-pub use brain::{Action, Brain, Event, GpusNow, Local, Phase};
+pub use brain::{Action, Brain, Event, GpusNow, Local};
 pub use checkpoint::{
     CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, DEFERRAL_MS_MAX, Deadline, Progress, Saved,
 };
 pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
 pub use probe::{ProbeWatch, Verdict};
-pub use record::Record;
+pub use record::{Phase, Record};

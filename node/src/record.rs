@@ -1,8 +1,22 @@
 //! What the agent's journal holds: the durable vocabulary of a node.
 
-use crate::brain::Phase;
 use lattice_model::{AllocationId, Assignment, DesiredList, Epoch, Incarnation, ReportItem};
 use serde::{Deserialize, Serialize};
+
+/// How far this node is with one allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// Image, mounts, scope and shim are being made.
+    Preparing,
+    /// They are there; the other nodes may not be ready yet.
+    Prepared,
+    /// Walltime runs; on the head the entry point was started.
+    Running,
+    /// Processes are being ended.
+    Stopping,
+    /// Shim, scope and files are being taken away.
+    Undoing,
+}
 
 /// One fact, written before it is acted upon. Replaying all of them in order gives the state again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,6 +27,7 @@
 //!
 //! [`FenceHub::waiting_for`]: crate::FenceHub::waiting_for
 
+mod name_answer;
 mod version1;
 mod version2;
 
@@ -81,6 +82,8 @@ const SIGNAL_CODES: std::ops::RangeInclusive<i32> = 129..=192;
 
 /// How keys begin under which ranks put their value for a ring.
 const RING_PREFIX: &[u8] = b"\0ring ";
+/// Node attributes that one rank may wait for at a time, and names: its threads.
+const WAITS_MAX: usize = 256;
 
 /// How far a rank is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +136,14 @@ enum Asked {
     },
 }
 
+/// Somebody waits for a node attribute.
+#[derive(Debug)]
+struct Wait {
+    key: Vec<u8>,
+    /// The thread that does, where its client has several.
+    thread: Option<Vec<u8>>,
+}
+
 /// Which version of PMI a rank speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
@@ -149,7 +160,7 @@ struct Session {
     /// The beginning of a line or message whose end has not come, at most as long as these may be.
     held: Vec<u8>,
     /// Node attributes that it waits for.
-    waits: Vec<version2::Wait>,
+    waits: Vec<Wait>,
     /// The number that its next `getbyidx` has when it goes through all pairs, and the key before that.
     by_index: Option<(usize, Box<[u8]>)>,
 }
@@ -357,7 +368,7 @@ impl Server {
         let is_sane = |bytes: &Vec<u8>| (1..=VALUE_BYTES_MAX).contains(&bytes.len());
         let why = if !is_sane(name) || !value.is_none_or(is_sane) {
             NameRefused::BadLength
-        } else if self.names.waiting().filter(|asker| asker.local == who.local).count() >= version2::WAITS_MAX {
+        } else if self.names.waiting().filter(|asker| asker.local == who.local).count() >= WAITS_MAX {
             NameRefused::Full
         } else {
             return self.names_say(out, |names, named| names.ask(who, ask, named));
@@ -393,7 +404,7 @@ impl Server {
                 };
                 send(local, Reply::LookedUp(found), out);
             }
-            Asked::Message { name, thread } => return answer(local, version2::named(name, thread.as_deref(), answered), out),
+            Asked::Message { name, thread } => return answer(local, name_answer::answer_of_name(name, thread.as_deref(), answered), out),
         }
         if let Phase::Naming = self.session(local).phase {
             self.session(local).phase = Phase::Joined;

@@ -14,8 +14,9 @@
 pub(crate) mod known;
 mod unfinished;
 
+use crate::connected::Connected;
 use crate::credentials::Credentials;
-use crate::identity::{Connected, Role};
+use crate::identity::Role;
 use crate::refused::Cause;
 use known::KnownAddresses;
 use std::io;

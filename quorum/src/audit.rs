@@ -4,12 +4,11 @@
 //!   ledger (pure) ──records──▶ store::audit ──▶ page    some records, by filter        lattice audit query
 //!        ▲                                  ├─▶ walk    every link, every signature    lattice audit verify
 //!        │                                  ├─▶ export  pages, each signed whole       lattice audit export
-//!        └── SignHead ── signer (leader)    └─▶ archive segments in an object store    audit_archive
+//!        └── SignHead ── signer (leader)    └─▶ `audit_archive`: segments in an object store
 //! ```
 //!
 //! What is asked may take longer than an answer may: each step does what fits into [`STEP`] and says where it stopped.
 
-pub mod archive;
 pub mod duty;
 pub mod export;
 pub mod page;

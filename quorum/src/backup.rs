@@ -9,6 +9,7 @@
 //! The leader makes one when the newest is `backup_seconds` old, whoever made that. To go on from one ([`recover`]) is for the
 //! loss of the whole quorum: a single member that lost its folder is replaced by a new one, which gets everything from the others.
 
+mod error;
 pub mod place;
 pub mod plan;
 pub mod recover;
@@ -16,23 +17,20 @@ pub mod recover;
 #[cfg(test)]
 mod tests;
 
+pub use error::BackupError;
+
 use crate::certify;
 use crate::config::QuorumConfig;
+use crate::core::Core;
 use crate::credentials::Credentials;
-use crate::member::shared::Core;
-use crate::objects::ObjectsError;
 use crate::pack::with_causes;
-use crate::store::StoreError;
-use crate::store::room::Shortage;
 use crate::store::snapshot_file::{self, About};
 use crate::tls::TlsError;
 use lattice_model::AuditRecord;
 use openraft::metrics::WaitError;
 use place::{Chain, Place, Segment};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 use tokio::time::MissedTickBehavior;
 
 /// How long writing the snapshot may take.
@@ -43,64 +41,6 @@ const ASKED_AGAIN: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_secs(1);
 /// When a copy that failed is tried again, at most.
 const RETRY: Duration = Duration::from_secs(60);
-
-/// Why there is no backup, or it cannot be used.
-#[derive(Debug, Error)]
-pub enum BackupError {
-    #[error(
-        "no place for backups is configured: set backup in the member's configuration, or name one with --from (file:///DIR, s3://BUCKET/PREFIX, …)"
-    )]
-    NoPlace,
-    #[error(transparent)]
-    Objects(#[from] ObjectsError),
-    #[error("{url}: {what}")]
-    Store {
-        url: String,
-        what: String,
-        #[source]
-        source: object_store::Error,
-    },
-    #[error("{url} holds no backup")]
-    Empty { url: String },
-    #[error("{url} holds no backup {name:?}; there are {}", there.join(", "))]
-    Unknown { url: String, name: String, there: Vec<String> },
-    #[error("backup {name} is damaged: {object}: {why}. Take another one (--backup NAME): {others}")]
-    Damaged { name: String, object: String, why: String, others: String },
-    #[error("the backup cannot be encoded: {why}")]
-    Encode { why: String },
-    #[error(transparent)]
-    Files(#[from] StoreError),
-    #[error("{}", path.display())]
-    Local {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("a snapshot needs room first: {shortage}")]
-    NoRoom { shortage: Shortage },
-    #[error("no snapshot could be made: {why}")]
-    NoSnapshot { why: String },
-    #[error("{} is not empty: nothing was changed. `recover` is for a member without files; `restore` moves what is there aside", path.display())]
-    NotEmpty { path: PathBuf },
-    #[error("{} has no files: nothing was changed. `restore` goes back from what is there; use `recover`", path.display())]
-    NothingToReplace { path: PathBuf },
-    #[error(
-        "member {member} runs at {address}: nothing was changed. Stop every member first: one of before goes another way than those of after"
-    )]
-    Runs { member: u64, address: String },
-    #[error("the backup is of cluster {theirs:?}, the configuration of {ours:?}")]
-    Foreign { theirs: String, ours: String },
-    #[error("the other members cannot be asked: {why}")]
-    Unasked { why: String },
-    #[error("the task failed: {why}")]
-    Task { why: String },
-}
-
-impl BackupError {
-    fn local(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::Local { path: path.to_owned(), source }
-    }
-}
 
 /// A backup that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]

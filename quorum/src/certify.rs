@@ -1,19 +1,17 @@
 //! Members sign the next certificates of members and agents, where they have the authority's key, and get their own.
 
 use crate::ca::REQUEST_BYTES_MAX;
+use crate::core::{AskLeader, Core};
 use crate::credentials::AskAuthority;
 use crate::identity::{Caller, Role, Shown};
-use crate::member::shared::Core;
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::refused::Cause;
-use crate::service::by_leader;
 use crate::wire::{Answer, Refusal, Request};
 use futures::FutureExt;
 use lattice_model::Timestamp;
 use rustls::pki_types::CertificateDer;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The name of a member's renewed certificate, in its folder.
@@ -21,28 +19,13 @@ pub(crate) const KEPT: &str = "certificate.json";
 /// How long one other member may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// When members' certificates end, as each told the leader. In memory.
-#[derive(Debug, Default)]
-pub(crate) struct CertificateEnds(Mutex<HashMap<u64, Timestamp>>);
-
-impl CertificateEnds {
-    /// A member says until when it holds.
-    pub fn told(&self, member: u64, until: Timestamp) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, until);
-    }
-
-    /// What this member said last.
-    pub fn of(&self, member: u64) -> Option<Timestamp> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&member).copied()
-    }
-}
-
 /// The caller's next certificate. `present`: the one that it has, as TLS has verified it.
 pub(crate) async fn renew(
     core: &Arc<Core>,
     caller: &Caller,
     present: Option<&CertificateDer<'_>>,
     request: &[u8],
+    ask_leader: AskLeader,
 ) -> Result<Answer, Refusal> {
     let gone = caller.role == Role::Quorum && !caller.member().is_some_and(|id| core.roster().members.contains_key(&id));
     if gone {
@@ -55,19 +38,19 @@ pub(crate) async fn renew(
         return Err(Refusal::TooLarge { what, bytes: request.len() as u64, most: REQUEST_BYTES_MAX as u64 });
     }
     let present = present.ok_or_else(|| Refusal::Malformed { why: "the connection carries no client certificate".to_owned() })?;
-    let pem = sign(core, request, present).await?;
+    let pem = sign(core, request, present, ask_leader).await?;
     tracing::info!(name = caller.name, role = %caller.role, "a certificate is renewed");
     Ok(Answer::Certificate { pem })
 }
 
 /// When a certificate is issued that follows `present`, which no revocation refuses that the leader knows: this member may lie behind.
 /// Members are renewed without a leader as well, for there is none where all of their certificates are over.
-async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>) -> Result<Timestamp, Refusal> {
+async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<Timestamp, Refusal> {
     let shown = Shown::from_certificates(std::slice::from_ref(present)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
     let issued = if shown.caller.role == Role::Quorum {
         core.agreed.ledger().issue_time()
     } else {
-        match by_leader(core, Request::ListRevocations).await? {
+        match ask_leader(Arc::clone(core), Request::ListRevocations).await? {
             Answer::Revocations { revoked, issue_time } => {
                 core.credentials.revoked().learn(revoked.into_iter().map(|(name, revocation)| (name, revocation.before)));
                 issue_time
@@ -79,27 +62,27 @@ async fn issue_time(core: &Arc<Core>, present: &CertificateDer<'_>) -> Result<Ti
     Ok(issued)
 }
 
-async fn sign(core: &Arc<Core>, request: &[u8], present: &CertificateDer<'_>) -> Result<String, Refusal> {
+async fn sign(core: &Arc<Core>, request: &[u8], present: &CertificateDer<'_>, ask_leader: AskLeader) -> Result<String, Refusal> {
     let Some(authority) = &core.authority else {
         // Another member may have it.
         let why = format!("member {} has no ca_key to sign certificates with", core.config.id);
         return Err(Refusal::Unavailable { why });
     };
-    let issued = issue_time(core, present).await?;
+    let issued = issue_time(core, present, ask_leader).await?;
     let lifetime = Duration::from_secs(core.config.certificate_seconds);
     authority.renew(request, present, lifetime, issued).map_err(|error| Refusal::Malformed { why: with_causes(&error) })
 }
 
 /// How a member gets its own: signed here, or by the first member that can.
-pub(crate) fn own(core: &Arc<Core>) -> AskAuthority {
+pub(crate) fn own(core: &Arc<Core>, ask_leader: AskLeader) -> AskAuthority {
     let core = Arc::clone(core);
-    Box::new(move |request| ask(Arc::clone(&core), request).boxed())
+    Box::new(move |request| ask(Arc::clone(&core), request, ask_leader).boxed())
 }
 
-async fn ask(core: Arc<Core>, request: Vec<u8>) -> Result<String, String> {
+async fn ask(core: Arc<Core>, request: Vec<u8>, ask_leader: AskLeader) -> Result<String, String> {
     if core.authority.is_some() {
         let present = Arc::clone(&core.credentials.material().borrow());
-        return sign(&core, &request, present.leaf()).await.map_err(|refusal| refusal.to_string());
+        return sign(&core, &request, present.leaf(), ask_leader).await.map_err(|refusal| refusal.to_string());
     }
     let body = pack(&Request::RenewCertificate { request }).map_err(|e| with_causes(&e))?;
     let mut why = format!("member {} has no ca_key, and there is no other member", core.config.id);

@@ -9,6 +9,7 @@
 //! to stop at its lapse is fenced at the same moment as without it.
 
 use crate::ledger::{Action, Ledger, NodeStanding};
+use crate::node_use::NodeUse;
 use crate::wire::{DrainWish, NodeHealth};
 use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, UNWELL};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -54,14 +55,6 @@ impl Patience {
     fn all(self) -> Duration {
         self.degraded_after + self.down_after
     }
-}
-
-/// What for a node is used now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeUse {
-    Own,
-    Sensitive,
-    Borrowed,
 }
 
 impl Limits {

@@ -12,7 +12,7 @@
 //! Commands wait at the gate and are not refused; the pause is about 0.7 × `election_ms`. Nothing depends on it coming
 //! right: the old leader goes on, or whoever is elected meanwhile does.
 
-use crate::member::shared::Core;
+use crate::core::Core;
 use crate::wire::Refusal;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -2,15 +2,12 @@
 //! certificates of each role are known by.
 
 use crate::refused::Cause;
-use crate::revoked::{RevocationList, Revoked};
 use lattice_model::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -76,6 +73,16 @@ pub struct Caller {
     pub role: Role,
 }
 
+/// A certificate that was revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the certificate of {name} is revoked: those issued before {before} count no more; issue another one by `lattice quorum ca issue`")]
+pub struct Revoked {
+    /// Whose it is.
+    pub name: String,
+    /// Which of that name are.
+    pub before: Timestamp,
+}
+
 /// Why a certificate names nobody.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallerError {
@@ -118,14 +125,6 @@ impl Caller {
         let role = unit.ok_or(CallerError::Lacks("role (organizational unit)"))?.parse()?;
         Ok(Self { name: name.to_owned(), role })
     }
-
-    /// Who sent this gRPC request, with a certificate that counts.
-    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Result<Arc<Self>, CallerError> {
-        let peer = request.extensions().get::<Connected>().ok_or(CallerError::NoCertificate)?;
-        let shown = peer.shown.as_ref().map_err(Clone::clone)?;
-        peer.revoked.check(shown)?;
-        Ok(Arc::clone(&shown.caller))
-    }
 }
 
 /// The built-in authority's serial numbers: these bytes, when the certificate was issued (milliseconds since 1970, 8 bytes, the most
@@ -161,44 +160,5 @@ impl Shown {
         let of_serial = of_us.and_then(|serial| serial.strip_prefix(&SERIAL_MARK)?.first_chunk()).map(|ms| u64::from_be_bytes(*ms));
         let begins = || u64::try_from(certificate.validity().not_before.timestamp()).unwrap_or_default().saturating_mul(1000);
         Ok(Self { caller, issued: Timestamp(of_serial.unwrap_or_else(begins)) })
-    }
-}
-
-/// Who is at the other end of a connection: read once, when TLS has verified it.
-#[derive(Clone, Debug)]
-pub(crate) struct Connected {
-    shown: Result<Shown, CallerError>,
-    /// Its certificate.
-    pub certificate: Option<Arc<CertificateDer<'static>>>,
-    revoked: RevocationList,
-    /// Its address; `None`: not known.
-    pub address: Option<IpAddr>,
-}
-
-impl Connected {
-    /// What its certificate entitles to; `None` where it names nobody.
-    pub fn role(&self) -> Option<Role> {
-        self.shown.as_ref().ok().map(|shown| shown.caller.role)
-    }
-
-    /// Returns when its certificate is revoked. Where it is already, after `patience`: its
-    /// calls are refused with that reason until then.
-    pub async fn counts_no_more(self, patience: Duration) {
-        let Ok(shown) = &self.shown else { return std::future::pending().await };
-        match self.revoked.check(shown) {
-            Ok(()) => drop(self.revoked.until_revoked(shown).await),
-            Err(_) => tokio::time::sleep(patience).await,
-        }
-    }
-
-    /// The same, at this address.
-    pub fn at(self, address: Option<SocketAddr>) -> Self {
-        Self { address: address.map(|address| address.ip()), ..self }
-    }
-
-    /// What the verified chain of a connection says.
-    pub fn by(chain: &[CertificateDer<'_>], revoked: RevocationList) -> Self {
-        let certificate = chain.first().map(|der| Arc::new(der.clone().into_owned()));
-        Self { shown: Shown::from_certificates(chain), certificate, revoked, address: None }
     }
 }

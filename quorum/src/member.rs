@@ -10,21 +10,23 @@
 //! folder is free.
 
 mod duties;
-pub(crate) mod shared;
 mod standing;
 
-use crate::audit::archive::Archive;
 use crate::audit::signer::{Signer, SignerError};
+use crate::audit_archive::Archive;
 use crate::ca::{Authority, CaError};
-use crate::certify::{self, CertificateEnds};
+use crate::certificate_ends::CertificateEnds;
+use crate::certify;
 use crate::chain::{self, ChainFetch};
 use crate::config::{InvalidConfig, QuorumConfig};
+use crate::core::Core;
 use crate::credentials::Credentials;
 use crate::hearts::Hearts;
 use crate::identity::Role;
 use crate::levels::Levels;
 use crate::network::{Network, Peers};
-use crate::notify::{Notify, NotifyError};
+use crate::notify::NotifyError;
+use crate::notify_state::Notify;
 use crate::objects::ObjectsError;
 use crate::proposer::Proposer;
 use crate::raft::{Peer, Raft};
@@ -42,12 +44,11 @@ use crate::store::room::Room;
 use crate::timekeeper::Timekeeper;
 use crate::tls::TlsError;
 use crate::waiting_nodes::WaitingNodes;
-use crate::{backup, membership, metrics, revoked, service, turns};
+use crate::{backup, membership, metrics, service, turns};
 use duties::duties;
 use lattice_model::MemberId;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
-use shared::Core;
 use standing::watch_standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -61,8 +62,6 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// A member that was without a leader for so long closes its sessions.
-pub const LEADERLESS_MAX: Duration = Duration::from_secs(2);
 /// How long the parts may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -274,21 +273,21 @@ impl Member {
         let duties = tokio::spawn(duties(Arc::clone(&core)));
         let room = tokio::spawn(core.room.clone().tend());
         let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
-        let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core), core.stop.clone()));
+        let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core, service::ask_leader), core.stop.clone()));
         let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
         let turns = tokio::spawn(turns::take(Arc::clone(&core)));
         let mut revocations = core.agreed.changes.revocations();
-        revoked::learn(&core);
+        learn_revocations(&core);
         let revoking = tokio::spawn({
             let core = Arc::clone(&core);
             async move {
                 while let Some(Ok(())) = core.stop.run_until_cancelled(revocations.changed()).await {
-                    revoked::learn(&core);
+                    learn_revocations(&core);
                 }
             }
         });
         let (service, raft) = core.config.listens();
-        let (servers, failures) = service::serve(&core, listeners);
+        let (servers, failures) = service::serve(&core, listeners.service, listeners.raft);
         tracing::info!(member = core.config.id, cluster = core.config.cluster, service, raft, "serving");
         let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, revoking, copies, turns];
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
@@ -395,6 +394,12 @@ fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
         ..openraft::Config::default()
     };
     raft.validate().map_err(|error| MemberError::Initialise { why: error.to_string() })
+}
+
+/// What this member has applied, into its list of revoked certificates.
+fn learn_revocations(core: &Core) {
+    let ledger = core.agreed.ledger();
+    core.credentials.revoked().learn(ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.before)));
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {

@@ -10,10 +10,10 @@
 
 pub mod plan;
 
+use crate::core::Core;
 use crate::ledger::{Action, MembersStep};
-use crate::member::shared::Core;
 use crate::pack::with_causes;
-use crate::proposer::Unserved;
+use crate::proposer::unserved;
 use crate::raft::Peer;
 use crate::roster::Roster;
 use crate::wire::{Answer, MembersChange, MembersOrder, Refusal, RosterAnswer, RosterQuestion};
@@ -251,8 +251,4 @@ fn write_removed(dir: &Path, index: u64) -> Result<(), crate::store::StoreError>
 /// Whether the member of this folder was taken out of its cluster.
 pub(crate) fn was_removed(dir: &Path) -> bool {
     removed_file(dir).exists()
-}
-
-fn unserved(why: Unserved) -> Refusal {
-    crate::service::unserved(why)
 }

@@ -1,12 +1,12 @@
 //! What this member tells of itself at `/metrics`, and pushes. Nothing of it is in the log.
 
 use crate::config::QuorumConfig;
-use crate::member::shared::Core;
+use crate::core::Core;
 use crate::pack::with_causes;
+use crate::raft_counts::RaftCounts;
 use crate::store::room;
 use lattice_model::AllocationState;
-use lattice_telemetry::catalogue::{LATENCY_SECONDS, quorum as family};
-use lattice_telemetry::histogram::Histogram;
+use lattice_telemetry::catalogue::quorum as family;
 use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::serve::{self, Ready};
@@ -15,7 +15,7 @@ use lattice_telemetry::telling::Telling;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -27,43 +27,6 @@ const JOB: &str = "lattice-quorum";
 const BUFFER: &str = "telemetry";
 /// How deep folders are looked into for their sizes.
 const DEPTH_MAX: u32 = 3;
-
-/// Counted since the member began.
-#[derive(Debug)]
-pub struct RaftCounts {
-    /// Commands proposed here that were applied, by their answer; and those of which nobody can say.
-    pub accepted: AtomicU64,
-    pub refused: AtomicU64,
-    pub unserved: AtomicU64,
-    /// Entries that they were gathered into.
-    pub entries: AtomicU64,
-    /// From an entry's proposal here to its being applied.
-    pub commit: Histogram,
-    /// Applying one entry.
-    pub apply: Histogram,
-    /// Making a snapshot.
-    pub snapshot: Histogram,
-}
-
-impl Default for RaftCounts {
-    fn default() -> Self {
-        let (zero, histogram) = (|| AtomicU64::new(0), || Histogram::new(LATENCY_SECONDS));
-        Self {
-            accepted: zero(),
-            refused: zero(),
-            unserved: zero(),
-            entries: zero(),
-            commit: histogram(),
-            apply: histogram(),
-            snapshot: histogram(),
-        }
-    }
-}
-
-/// Counts one.
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
 
 /// A member that stops is not kept by who asks for its numbers.
 struct Own(Weak<Core>);

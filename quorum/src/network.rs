@@ -1,15 +1,15 @@
 //! How members reach each other: one lazy connection each to the other's Raft and service ports. Where a member is, the
 //! membership says; one that moved gets new connections.
 
+use crate::clock::ruler;
 use crate::cluster_clock::Reading;
 use crate::credentials::{Credentials, Used, Wanted};
 use crate::pack::{PackError, pack, unpack, with_causes};
 use crate::raft::{Peer, TypeConfig};
+use crate::shortage::Lack;
 use crate::shortages::Shortages;
 use crate::store::machine::Agreed;
-use crate::store::room::Lack;
 use crate::store::synced::Synced;
-use crate::timekeeper::ruler;
 use crate::tls::TlsError;
 use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion, SummaryAnswer};
 use lattice_api::v1::Packed;

@@ -10,23 +10,22 @@
 
 use crate::background;
 use crate::config::QuorumConfig;
+use crate::core::Core;
 use crate::fencing_hook::{of_the_site, run as run_program};
-use crate::ledger::{Action, Ledger, NotifyWay};
-use crate::member::shared::Core;
+use crate::ledger::{Action, NotifyWay};
+use crate::notify_state::Notify;
 use crate::pack::with_causes;
 use crate::store::audit::Step;
-use crate::wire::NotifyStanding;
 use lattice_model::{AuditAction, AuditFilter, AuditRecord};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client};
 use ring::hmac;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::time::MissedTickBehavior;
@@ -56,10 +55,6 @@ pub enum NotifyError {
     #[error("notify_url")]
     Client(#[source] reqwest::Error),
 }
-
-/// What is known of the ways that are configured. Cloneable; all clones are one.
-#[derive(Clone, Debug, Default)]
-pub struct Notify(Arc<Mutex<BTreeMap<NotifyWay, Option<String>>>>);
 
 /// One way, to be run.
 pub struct Telling {
@@ -103,21 +98,6 @@ impl Notify {
         }
         ways.iter().for_each(|way| notify.says(way.means.way(), None));
         Ok((notify, ways))
-    }
-
-    /// How far each way is.
-    pub fn standing(&self, ledger: &Ledger) -> Vec<NotifyStanding> {
-        let ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let standing = |(way, trouble): (&NotifyWay, &Option<String>)| NotifyStanding {
-            way: way.to_string(),
-            upto: ledger.notified(*way).unwrap_or_default(),
-            trouble: trouble.clone(),
-        };
-        ways.iter().map(standing).collect()
-    }
-
-    fn says(&self, way: NotifyWay, trouble: Option<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(way, trouble);
     }
 }
 
@@ -229,9 +209,7 @@ impl Telling {
 
     fn trouble(&self, why: String) {
         let way = self.means.way();
-        let mut ways = self.notify.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = ways.insert(way, Some(why.clone()));
-        if known.flatten().as_ref() != Some(&why) {
+        if self.notify.fails(way, &why) {
             tracing::error!(setting = %way, %why, "others are not told what happens to nodes; tried again");
         }
     }
@@ -257,7 +235,7 @@ impl Telling {
                 run_program(command, self.limit, "notify_seconds").await
             }
             Means::Webhook { url, client, secret } => {
-                let at = crate::proposer::now().0;
+                let at = crate::clock::now().0;
                 let request = client
                     .post(url.clone())
                     .header(CONTENT_TYPE, "application/json")

@@ -7,8 +7,7 @@
 //! An agent that was broken into can use a token again for the same method, for as long as clocks may differ; it cannot make one.
 
 use crate::credentials::Credentials;
-use crate::identity::{CallerError, Role, Shown};
-use crate::revoked::Revoked;
+use crate::identity::{CallerError, Revoked, Role, Shown};
 use crate::tls::TlsError;
 use lattice_model::operator_token::{CLOCK_SKEW_MAX, EXPORT_AUDIT, EXPORT_MAX, signed_bytes};
 use lattice_model::{OperatorToken, Timestamp};

@@ -8,17 +8,17 @@
 //! ```
 
 use crate::ledger::{Action, Command, ENTRY_LEAP_MS_MAX, Outcome};
-use crate::metrics::{RaftCounts, count};
 use crate::raft::{Proposal, Raft, TypeConfig};
+use crate::raft_counts::{RaftCounts, count};
 use crate::store::machine::Agreed;
 use crate::timekeeper::Timekeeper;
 use crate::wire::Refusal;
-use lattice_model::{Revision, Timestamp};
+use lattice_model::{MemberId, Revision};
 use openraft::error::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -198,8 +198,10 @@ fn fail_all(waiting: Vec<oneshot::Sender<Reply>>, why: &Unserved) {
     }
 }
 
-/// What this machine's clock shows. The time of the ledger is the leader's [`Timekeeper`]'s.
-pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+/// As a refusal, for those who asked for an answer.
+pub(crate) fn unserved(why: Unserved) -> Refusal {
+    match why {
+        Unserved::NotLeader(leader) => Refusal::NotLeader { leader: leader.map(MemberId) },
+        Unserved::Unavailable(why) => Refusal::Unavailable { why },
+    }
 }

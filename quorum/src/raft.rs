@@ -1,5 +1,7 @@
 //! The types with which openraft is used.
 
+pub use crate::roster::{LogId, Peer, StoredMembership};
+
 use crate::ledger::{Command, Outcome};
 use crate::wire::Refusal;
 use bytes::Bytes;
@@ -21,16 +23,12 @@ openraft::declare_raft_types!(
 
 /// The handle to this member's Raft.
 pub type Raft = openraft::Raft<TypeConfig>;
-/// A log entry's id: term, leader, index.
-pub type LogId = openraft::LogId<u64>;
 /// A log entry.
 pub type Entry = openraft::Entry<TypeConfig>;
 /// A vote.
 pub type Vote = openraft::Vote<u64>;
 /// A failure of the disk, as openraft takes it.
 pub type StorageError = openraft::StorageError<u64>;
-/// Who the members are, and since when.
-pub type StoredMembership = openraft::StoredMembership<u64, Peer>;
 /// What a snapshot is of.
 pub type SnapshotMeta = openraft::SnapshotMeta<u64, Peer>;
 
@@ -92,12 +90,3 @@ impl std::fmt::Debug for Proposal {
 /// What the commands of one entry were answered with, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replies(pub Vec<Result<Outcome, Refusal>>);
-
-/// Where a member is reached, as the Raft membership has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    /// By agents, `host:port`.
-    pub service: String,
-    /// By members, `host:port`.
-    pub raft: String,
-}

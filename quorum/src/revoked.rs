@@ -8,29 +8,11 @@
 //!
 //! A list only grows: what was revoked before a recovery from a backup stays so where it is known.
 
-use crate::identity::Shown;
-use crate::member::shared::Core;
+use crate::identity::{Revoked, Shown};
 use lattice_model::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use thiserror::Error;
 use tokio::sync::watch;
-
-/// A certificate that was revoked.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the certificate of {name} is revoked: those issued before {before} count no more; issue another one by `lattice quorum ca issue`")]
-pub struct Revoked {
-    /// Whose it is.
-    pub name: String,
-    /// Which of that name are.
-    pub before: Timestamp,
-}
-
-/// What this member has applied, into its list.
-pub(crate) fn learn(core: &Core) {
-    let ledger = core.agreed.ledger();
-    core.credentials.revoked().learn(ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.before)));
-}
 
 /// The list. Clones share it.
 #[derive(Clone, Debug)]

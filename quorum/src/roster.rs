@@ -1,8 +1,21 @@
 //! Who the members are, as Raft's membership says it: the only truth. The configuration's list is the first contact alone.
 
-use crate::raft::{LogId, Peer, StoredMembership};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A log entry's id: term, leader, index.
+pub type LogId = openraft::LogId<u64>;
+/// Who the members are, and since when.
+pub type StoredMembership = openraft::StoredMembership<u64, Peer>;
+
+/// Where a member is reached, as the Raft membership has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// By agents, `host:port`.
+    pub service: String,
+    /// By members, `host:port`.
+    pub raft: String,
+}
 
 /// A membership, and where in the log it stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

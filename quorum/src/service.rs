@@ -6,11 +6,12 @@ mod auditing;
 mod leasing;
 mod miscounted;
 mod own;
+mod packets;
 mod raft_rpc;
 mod session;
 mod watching;
 
-pub(crate) use answer::by_leader;
+pub(crate) use answer::ask_leader;
 #[cfg(test)]
 pub(crate) use answer::{Forward, Forwarded};
 
@@ -18,26 +19,25 @@ use crate::accepting::known::{self, KnownAddresses};
 use crate::accepting::{self, Port};
 use crate::certify;
 use crate::client::{LEADER_HEADER, MAY_MOVE_HEADER};
-use crate::identity::{Caller, Connected};
-use crate::member::Listeners;
-use crate::member::shared::Core;
+use crate::connected::Connected;
+use crate::core::Core;
+use crate::identity::Caller;
 use crate::operator::{self, Operator};
 use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call, Grant};
-use crate::proposer::{self, Unserved};
 use crate::refused::Cause;
 use crate::relief::MayMove;
 use crate::wire::{MESSAGE_BYTES_MAX, Refusal, Request, WatchRequest};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
 use lattice_api::v1::raft_server::RaftServer;
-use lattice_model::{MemberId, OperatorToken};
-use std::pin::Pin;
+use lattice_model::OperatorToken;
+use packets::Packets;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
-use tokio_stream::Stream;
 use tonic::transport::Server;
 use tonic::{Response, Status, Streaming};
 
@@ -57,7 +57,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 type Serving = (Vec<JoinHandle<()>>, watch::Receiver<Option<String>>);
 
 /// Begins to serve both ports.
-pub(crate) fn serve(core: &Arc<Core>, listeners: Listeners) -> Serving {
+pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpListener) -> Serving {
     let server = || {
         Server::builder()
             .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
@@ -77,7 +77,7 @@ pub(crate) fn serve(core: &Arc<Core>, listeners: Listeners) -> Serving {
     let incoming = |listener, port, known: &Arc<KnownAddresses>| {
         accepting::incoming(listener, port, Arc::clone(known), core.credentials.clone(), core.stop.clone())
     };
-    let (from_agents, from_members) = (incoming(listeners.service, Port::Agents, &agents), incoming(listeners.raft, Port::Members, &peers));
+    let (from_agents, from_members) = (incoming(for_agents, Port::Agents, &agents), incoming(for_members, Port::Members, &peers));
     let service = server().add_service(quorum).serve_with_incoming_shutdown(from_agents, core.stop.clone().cancelled_owned());
     let members = server().add_service(raft).serve_with_incoming_shutdown(from_members, core.stop.clone().cancelled_owned());
     let (failed, failures) = watch::channel(None);
@@ -118,7 +118,8 @@ impl Service {
     }
 
     fn operator(&self, token: &OperatorToken) -> Result<Operator, Refusal> {
-        operator::verify(token, &self.core.credentials, proposer::now()).map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
+        operator::verify(token, &self.core.credentials, crate::clock::now())
+            .map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
     }
 
     /// What the table grants, of a call that is no [`Request`].
@@ -126,8 +127,6 @@ impl Service {
         permission::granted(call, caller).map_err(|refusal| self.wrong_role(format!("{}: {refusal}", caller.name)))
     }
 }
-
-type Packets = Pin<Box<dyn Stream<Item = Result<Packed, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Quorum for Service {
@@ -159,7 +158,9 @@ impl Quorum for Service {
             Ok(granted)
         });
         let answer = match (granted, question) {
-            (Ok(_), Request::RenewCertificate { request }) => certify::renew(&self.core, &caller, certificate.as_deref(), &request).await,
+            (Ok(_), Request::RenewCertificate { request }) => {
+                certify::renew(&self.core, &caller, certificate.as_deref(), &request, ask_leader).await
+            }
             (Ok(grant), question) => {
                 let answer = answer::answer(&self.core, &caller, grant, question).await;
                 if let Err(refusal @ Refusal::Role { .. }) = &answer {
@@ -201,13 +202,5 @@ impl Quorum for Service {
             }
         }
         Ok(Response::new(watching::open(Arc::clone(&self.core), wanted, whose)?))
-    }
-}
-
-/// As a refusal, for those who asked for an answer.
-pub(crate) fn unserved(why: Unserved) -> Refusal {
-    match why {
-        Unserved::NotLeader(leader) => Refusal::NotLeader { leader: leader.map(MemberId) },
-        Unserved::Unavailable(why) => Refusal::Unavailable { why },
     }
 }

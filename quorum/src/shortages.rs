@@ -2,7 +2,7 @@
 //! and tells it to all.
 
 use crate::roster::Roster;
-use crate::store::room::{Lack, Shortage};
+use crate::shortage::{Lack, Shortage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

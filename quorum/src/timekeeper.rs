@@ -1,14 +1,13 @@
 //! Reads this member's clocks for [`ClusterClock`], and knows what is amiss with them.
 
+use crate::clock::{now, ruler};
 use crate::cluster_clock::{APART_MS_MAX, ClusterClock, Comparison, Reading, compare};
 use crate::network::Peers;
-use crate::proposer::now;
 use crate::raft::Raft;
 use crate::roster::Roster;
 use crate::store::machine::Agreed;
 use crate::wire::ClockAlarm;
 use lattice_model::{MemberId, Timestamp};
-use nix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,11 +16,6 @@ use std::time::Duration;
 const WRONG_MAX: Duration = Duration::from_secs(5);
 /// A hand-over that failed is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
-
-/// How long the machine has run, suspended or not: no administrator and no time server sets that.
-pub fn ruler() -> Duration {
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
-}
 
 /// The time of entries, and how the members' clocks stand to it.
 pub struct Timekeeper {

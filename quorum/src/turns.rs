@@ -3,7 +3,7 @@
 //! All of them apply the same entries, so that all would make theirs at the same one, and no majority would be as fast as it is between
 //! snapshots. Each makes its first one after a start at an entry of its own, and the next as many entries later as all do.
 
-use crate::member::shared::Core;
+use crate::core::Core;
 use crate::raft::Peer;
 use openraft::RaftMetrics;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! model's) on both ends.
 
 mod answer;
+mod audit_walk;
 mod peers;
 mod refusal;
 mod request;
@@ -11,6 +12,7 @@ mod status;
 mod watch;
 
 pub use answer::{Answer, AuditFound, Endpoint, RefusedClaim, SignedPage};
+pub use audit_walk::{AuditWalk, KeyPeriod};
 pub use peers::{AuditPage, AuditPageRequest, HeartbeatSummary, RosterAnswer, RosterQuestion, SummaryAnswer};
 pub use refusal::{Conflict, OPERATOR_REMEDY, Refusal, WalltimeRefusal};
 pub use request::{ListFilter, ListPlace, MembersChange, MembersOrder, Request, VniPoolChange};

@@ -21,6 +21,7 @@ pub mod io_weight;
 pub mod limits;
 pub mod memory;
 pub mod own_memory;
+pub mod place;
 
 use lattice_model::AllocationId;
 use nix::fcntl::{OFlag, open};

@@ -6,11 +6,12 @@
 //! What nobody uses may be removed again ([`cache`]). Zeros become holes of the copy: it has no more real blocks than the file.
 
 pub mod cache;
+mod error;
 
 pub use cache::{HeldImage, NoRoom, cached};
+pub use error::ImageError;
 
 use crate::failpoint::{self, Point};
-use lattice_model::resources::bytes_text;
 use lattice_model::{Image, Principal};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -19,9 +20,8 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use thiserror::Error;
 
 /// The first four bytes of every SquashFS (kernel: `SQUASHFS_MAGIC`, little endian).
 const MAGIC: &[u8; 4] = b"hsqs";
@@ -31,90 +31,6 @@ const CHUNK_BYTES: usize = 1 << 20;
 const HOLE_BYTES: usize = 4096;
 /// Room that is asked for at once when an image has more than its file said, in bytes.
 const ROOM_STEP_BYTES: u64 = 64 << 20;
-
-/// Why an image is not taken.
-#[derive(Debug, Error)]
-pub enum ImageError {
-    /// Nothing lies there.
-    #[error("image {}: there is no such file on this node", path.display())]
-    NotFound {
-        /// The user's path.
-        path: PathBuf,
-    },
-    /// The user may not read it.
-    #[error("image {}: {user} may not read it on this node", path.display())]
-    PermissionDenied {
-        /// The user's path.
-        path: PathBuf,
-        /// The account.
-        user: String,
-    },
-    /// Something else lies there.
-    #[error("image {}: {why}", path.display())]
-    NotAnImage {
-        /// The user's path.
-        path: PathBuf,
-        /// What it is instead.
-        why: &'static str,
-    },
-    /// The digest asked for is not one.
-    #[error("{given:?} is not a SHA-256 digest (64 hexadecimal digits in lower case)")]
-    BadDigest {
-        /// What was given.
-        given: String,
-    },
-    /// The contents are others than were submitted.
-    #[error("image {}: its SHA-256 is {got}, but {want} was recorded at submission: it was changed since, or differs on this node", path.display())]
-    WrongDigest {
-        /// The user's path.
-        path: PathBuf,
-        /// As recorded.
-        want: String,
-        /// As found.
-        got: String,
-    },
-    /// The cache's file system is full.
-    #[error("image {}: no space left in the image cache {}", path.display(), cache.display())]
-    NoSpace {
-        /// The user's path.
-        path: PathBuf,
-        /// The cache.
-        cache: PathBuf,
-    },
-    /// It does not fit, whatever is removed of what nobody uses.
-    #[error(
-        "image {}: it has {}, and the image cache {} can have at most {} more beside the images that are in use; make room on that disk, \
-         or run this on nodes with a larger one",
-        path.display(), bytes_text(*bytes), cache.display(), bytes_text(*bytes_max)
-    )]
-    NoRoom {
-        /// The user's path.
-        path: PathBuf,
-        /// The cache.
-        cache: PathBuf,
-        /// How large the image is.
-        bytes: u64,
-        /// How large it may be now.
-        bytes_max: u64,
-    },
-    /// Nobody wants it any more.
-    #[error("image {}: its copy was cancelled", path.display())]
-    Cancelled {
-        /// The user's path.
-        path: PathBuf,
-    },
-    /// Anything else.
-    #[error("image {}: {doing}", path.display())]
-    Io {
-        /// The file it happened with.
-        path: PathBuf,
-        /// What was being done.
-        doing: &'static str,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-}
 
 /// An image in the cache, which stays there while this lives.
 #[derive(Debug)]

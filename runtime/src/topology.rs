@@ -14,14 +14,17 @@
 //! the normal case. Everything is read below a root that is a parameter, so that a recorded machine can be a test.
 
 mod amd;
+mod files;
 pub mod hwloc;
 mod load;
 mod machine;
 mod nvidia;
 mod pci;
 mod simulated;
+mod vendor;
 mod watch;
 
+pub use files::Files;
 pub use load::{GpuLoadReader, load_file};
 pub use simulated::{SimulatedGpu, SimulatedReadings, readings_file};
 pub use watch::{GpuWatch, read_gpus};
@@ -32,8 +35,7 @@ use lattice_model::topology::{
 };
 use pci::Pci;
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use vendor::{Found, Vendor};
 
 /// GPUs whose memory is one with a processor's, by what their model's name has in it.
 const SUPERCHIPS: [&str; 3] = ["GH200", "GB200", "MI300A"];
@@ -47,59 +49,6 @@ pub struct Discovered {
     pub found: Vec<String>,
     /// GPUs that the bus shows and nobody can speak for, each with the remedy.
     pub lacking: Vec<String>,
-}
-
-/// The files of a machine, below `/` or below a recorded tree.
-#[derive(Clone, Debug)]
-pub struct Files {
-    root: PathBuf,
-}
-
-impl Files {
-    /// Below this directory.
-    pub fn below(root: &Path) -> Self {
-        Self { root: root.to_owned() }
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path)
-    }
-
-    /// A small file's text without the newline at its end.
-    fn text(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.path(path)).ok().map(|t| t.trim_end().to_owned())
-    }
-
-    fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
-        self.text(path)?.trim().parse().ok()
-    }
-
-    /// The names in a directory, sorted.
-    fn names(&self, path: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
-        names.sort();
-        names
-    }
-}
-
-/// What one vendor says of its GPUs. Indices count from 0 within it.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Found {
-    gpus: Vec<GpuDevice>,
-    links: Vec<GpuLink>,
-    /// The driver, for people.
-    driver: String,
-    /// Devices that do not answer, each with the remedy where one is known.
-    lacking: Vec<String>,
-}
-
-/// A vendor's way of telling about its GPUs.
-trait Vendor {
-    /// Whose GPUs it tells of.
-    fn vendor(&self) -> GpuVendor;
-    /// Asks it. An error says why it cannot tell: that its library is not there is the normal one.
-    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, String>;
 }
 
 /// Looks at the machine. `allowed`: the processors that this process may run on.

@@ -3,8 +3,9 @@
 //! there, or fails with `LATTICE_TEST_REQUIRE_ALL=1`, but for memory under version 1: it may be somebody else's.
 
 use lattice_model::{AllocationId, RankOutcome};
-use lattice_runtime::cgroup::controllers::{Controller, Controllers, Place, V1Group, open_v1_procs};
+use lattice_runtime::cgroup::controllers::{Controller, Controllers, V1Group, open_v1_procs};
 use lattice_runtime::cgroup::limits::{IndexSet, IoLimit, LimitError, Limits};
+use lattice_runtime::cgroup::place::Place;
 use lattice_runtime::cgroup::{Cgroup, Scope, Slice};
 use lattice_runtime::process::{self, Program};
 use libtest_mimic::{Arguments, Failed, Trial};

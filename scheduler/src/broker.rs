@@ -17,7 +17,7 @@
 //!
 //! [`should_checkpoint`] is the whole decision; what `lattice explain` shows of an allocation comes from it as well.
 
-use crate::View;
+use crate::view::{View, queue};
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
 use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster};
 use std::collections::{BTreeMap, BTreeSet};
@@ -408,7 +408,7 @@ struct Queue<'a> {
 
 impl<'a> Queue<'a> {
     fn of(cluster: &'a View, now: Timestamp) -> Self {
-        let waiting = crate::queue(cluster);
+        let waiting = queue(cluster);
         let wanted: f64 = waiting.iter().map(|a| f64::from(a.spec.nodes)).sum();
         let there = cluster.nodes.len() as f64;
         let urgency = |a: &Allocation| {

@@ -1,6 +1,6 @@
 //! Which network domains have a number, and what of a queue waits for one.
 
-use crate::View;
+use crate::view::View;
 use lattice_model::network::NoVni;
 use lattice_model::{Allocation, VniPool};
 use std::collections::BTreeSet;

@@ -1,12 +1,16 @@
 //! Why each allocation waits, and in which order they are expected to begin. [`crate::explain`] says it in a sentence, a list in a
 //! few words, and both are of one decision: [`Judge::waits`].
 
+use crate::conformity;
 use crate::domains::Domains;
+use crate::holdings::Holdings;
 use crate::misfit::{self, misfit};
+use crate::possible::{possible, possible_where};
 use crate::quotas::Quotas;
 use crate::settling::Settling;
 use crate::user_running::RunningOfUsers;
-use crate::{Holdings, View, possible, possible_where, why_not};
+use crate::view::{View, queue};
+use crate::why_not::{WhyNot, excluded, why_not};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::tenant::Quota;
@@ -118,7 +122,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Nodes that can be taken for an allocation now, and why each of the others cannot.
-    pub fn sort_nodes(&self, allocation: &Allocation) -> (Vec<&'a Node>, Vec<(NodeId, crate::WhyNot)>) {
+    pub fn sort_nodes(&self, allocation: &Allocation) -> (Vec<&'a Node>, Vec<(NodeId, WhyNot)>) {
         let (mut free, mut others) = (Vec::new(), Vec::new());
         for node in self.view.nodes.values() {
             match why_not(self.view, &self.held, node, allocation) {
@@ -185,7 +189,7 @@ impl<'a> Judge<'a> {
     fn too_few_nodes(&self, allocation: &Allocation, possible: usize) -> Waits {
         let wants = misfit::wants(&allocation.spec);
         if possible_where(self.view, allocation, |_| true) >= allocation.spec.nodes as usize
-            && let Some((excluded, text)) = crate::excluded(self.view, allocation)
+            && let Some((excluded, text)) = excluded(self.view, allocation)
         {
             let why = format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
             return Waits::TooFewNodes { why, possible, excluded: Some(excluded) };
@@ -223,7 +227,7 @@ impl Outlook {
         let mut in_line: BTreeMap<&str, usize> = BTreeMap::new();
         let mut shapes: Vec<(&Allocation, usize)> = Vec::new();
         let mut outlook = BTreeMap::new();
-        for allocation in crate::queue(view) {
+        for allocation in queue(view) {
             let known = shapes.iter().find(|(like, _)| is_alike(like, allocation)).map(|(_, possible)| *possible);
             let possible = known.unwrap_or_else(|| judge.possible(allocation));
             if known.is_none() && shapes.len() < SHAPES_MAX {
@@ -231,7 +235,7 @@ impl Outlook {
             }
             let ahead = in_line.entry(view.queue_of(allocation)).or_default();
             // The few words of those behind others do not say how many nodes are free.
-            let free = || if *ahead == 0 { crate::conformity::together(&judge.sort_nodes(allocation).0, &allocation.spec) } else { 0 };
+            let free = || if *ahead == 0 { conformity::together(&judge.sort_nodes(allocation).0, &allocation.spec) } else { 0 };
             let waits = judge.waits(allocation, *ahead, possible, free);
             let place = waits.is_in_line().then(|| {
                 *ahead += 1;

@@ -1,6 +1,6 @@
 //! What tenants have now, and what of a queue their hard quotas keep off.
 
-use crate::View;
+use crate::view::View;
 use lattice_model::tenant::{Demand, Excess};
 use lattice_model::{Allocation, Node, NodeId, Tenant};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Work that must not run twice, and of which an earlier attempt may still run.
 
-use crate::View;
+use crate::view::View;
 use lattice_model::{Allocation, AllocationId, NodeId, OnIsolation, hostlist};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,10 @@
 use super::*;
 use lattice_model::{
-    AllocationSpec, AllocationState, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeState, Principal, Revision, SchedulerKind,
-    Share, SharePhase, Timestamp,
+    AllocationId, AllocationSpec, AllocationState, Boot, Entrypoint, Epoch, Exclusion, Incarnation, NodeAddresses, NodeState, Principal,
+    Resources, Revision, SchedulerKind, Share, SharePhase, Tenant, Timestamp, VniPool,
 };
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 fn id(n: u64) -> AllocationId {

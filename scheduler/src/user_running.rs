@@ -1,6 +1,6 @@
 //! How many allocations of each user hold nodes, and what of a queue that keeps off.
 
-use crate::View;
+use crate::view::View;
 use lattice_model::Allocation;
 use lattice_model::user_running::TooManyRunning;
 use std::collections::BTreeMap;

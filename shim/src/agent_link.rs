@@ -1,6 +1,6 @@
 //! The one agent that listens to us, if any. It may vanish at any moment; a newer connection replaces an older one.
 
-use crate::say;
+use crate::shim_log::say;
 use lattice_runtime::shim::{Decoder, FRAME_BYTES_MAX, FromShim, PROTOCOL_MAJOR, ToShim, encode};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};

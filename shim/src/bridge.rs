@@ -7,9 +7,9 @@
 //! It runs as the launch's user and in a cgroup beside the launch's: what it does with what ranks send it can do to that user's work
 //! alone, and no signal for the launch's processes is for it. It ends when its socket is closed.
 
-use crate::launch::start::Surroundings;
 use crate::log_files;
 use crate::rank_socket::PmiSocket;
+use crate::surroundings::Surroundings;
 use lattice_model::{AllocationId, LaunchSpec, NodeId, Principal};
 use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::{BridgeJob, Frames, FromBridge, ToBridge, encode};
@@ -81,7 +81,7 @@ fn make_directory(allocation: AllocationId, owner: &Principal) -> io::Result<Pat
 /// Removes it, when nobody is left who writes there.
 pub fn remove_directory(path: &Path) {
     if let Err(error) = remove_tree(path) {
-        crate::say(&format!("{} is left: {error}", path.display()));
+        crate::shim_log::say(&format!("{} is left: {error}", path.display()));
     }
 }
 

@@ -1,6 +1,7 @@
 //! One launch's ranks on this node, each with its PMI socket.
 
 mod calls;
+mod hung_up;
 mod pmix;
 mod ports;
 mod rank_files;
@@ -12,6 +13,7 @@ use crate::log_files;
 use crate::rank_input::RankInput;
 use crate::rank_socket::{PmiPort, PmiSocket};
 use crate::terminal::RankTerminal;
+use hung_up::HungUp;
 use lattice_model::input::Taken;
 use lattice_model::{Call, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
 use lattice_pmi::{Action, Event, PmixAction, PmixEvent, PmixServer, Server};
@@ -20,7 +22,6 @@ use lattice_runtime::shim::{ShimDir, boottime_ms};
 use nix::sys::epoll::Epoll;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use sockets::HungUp;
 use std::collections::BTreeMap;
 
 /// In the place of a local rank's number: the first rank's terminal. Ranks are far fewer.

@@ -3,7 +3,7 @@
 //!
 //! The files keep their lengths, so that writers and readers notice nothing: a hole is where a file begins.
 
-use crate::say;
+use crate::shim_log::say;
 use lattice_runtime::shim::{FlushedLog, LogRoom, LogStream, ShimDir};
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::BTreeMap;

@@ -23,7 +23,9 @@ mod rank_input;
 mod rank_socket;
 mod script;
 mod serve;
+mod shim_log;
 mod slurm;
+mod surroundings;
 mod terminal;
 mod work;
 
@@ -34,7 +36,7 @@ use lattice_runtime::shim::{Living, PROTOCOL_MAJOR, ShimConfig, ShimDir};
 use lattice_runtime::{data_mounts, mounts, process};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::io::Write;
+use shim_log::say;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -51,11 +53,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// A line in `shim.log`. On a full disk it is lost, and nothing else is (`eprintln!` would panic).
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn run() -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 //! Each byte is taken once, by its place, so an agent may send anything again. What is kept is no more than who sends may have under
 //! way: a rank that does not read stops the input and nothing else. One that ended, or closed its end, is waited for no longer.
 
-use crate::say;
+use crate::shim_log::say;
 use lattice_model::Principal;
 use lattice_model::input::{Taken, WINDOW_BYTES};
 use nix::errno::Errno;

@@ -1,21 +1,25 @@
 //! The shim's one loop, and what it does about each happening.
 
+mod attached;
 mod attaching;
 mod ending;
+mod lease;
 mod memory;
 mod replay;
 mod run_lease;
 mod signalling;
 mod starting;
+mod waiting;
 
 use crate::agent_link::AgentLink;
 use crate::bridge;
 use crate::launch::{Down, Happening, Launch};
+use crate::log_files;
 use crate::log_ring::LogRing;
+use crate::shim_log::say;
 use crate::work::Work;
-use crate::{log_files, say};
 use anyhow::Context;
-use attaching::Attached;
+use attached::Attached;
 use lattice_model::{LaunchId, MemoryKill, NodeId, RankOutcome};
 use lattice_runtime::cgroup::controllers::open_v1_procs;
 use lattice_runtime::cgroup::memory::MemoryWatch;
@@ -23,18 +27,18 @@ use lattice_runtime::cgroup::{CgroupError, Scope};
 use lattice_runtime::exits::{ExitRecord, Writer};
 use lattice_runtime::process::{self, Start};
 use lattice_runtime::shim::{FromShim, ShimConfig, ShimDir, StopReason, ToShim, boottime_ms as now_ms};
+use lease::RunLease;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
-use run_lease::RunLease;
-use starting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use waiting::Waiting;
 
 /// Happenings taken from the kernel at once.
 const EVENTS_PER_TURN: usize = 64;
@@ -282,15 +286,6 @@ impl Shim {
                     self.tell_input(number, false);
                 }
             }
-        }
-    }
-
-    /// Tells how much of a launch's standard input was taken, where that is news; `again`: in any case, and what is beyond is wanted.
-    fn tell_input(&mut self, number: u32, again: bool) {
-        let Some(launch) = self.launches.get_mut(&number) else { return };
-        let news = launch.input_news();
-        if let Some(taken) = if again { launch.input_taken() } else { news } {
-            self.agent.tell(&replay::input_taken(launch.id(), taken, again));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The terminal of a launch's first rank. We are its keyboard and its screen, so that it outlives the agent: what it shows
 //! goes into the rank's log file, what is typed comes by the agent.
 
-use crate::say;
+use crate::shim_log::say;
 use lattice_model::{Principal, TerminalSize};
 use lattice_runtime::pty::{self, Modes};
 use nix::errno::Errno;

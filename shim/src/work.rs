@@ -68,7 +68,10 @@ impl Work {
         match self {
             Self::Scope(scope) => {
                 if let Err(error) = scope.work().kill() {
-                    crate::say(&format!("{error}: {}", std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default()));
+                    crate::shim_log::say(&format!(
+                        "{error}: {}",
+                        std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default()
+                    ));
                     scope.work().signal(libc::SIGKILL);
                 }
             }

@@ -24,7 +24,6 @@ use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -413,9 +412,6 @@ fn now_ms() -> i64 {
 pub fn open(dir: &Path, bytes_max: u64, spare: Spare) -> Result<Pushed, BufferError> {
     Buffer::open(dir, bytes_max, spare).map(Pushed::new)
 }
-
-/// What [`io::Error`]s of the buffer are about.
-pub(crate) type Io = io::Error;
 
 #[cfg(test)]
 mod tests {

@@ -16,9 +16,11 @@ pub mod fabric;
 mod group;
 mod host;
 mod kept;
+mod launches;
 mod parts;
 mod procfs;
 mod rapl;
+mod reader;
 mod reclaim;
 mod rest;
 mod v1;
@@ -27,27 +29,15 @@ mod v2;
 pub use group::{Group, PROCESSES_MAX, Places};
 pub use host::Host;
 pub use kept::Text;
-pub use parts::{LAUNCHES_MAX, Part, Parts};
+pub use launches::{LAUNCHES_MAX, Part, Parts};
 pub use rapl::{Domain, Rapl};
+pub use reader::Reader;
 pub use reclaim::Reclaim;
 pub use rest::Signs;
 
 use crate::usage::{Source, Usage};
 use rest::Rest;
 use std::time::{Duration, Instant};
-
-/// One source of numbers.
-pub trait Reader: Send {
-    /// What it says its numbers come from.
-    fn source(&self) -> Source;
-
-    /// Reads what tells whether something of the work ran, before anything else is read; what that tells besides is told by [`Reader::read`],
-    /// which follows.
-    fn signs(&mut self, _group: &Group, _text: &mut Text, _signs: &mut Signs) {}
-
-    /// Adds what it can read of the group to what those before it said.
-    fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage);
-}
 
 /// What was read at once.
 #[derive(Clone, Debug, PartialEq)]

@@ -117,7 +117,7 @@ async fn prepare(
     context.adoption.found(share.allocation);
     going_on()?;
     say("preparing: the site's prologue");
-    let hook = context.hooks.run(Moment::Prologue, &context, &share, &dir, &planned.env, &cancel);
+    let hook = context.hooks.run(Moment::Prologue, (&context.me, context.slice.as_ref()), &share, &dir, &planned.env, &cancel);
     hook.await.map_err(|failure| failure.to_string())?;
     failpoint::pass(Point::PrologueOver);
     going_on()?;
@@ -229,7 +229,7 @@ fn start(
     hatch::tell(&context.state_dir, share, placement.as_ref())
         .map_err(|e| format!("writing its hostfiles below {}: {e}", context.state_dir.display()))?;
     let mut limits = context.bounds.limits(share, assignment);
-    context.device_filter.apply(scope.as_ref(), devices::denied(context, assignment), &mut limits)?;
+    context.device_filter.apply(scope.as_ref(), devices::denied(&context.topology().gpu, assignment), &mut limits)?;
     let v1_groups =
         context.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(|e| format!("limits: {}", with_causes(&e)))?;
     failpoint::pass(Point::LimitsSet);

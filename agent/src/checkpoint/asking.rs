@@ -3,7 +3,8 @@
 use crate::checkpoint;
 use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::mesh::frame::{self, Open};
+use crate::mesh::frame;
+use crate::mesh::open::Open;
 use lattice_model::NodeId;
 use tokio::sync::mpsc;
 

@@ -8,10 +8,10 @@
 //! next one reads the manifests and decides anew, so that a lost broker loses one round. Two at once would ask the same head, which
 //! makes one checkpoint of two requests. Nothing of it is needed for work to run, or for anybody to ask for a checkpoint.
 
-use super::settings::CheckpointSettings;
 use super::store::{CheckpointStore, Owner, StoreError};
 use super::{ask, retention, saving};
 use crate::cluster::Cluster;
+use crate::config::checkpoint::CheckpointSettings;
 use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::placing::Placing;
@@ -143,7 +143,7 @@ impl Broker {
             Ok(()) => {
                 // Its manifest says more, when the watch tells of it.
                 if let Some(last) = &mut known.last {
-                    last.at = crate::service::now();
+                    last.at = crate::clock::now();
                 }
                 None
             }
@@ -153,7 +153,7 @@ impl Broker {
                     None => 0,
                 };
                 tracing::warn!(%allocation, %why, "asked by the broker, it did not save itself");
-                Some(Tried::InVain { at: crate::service::now(), times: before.saturating_add(1) })
+                Some(Tried::InVain { at: crate::clock::now(), times: before.saturating_add(1) })
             }
         };
     }
@@ -199,7 +199,7 @@ impl Broker {
         let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
         let tuning = self.settings.tuning();
         let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
-        let judged = should_checkpoint(&broker_view, crate::service::now());
+        let judged = should_checkpoint(&broker_view, crate::clock::now());
         let waits = judged.values().filter(|j| matches!(j.verdict, Verdict::Staggered { .. })).count();
         let away = matches!(self.storage, Storage::Away { .. });
         self.context.checkpoints.counts().broker(true, away, waits as u64);
@@ -368,7 +368,7 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
     };
     let tuning = context.checkpoints.settings().tuning();
     let broker_view = BrokerView { cluster: view, known: &known, saving: &saving, storage: &storage, tuning: &tuning };
-    should_checkpoint(&broker_view, crate::service::now()).remove(&allocation.id)
+    should_checkpoint(&broker_view, crate::clock::now()).remove(&allocation.id)
 }
 
 /// How long the last checkpoint of the work took, as its manifest says.

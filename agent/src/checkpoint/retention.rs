@@ -8,8 +8,8 @@
 //! A time is over when it is by this agent's clock, by the store's and by the quorum's, counted from when the store was told that the
 //! allocation had ended: one clock that is wrong removes nothing too early.
 
-use super::settings::CheckpointSettings;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
+use crate::config::checkpoint::CheckpointSettings;
 use crate::context::Shared;
 use crate::placing::Placing;
 use futures::StreamExt;
@@ -122,7 +122,7 @@ impl Sweep {
             return Ok(Looked::Ours);
         }
         let owner = kept.owner();
-        let now_ms = crate::service::now().0.min(clock_ms);
+        let now_ms = crate::clock::now().0.min(clock_ms);
         let mark = Mark { ended_at_ms: kept.end_seen_at_ms, written_ms };
         // It is known to have ended, and its time has not come: the quorum need not be asked.
         if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {

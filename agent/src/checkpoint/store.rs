@@ -18,6 +18,7 @@ pub use files::Source;
 pub use manifest::{FileEntry, Manifest, NodeEntry, NodeManifest};
 
 use super::kept::Ours;
+use crate::config::AgentConfig;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, Epoch, NodeId};
@@ -106,6 +107,16 @@ impl CheckpointStore {
     /// Makes the client. Asks the store nothing yet. `setting` names the key in the configuration file.
     pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
         Objects::open(setting, url, options, credentials).map(|objects| Self { objects, ours: None })
+    }
+
+    /// The one that is configured.
+    pub fn configured(config: &AgentConfig) -> Result<Self, ObjectsError> {
+        if config.checkpoint_store.is_empty() {
+            Self::open("log_store", &config.log_store, &config.log_store_options, &config.log_store_credentials)
+        } else {
+            let (options, credentials) = (&config.checkpoint_store_options, &config.checkpoint_store_credentials);
+            Self::open("checkpoint_store", &config.checkpoint_store, options, credentials)
+        }
     }
 
     /// The same, by an agent of this cluster.

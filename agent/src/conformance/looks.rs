@@ -1,6 +1,6 @@
 //! What the kernel says of this node's software and firmware.
 
-use super::plain;
+use super::plain::plain;
 use lattice_model::conformance::Components;
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// What there is of the agent's own components. Names are those of [`super::OWN`].
+/// What there is of the agent's own components. Names are those of [`OWN`](crate::config::conformance::OWN).
 pub(super) fn all(ignored: &[String]) -> Result<Components, String> {
     let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
     let found = [
@@ -186,7 +186,7 @@ mod tests {
     fn what_a_machine_lacks_is_not_there_and_what_it_has_is_never_empty() {
         let found = all(&[]).unwrap();
         assert!(found.contains_key("kernel") && found.values().all(|value| !value.is_empty()), "{found:?}");
-        assert!(found.keys().all(|name| super::super::OWN.contains(&name.as_str())), "{found:?}");
+        assert!(found.keys().all(|name| crate::config::conformance::OWN.contains(&name.as_str())), "{found:?}");
         let empty = std::env::temp_dir().join(format!("lattice-conformance-{}", std::process::id()));
         fs::create_dir_all(empty.join("module/nvidia")).unwrap();
         assert_eq!((gpu_driver(&empty), bios(&empty), bmc(&empty), nic_firmware(&empty)), (Ok(None), Ok(None), Ok(None), Ok(None)));

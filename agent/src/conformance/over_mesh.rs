@@ -1,11 +1,14 @@
 //! Another node's look at itself, for an operator whose agent asks its agent.
 
-use super::Found;
-use crate::context::Context;
+use super::{Conformity, Found};
+use crate::cluster::Cluster;
+use crate::mesh::Mesh;
 use crate::mesh::conformance::{FingerprintAnswer, WireFound};
 use crate::mesh::diagnosis::plain;
-use crate::mesh::frame::{self, FrameError, Open};
-use lattice_model::NodeId;
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::Open;
+use lattice_model::conformance::{Components, check};
+use lattice_model::{NodeId, Timestamp};
 use lattice_quorum::identity::{Caller, Role};
 use quinn::SendStream;
 use std::time::Duration;
@@ -14,12 +17,12 @@ use std::time::Duration;
 const ANSWER: Duration = Duration::from_secs(25);
 
 /// Looks once more, and answers an agent that serves operators.
-pub async fn answer(context: &Context, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
+pub async fn answer(conformity: &Conformity, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
     let answer = if peer.role == Role::Api {
         tokio::select! {
             // Nobody waits for it any more.
             _ = send.stopped() => return Ok(()),
-            found = context.conformance.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
+            found = conformity.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
         }
     } else {
         FingerprintAnswer::Refused { why: "the asking agent may not vouch for operators".to_owned() }
@@ -28,11 +31,11 @@ pub async fn answer(context: &Context, peer: &Caller, send: &mut SendStream) -> 
 }
 
 /// Has the node's own agent look; else why it did not.
-pub async fn ask(context: &Context, node: &NodeId) -> Result<Found, String> {
-    let address = context.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
+pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found, String> {
+    let address = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
     let address = address.ok_or("where its mesh is was never heard of the quorum")?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+        let (mut send, mut recv) = mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Fingerprint).await.map_err(|e| e.to_string())?;
         frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };
@@ -40,5 +43,46 @@ pub async fn ask(context: &Context, node: &NodeId) -> Result<Found, String> {
     match tokio::time::timeout(ANSWER, conversation).await.map_err(late)?? {
         FingerprintAnswer::Told(found) => found.try_into().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
         FingerprintAnswer::Refused { why } => Err(plain(&why)),
+    }
+}
+
+impl From<&Found> for WireFound {
+    fn from(found: &Found) -> Self {
+        Self {
+            components: found.components.clone().map(|components| components.into_iter().collect()),
+            at_ms: found.at.map(|at| at.0),
+            trouble: found.trouble.as_deref().map(plain),
+        }
+    }
+}
+
+impl TryFrom<WireFound> for Found {
+    type Error = FrameError;
+
+    /// What a node can be made of; its words go to people's terminals.
+    fn try_from(wire: WireFound) -> Result<Self, FrameError> {
+        let components: Option<Components> = wire.components.map(|components| components.into_iter().collect());
+        if components.as_ref().is_some_and(|components| check(components).is_err()) {
+            return Err(FrameError::Malformed);
+        }
+        Ok(Self { components, at: wire.at_ms.map(Timestamp), trouble: wire.trouble.as_deref().map(plain) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_arrives_and_what_no_node_is_made_of_does_not() {
+        let found = |value: &str| Found {
+            components: Some(Components::from([("kernel".to_owned(), value.to_owned())])),
+            at: Some(Timestamp(1)),
+            trouble: Some("the BMC does not answer".to_owned()),
+        };
+        for found in [found("6.6"), Found::default()] {
+            assert_eq!(Found::try_from(WireFound::from(&found)).unwrap(), found);
+        }
+        assert!(Found::try_from(WireFound::from(&found("6.6\u{1b}[2J"))).is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! Drivers are asked by a thread of its own (`crate::gpu_loads`): here its looks are read. What links move is told between two of them,
 //! so for the second one is waited a moment, where there are links.
 
-use super::fact;
+use super::fact::fact;
 use crate::context::Context;
 use crate::gpu_loads::{GpuReadings, Looked};
 use crate::mesh::diagnosis::{DiagnosisGpus, GPUS_MAX, WireFact};

@@ -1,7 +1,7 @@
 //! The node's interfaces, and how the work's connections fare.
 
+use super::fact::{fact, text_of};
 use super::processes::Listed;
-use super::{fact, text_of};
 use crate::adapters::ask;
 use crate::mesh::diagnosis::WireFact;
 use lattice_model::Timestamp;

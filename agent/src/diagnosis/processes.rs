@@ -1,7 +1,7 @@
 //! The work's processes: what state each is in, and what it waits for.
 
+use super::fact::{fact, text_of};
 use super::helper::{Asked, OF_RANKS};
-use super::{fact, text_of};
 use crate::mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
 use nix::libc;
 use std::collections::BTreeSet;

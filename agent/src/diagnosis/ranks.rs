@@ -4,11 +4,13 @@
 //! A rank is its process and all that it began: their times add up, with those of children that ended and were waited for, so that what
 //! a child had counts once, whether it lives or not.
 
+use super::fact::text_of;
 use super::processes::{self, Listed};
-use super::{ANSWER, HERE, running, text_of};
+use super::{ANSWER, HERE, running};
 use crate::context::{Context, Shared};
 use crate::mesh::diagnosis::plain;
-use crate::mesh::frame::{self, FrameError, Open, vouched};
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::{Open, vouched};
 use crate::mesh::ranks::{RANKS_MAX, RanksAnswer, RanksTold, WireRank};
 use crate::mesh::usage::UsageOpen;
 use lattice_model::{AllocationId, Epoch, NodeId};

@@ -1,8 +1,8 @@
 //! What the work has mounted, and whether it answers.
 
+use super::fact::{fact, text_of};
 use super::helper::{Asked, OF_MOUNTS};
 use super::processes::Listed;
-use super::{fact, text_of};
 use crate::mesh::diagnosis::WireFact;
 use lattice_model::resources::bytes_text;
 use nix::sys::statvfs::statvfs;

@@ -1,6 +1,6 @@
 //! What can be measured here, and whether it can be told.
 
-use super::Health;
+use super::health::Health;
 use super::tried::Look;
 use crate::config::AgentConfig;
 use crate::diagnosis::helper::{Asked, OF_GPUS};

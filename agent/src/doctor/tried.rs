@@ -1,6 +1,6 @@
 //! Single looks of `lattice doctor`: what can be tried without harm is tried.
 
-use super::Health;
+use super::health::Health;
 use crate::config::AgentConfig;
 use crate::disk;
 use lattice_quorum::pack::with_causes;

@@ -1,6 +1,6 @@
 //! The agent's own checks: each looks at one thing, and may hang.
 
-use super::settings::{Expected, HealthSettings};
+use crate::config::health::{Expected, HealthSettings};
 use crate::disk;
 use crate::image_cache::ImageCache;
 use lattice_model::Timestamp;
@@ -112,7 +112,7 @@ fn machine(expect: Expected) -> Finding {
     }
     // SAFETY: sysconf reads a number and takes no pointer.
     let cpus = u64::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0);
-    let memory = crate::memory_bytes(0).unwrap_or(0);
+    let memory = crate::machine::memory_bytes(0).unwrap_or(0);
     let parts = [("processors", cpus, expect.cpus), ("bytes of memory", memory, expect.memory_bytes)];
     let lacking: Vec<String> = parts
         .into_iter()

@@ -17,8 +17,9 @@
 use super::line::{Around, Broken, LineTask, News, Waiting};
 use super::told::Told;
 use crate::mesh::branch::Up;
-use crate::mesh::frame::{FrameError, ToHead, ToPart};
+use crate::mesh::frame::FrameError;
 use crate::mesh::input::WirePiece;
+use crate::mesh::launch::{ToHead, ToPart};
 use lattice_model::Stdin;
 use lattice_model::input::{Pushed, Taken, Window};
 use lattice_pmi::{Contributed, FenceHub, FenceMerged, Subtree};

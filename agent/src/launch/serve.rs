@@ -4,11 +4,12 @@
 
 use super::branch::{Branch, Heard};
 use super::line::Around;
+use super::times::{FORGET_AFTER, LOOK};
 use super::told::Told;
-use super::{FORGET_AFTER, LOOK};
 use crate::context::Shared;
 use crate::mesh::branch::{BranchOpen, Up};
-use crate::mesh::frame::{self, Frame, FrameError, ToHead, ToPart};
+use crate::mesh::frame::{self, Frame, FrameError};
+use crate::mesh::launch::{ToHead, ToPart};
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Epoch, LaunchId};
 use lattice_quorum::identity::Caller;

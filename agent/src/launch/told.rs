@@ -1,7 +1,8 @@
 //! What goes down a launch's tree.
 
 use crate::mesh::branch::Down;
-use crate::mesh::frame::{Frame, FrameError, ToPart};
+use crate::mesh::frame::{Frame, FrameError};
+use crate::mesh::launch::ToPart;
 use lattice_pmi::{BLOB_BYTES_MAX, FenceMerged};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Bytes of one stream in, pieces that end with whole lines out, each of one time. What is before or after the wanted
 //! time is left out. PURE.
 
-use crate::mesh::frame::LogItem;
-use crate::spool::index::{Position, Stream, written_by};
+use crate::mesh::open::LogItem;
+use crate::output_index::{Position, Stream, written_by};
 
 /// Bytes of a piece; a longer line is cut.
 pub const PIECE_BYTES: usize = 64 * 1024;

@@ -2,8 +2,8 @@
 
 use super::lines::Lines;
 use super::source::{Next, Source};
-use crate::mesh::frame::LogItem;
-use crate::spool::index::{Position, Seen, written_by};
+use crate::mesh::open::LogItem;
+use crate::output_index::{Position, Seen, written_by};
 use std::collections::VecDeque;
 use std::io;
 
@@ -23,7 +23,7 @@ impl Output {
     }
 
     /// Which output it is.
-    pub fn stream(&self) -> crate::spool::index::Stream {
+    pub fn stream(&self) -> crate::output_index::Stream {
         self.seen.stream
     }
 

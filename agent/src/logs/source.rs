@@ -2,7 +2,7 @@
 
 use super::lines::PIECE_BYTES;
 use crate::log_store::LogStore;
-use crate::spool::index::{Chunk, Cut, Position, Seen, Stream};
+use crate::output_index::{Chunk, Cut, Position, Seen, Stream};
 use crate::spool::{self, Piece, Spool};
 use lattice_runtime::shim::{LogStream, ShimDir};
 use std::io;

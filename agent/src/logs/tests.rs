@@ -1,6 +1,6 @@
 use super::*;
 use crate::log_store::Place;
-use crate::spool::index::{Chunk, Cut};
+use crate::output_index::{Chunk, Cut};
 use crate::spool::{Settings, Spools};
 use lattice_model::{AllocationId, Epoch};
 use std::io::Write;
@@ -274,8 +274,8 @@ async fn times_are_of_when_it_was_written() {
     let spool = dir.spool();
     dir.append("1/0.out", "early\n");
     spool.look(None).unwrap();
-    let between = crate::spool::now_ms() + 20;
-    while crate::spool::now_ms() < between + 20 {
+    let between = crate::clock::now().0 + 20;
+    while crate::clock::now().0 < between + 20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     dir.append("1/0.out", "late\n");

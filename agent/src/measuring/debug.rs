@@ -49,7 +49,7 @@ impl Measuring {
                 Some(Raw { shown, .. }) if shown.is_empty() => {}
                 Some(Raw { ago, shown, gpus }) => {
                     let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-                    recorder.take(key, crate::service::now().0.saturating_sub(ago_ms), &shown, &gpus);
+                    recorder.take(key, crate::clock::now().0.saturating_sub(ago_ms), &shown, &gpus);
                 }
             }
         }

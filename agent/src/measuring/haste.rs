@@ -4,7 +4,7 @@
 //! look at everything comes later by that much.
 
 use crate::alerting::saved::Key;
-use crate::driver::NodeView;
+use crate::node_view::NodeView;
 use lattice_model::{AllocationId, TelemetryMode};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -46,7 +46,7 @@ pub(super) struct Looks<'a> {
 
 impl<'a> Looks<'a> {
     pub(super) fn new(measuring: &'a Measuring, context: &'a Context, ended_for: Duration) -> Self {
-        let began = (Instant::now(), crate::service::now().0);
+        let began = (Instant::now(), crate::clock::now().0);
         let (file, saved) = SavedAlerts::open(&context.state_dir);
         Self {
             measuring,
@@ -61,7 +61,7 @@ impl<'a> Looks<'a> {
             file,
             saved,
             energy: Energy::open(Path::new("/"), &context.state_dir),
-            recorder: context.traces.recorder(TelemetryMode::Debug, context),
+            recorder: context.traces.recorder(TelemetryMode::Debug, context.me.clone(), context.view.clone(), context.troubles.clone()),
             haste: Haste::default(),
         }
     }

@@ -4,8 +4,9 @@
 //! could tell again (decision 37). Of calls the shims themselves see to it that they are answered (decision 38).
 
 use super::call::WireCall;
-use super::frame::{FrameError, ToHead, WireLaunch};
+use super::frame::FrameError;
 use super::input::{WirePiece, WireTaken};
+use super::launch::{ToHead, WireLaunch};
 use super::shape::WireShape;
 use lattice_pmi::{FANOUT_MAX, FANOUT_MIN, Subtree};
 use rkyv::{Archive, Deserialize, Serialize};

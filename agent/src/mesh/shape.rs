@@ -1,8 +1,9 @@
 //! [`LaunchShape`] and what is asked for of one, on the wire.
 
-use super::frame::{FrameError, WireLaunch};
+use super::frame::FrameError;
+use super::launch::WireLaunch;
+use lattice_model::layout::TASKS_PER_NODE_MAX;
 use lattice_model::layout::{Program, ShapeRequest};
-use lattice_model::spec::TASKS_PER_NODE_MAX;
 use lattice_model::{Distribution, LaunchShape, LaunchSpec};
 use rkyv::{Archive, Deserialize, Serialize};
 

@@ -3,9 +3,9 @@
 use super::Api;
 use super::accounts::ACCOUNTS;
 use super::connections::Peer;
-use super::now;
 use super::refusal::status;
 use super::requests::Method;
+use crate::clock::now;
 use crate::config::WorkMay;
 use lattice_api::operator::token_of;
 use lattice_model::{AllocationId, OperatorToken, Principal};

@@ -3,8 +3,9 @@
 //! The store is asked by PromQL with the allocation's id in it, after its owner was checked: nothing of the caller's gets into the
 //! question but an id and the name of a metric that is known here. Without the store, the agents tell of what runs.
 
+use super::Api;
 use super::usage::{PUSHED, Pushed, of_all_nodes};
-use super::{Api, now};
+use crate::clock::now;
 use crate::config::AgentConfig;
 use crate::measuring::DURATION_MAX;
 use lattice_api::v1;

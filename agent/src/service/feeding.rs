@@ -3,8 +3,9 @@
 use super::Api;
 use super::launching::Target;
 use crate::launch::{InputPort, next_taken};
-use crate::mesh::frame::{self, AbortOpen, HeadAnswer, Open};
+use crate::mesh::frame;
 use crate::mesh::input::{WirePiece, WireTaken};
+use crate::mesh::open::{AbortOpen, HeadAnswer, Open};
 use crate::meshd;
 use lattice_api::v1;
 use lattice_model::input::{PIECE_BYTES_MAX, Taken};

@@ -8,9 +8,10 @@
 //!
 //! A caller that reads slowly holds up the nodes' streams, which keep nothing for it: numbers are of the moment they are sent in.
 
+use super::Api;
 use super::usage::measured;
 use super::watching::AllocationWatch;
-use super::{Api, now};
+use crate::clock::now;
 use crate::mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use crate::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, NoMore};
 use lattice_api::v1;

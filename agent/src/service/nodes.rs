@@ -6,10 +6,11 @@ use super::allocations::{ANSWER, Streamed};
 use super::gossiping::liveness;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
-use crate::conformance::{Found, OWN, over_mesh};
+use crate::config::conformance::OWN;
+use crate::conformance::{Found, over_mesh};
 use crate::disk;
 use crate::mesh::frame::REFUSED;
-use crate::session::{self, SessionState};
+use crate::session_state::{self, SessionState};
 use crate::words;
 use lattice_api::v1;
 use lattice_api::v1::node_service_server::NodeService;
@@ -23,6 +24,7 @@ use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tonic::{Code, Request, Response, Status};
 
@@ -50,7 +52,7 @@ impl NodeService for Api {
             SessionState::Connected { member, through } => {
                 let carried = self.context.carried.names();
                 let carries = if carried.is_empty() { String::new() } else { format!("; carries that of {}", carried.join(", ")) };
-                (true, session::told(member, through.as_ref()) + &carries)
+                (true, session_state::told(member, through.as_ref()) + &carries)
             }
             SessionState::Lost { since, why } => (
                 false,
@@ -170,7 +172,8 @@ impl NodeService for Api {
             return Ok(Response::new(conforms(&node, &*self.context.conformance.again().await)));
         }
         self.operator(&request).await?;
-        let found = over_mesh::ask(&self.context, &node).await;
+        let cluster = Arc::clone(&self.context.cluster.borrow());
+        let found = over_mesh::ask(&self.context.mesh, &cluster, &node).await;
         let found = found.map_err(|why| Status::unavailable(format!("it did not look at itself: {why}")))?;
         Ok(Response::new(conforms(&node, &found)))
     }

@@ -1,13 +1,15 @@
 //! Output of allocations and launches, brought together from the nodes where it lies.
 
+use super::Api;
 use super::access::Whose;
 use super::watching::{AllocationWatch, Entry};
-use super::{Api, now};
+use crate::clock::now;
 use crate::log_store::Place;
 use crate::logs;
-use crate::mesh::frame::{self, LogItem, LogsOpen, Open};
+use crate::mesh::frame;
+use crate::mesh::open::{LogItem, LogsOpen, Open};
 use crate::meshd;
-use crate::spool::index::Position;
+use crate::output_index::Position;
 use crate::spool::{self, Spool};
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, Entrypoint, Epoch, NodeId, Principal, hostlist};

@@ -1,6 +1,7 @@
 //! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes; of what has ended, and of what is longer ago
 //! than agents keep, asked of the store ([`stored`]).
 
+mod asking;
 mod ranks;
 mod stored;
 
@@ -11,7 +12,8 @@ use super::Api;
 use crate::measuring::devices::gpus_of_node;
 use crate::measuring::{self, DURATION_MAX};
 use crate::mesh::gpu_usage::{GpuTold, GpusTold};
-use crate::mesh::usage::{Shown, Told, UsageOpen};
+use crate::mesh::usage::{Shown, Told};
+use asking::{AT_ONCE, ms, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_model::{Allocation, AllocationState, NodeId, Principal};
@@ -22,8 +24,6 @@ use tonic::{Request, Status};
 const DURATION: Duration = Duration::from_secs(30);
 /// How far back the store is asked.
 const STORED_MAX: Duration = Duration::from_secs(90 * 86_400);
-/// Nodes that are asked at once.
-const AT_ONCE: usize = 64;
 
 pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
     let caller = api.caller(&request).await?;
@@ -60,10 +60,6 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     Ok(response)
 }
 
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// What each of its nodes tells, in their order, for a user who may know.
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation, duration: Duration) -> Vec<v1::NodeUsage> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
@@ -81,16 +77,6 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
         }
     });
     stream::iter(asked).buffered(AT_ONCE).collect().await
-}
-
-fn open(user: &Principal, allocation: &Allocation, duration: Duration) -> UsageOpen {
-    UsageOpen {
-        allocation: *allocation.id.0.as_bytes(),
-        epoch: allocation.epoch.0,
-        duration_ms: ms(duration),
-        uid: user.uid,
-        user: user.name.clone(),
-    }
 }
 
 /// What each GPU does, of the nodes that told what they use.

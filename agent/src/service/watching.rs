@@ -3,7 +3,8 @@
 use super::Api;
 use crate::cluster::Cluster;
 use crate::entry;
-use crate::mesh::frame::{self, EntryItem, EntryOpen, Open};
+use crate::mesh::frame;
+use crate::mesh::open::{EntryItem, EntryOpen, Open};
 use lattice_model::{Allocation, AllocationId, Epoch, NodeId, Principal};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -3,7 +3,7 @@
 //! What the shim has made room of is a hole at a file's beginning: the file itself tells how much that is. A program that
 //! leaves such a hole of its own making is told that bytes are missing, where it had written zeros.
 
-use super::index::{Seen, Stream};
+use crate::output_index::{Seen, Stream};
 use lattice_runtime::shim::ShimDir;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};

@@ -1,15 +1,13 @@
 //! The task beside an allocation's output: looks, cuts, puts, writes down, tells.
 
-use super::index::{Cut, Position, Seen, StreamIndex};
-use super::{Inner, Piece, Spool, blocking, read, record};
-use crate::allocation::Command;
+use super::{Inner, Piece, ReportFlushed, Spool, blocking, read, record};
 use crate::log_store::{LogStore, StoreError};
+use crate::output_index::{Cut, Position, Seen, StreamIndex};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FlushedLog, LogStream};
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
 
 /// Between two looks at files that grow.
 const LOOK: Duration = Duration::from_secs(1);
@@ -41,9 +39,9 @@ enum Wait {
 }
 
 impl Inner {
-    pub(super) async fn look_after(self: Arc<Self>, spool: Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, adopted: bool) {
+    pub(super) async fn look_after(self: Arc<Self>, spool: Arc<Spool>, report: Option<ReportFlushed>, adopted: bool) {
         let stop = self.stop.clone();
-        let worked = stop.run_until_cancelled(self.work(&spool, shim, adopted)).await;
+        let worked = stop.run_until_cancelled(self.work(&spool, report, adopted)).await;
         if worked.is_none() {
             // The agent stops: what is known of times is worth keeping.
             let _ = spool.write_down().await;
@@ -55,7 +53,7 @@ impl Inner {
         }
     }
 
-    async fn work(&self, spool: &Arc<Spool>, shim: Option<mpsc::WeakSender<Command>>, mut adopted: bool) {
+    async fn work(&self, spool: &Arc<Spool>, report: Option<ReportFlushed>, mut adopted: bool) {
         let (mut flushed_at, mut idle, mut away) = (Instant::now(), 0u32, None);
         let (mut known, mut behind, mut told) = (0u64, true, Vec::new());
         let mut wait = Wait::For(LOOK.min(self.settings.flush));
@@ -95,8 +93,8 @@ impl Inner {
             wait = match round.await {
                 Ok(seen) => {
                     self.store_answers(&mut away);
-                    if !behind && let Some(shim) = &shim {
-                        spool.tell(shim, &mut told).await;
+                    if !behind && let Some(report) = &report {
+                        spool.tell(report, &mut told).await;
                     }
                     if by_time {
                         flushed_at = Instant::now();
@@ -290,7 +288,7 @@ impl Spool {
     }
 
     /// Tells the shim how far each file is flushed, unless it was `told`.
-    async fn tell(&self, shim: &mpsc::WeakSender<Command>, told: &mut Vec<FlushedLog>) {
+    async fn tell(&self, report: &ReportFlushed, told: &mut Vec<FlushedLog>) {
         let files: Vec<FlushedLog> = {
             let index = self.index();
             let of = |s: &StreamIndex| {
@@ -300,11 +298,8 @@ impl Spool {
             };
             index.streams.iter().filter_map(of).collect()
         };
-        if files != *told
-            && let Some(shim) = shim.upgrade()
-        {
-            told.clone_from(&files);
-            let _ = shim.send(Command::LogsFlushed { files }).await;
+        if files != *told && report(files.clone()).await {
+            *told = files;
             failpoint::pass(Point::FlushTold);
         }
     }

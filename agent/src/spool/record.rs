@@ -1,6 +1,6 @@
 //! `spool.json`: what is known of an allocation's output, beside it. A line with version and checksum, then JSON.
 
-use super::index::{Index, VERSION};
+use crate::output_index::{Index, VERSION};
 use lattice_runtime::shim::ShimDir;
 use std::fs::{self, File};
 use std::io::{self, Write};

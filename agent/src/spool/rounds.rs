@@ -8,7 +8,7 @@
 //! Who comes while others wait is looked at with them, and so sooner: after one round all have one rhythm.
 
 use super::Spool;
-use super::index::Seen;
+use crate::output_index::Seen;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ fn all(waiting: Waiting) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spool::index::{Index, VERSION};
+    use crate::output_index::{Index, VERSION};
     use lattice_model::Epoch;
     use lattice_runtime::shim::ShimDir;
     use std::path::Path;

@@ -2,7 +2,8 @@
 
 use super::{Asker, Ends, QUEUE, attach};
 use crate::context::Shared;
-use crate::mesh::frame::{self, FrameError, Open, vouched};
+use crate::mesh::frame::{self, FrameError};
+use crate::mesh::open::{Open, vouched};
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::identity::{Caller, Role};

@@ -1,7 +1,7 @@
 //! Files of raw measurements: lines of JSON. The first one says whose they are; a line with `metrics` says the unit and the source of
 //! numbers that follow; all others are looks, or in audit mode events. These begin with their time.
 
-use super::folders;
+use super::folders::folders;
 use lattice_model::{AllocationId, Epoch, NodeId, TelemetryMode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -5,10 +5,11 @@
 //! time is over by the leader's clock, also where this node heard of it late.
 
 use super::chunk::{Chunk, Declared, Header, Number, VERSION};
-use super::{CHUNK_BYTES, Kept, Traces, folders, name};
-use crate::driver::NodeView;
+use super::folders::folders;
+use super::{CHUNK_BYTES, Kept, Traces, name};
 use crate::kernel_counts::Key;
 use crate::mesh::usage::Shown;
+use crate::node_view::NodeView;
 use crate::troubles::Troubles;
 use lattice_model::{DesiredShare, NodeId, TelemetryMode, TelemetryOrder};
 use lattice_runtime::shim::boottime_ms;
@@ -71,6 +72,13 @@ struct Saved {
     version: u32,
     order: Uuid,
     since_boottime_ms: u64,
+}
+
+impl Traces {
+    /// Who writes them down in this mode: one for each.
+    pub fn recorder(&self, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Recorder {
+        Recorder::new(self.clone(), mode, me, view, troubles)
+    }
 }
 
 impl Recorder {

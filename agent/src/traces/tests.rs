@@ -1,11 +1,12 @@
 use super::*;
-use crate::driver::NodeView;
 use crate::measuring::tests::share as measuring_share;
 use crate::mesh::usage::Shown;
+use crate::node_view::NodeView;
 use crate::troubles::Troubles;
 use lattice_model::{TelemetryMode, TelemetryOrder, Timestamp};
 use lattice_node::{Local, Phase};
 use serde_json::Value;
+use std::fs;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

@@ -2,8 +2,8 @@
 
 use crate::v1;
 use lattice_model::RankBinding;
+use lattice_model::SpecError;
 use lattice_model::binding::{BindingRequest, CpuBind, GPUS_PER_TASK_MAX, GpuBind, MemoryPolicy};
-use lattice_model::spec::SpecError;
 
 /// Reads what was said.
 ///

@@ -1,8 +1,8 @@
 //! How work is asked to save itself.
 
 use crate::v1;
+use lattice_model::SpecError;
 use lattice_model::checkpoint::EVERY_SECONDS;
-use lattice_model::spec::SpecError;
 use lattice_model::{AskBy, Automatic, CheckpointPolicy};
 use std::num::NonZeroU16;
 

@@ -1,8 +1,8 @@
 //! Network domains and exposed ports.
 
 use crate::v1;
+use lattice_model::SpecError;
 use lattice_model::network::{Connectivity, Exposed, PROTOCOL_DEFAULT};
-use lattice_model::spec::SpecError;
 
 /// `name`: the allocation's, for ports that have none of their own.
 pub(super) fn to_model(connectivity: Option<&v1::Connectivity>, name: &str) -> Result<Connectivity, SpecError> {

@@ -3,8 +3,8 @@
 
 use crate::v1;
 use lattice_model::NodeId;
+use lattice_model::SpecError;
 use lattice_model::constraint::{Constraints, GPU_TYPE, UNIFIED_MEMORY};
-use lattice_model::spec::SpecError;
 
 /// Bytes of one `memory_gb`.
 const GB: u64 = 1 << 30;

@@ -1,8 +1,8 @@
 //! Mounts and scratch.
 
 use crate::v1;
+use lattice_model::SpecError;
 use lattice_model::size;
-use lattice_model::spec::SpecError;
 use lattice_model::{Data, DataMount};
 
 pub(super) fn to_model(data: Option<&v1::Data>) -> Result<Data, SpecError> {

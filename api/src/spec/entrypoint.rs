@@ -2,8 +2,9 @@
 
 use crate::v1;
 use crate::v1::entrypoint::What;
+use lattice_model::SpecError;
 use lattice_model::session::HOLDER;
-use lattice_model::spec::{Entrypoint, SpecError};
+use lattice_model::spec::Entrypoint;
 
 pub(super) fn to_model(entrypoint: Option<&v1::Entrypoint>, session: bool) -> Result<Entrypoint, SpecError> {
     let what = entrypoint.and_then(|e| e.what.as_ref());

@@ -2,7 +2,7 @@
 
 use super::Image;
 use crate::v1;
-use lattice_model::spec::SpecError;
+use lattice_model::SpecError;
 use std::path::PathBuf;
 
 /// A uenv as the user asked for it: the digest is only there when they pinned it.

@@ -2,7 +2,8 @@
 
 use super::Duration;
 use crate::v1;
-use lattice_model::spec::{OnIsolation, PREEMPTION_CLASS_DEFAULT, RequeuePolicy, SpecError};
+use lattice_model::SpecError;
+use lattice_model::spec::{OnIsolation, PREEMPTION_CLASS_DEFAULT, RequeuePolicy};
 
 /// Requeues when a message says 0.
 const REQUEUES_DEFAULT: u32 = 3;

@@ -2,8 +2,8 @@
 
 use super::Duration;
 use crate::v1;
+use lattice_model::SpecError;
 use lattice_model::probe::{FAILURES_DEFAULT, INITIAL_DELAY_SECONDS_DEFAULT, PERIOD_SECONDS_DEFAULT, TIMEOUT_SECONDS_DEFAULT};
-use lattice_model::spec::SpecError;
 use lattice_model::{LivenessProbe, ProbeCheck};
 
 pub(super) fn to_model(probe: &v1::LivenessProbe) -> Result<LivenessProbe, SpecError> {

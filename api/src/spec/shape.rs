@@ -3,8 +3,8 @@
 use super::binding::word;
 use crate::v1;
 use crate::v1::launch_shape::{Program as WireProgram, RankPlace};
+use lattice_model::SpecError;
 use lattice_model::layout::{CPUS_PER_TASK_MAX, Program, ShapeRequest};
-use lattice_model::spec::SpecError;
 use lattice_model::{Distribution, EntryLaunch, LaunchShape, NodeId};
 
 /// Places that one launch may list: it has no more nodes with so many ranks each.

@@ -2,7 +2,7 @@
 
 use crate::v1;
 use lattice_model::Resources;
-use lattice_model::spec::SpecError;
+use lattice_model::SpecError;
 
 /// Bytes of one `memory_gb`.
 const GB: u64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! Documented fields that this version cannot honour: refused by name, never ignored.
 
 use crate::v1;
-use lattice_model::spec::SpecError;
+use lattice_model::SpecError;
 
 /// Hints of the documents that no placement minds yet.
 const CONSTRAINTS: [(&str, &str); 4] = [

@@ -66,7 +66,7 @@ pub struct Wait {
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Wait no longer than this: 90s, 30m, 2h
-    #[arg(long, value_name = "TIME", value_parser = super::ttl)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub timeout: Option<Duration>,
 }
 

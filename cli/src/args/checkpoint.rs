@@ -57,7 +57,7 @@ pub struct CheckpointProgress {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
     pub percent: u32,
     /// How long it will take yet: 30s, 5m
-    #[arg(long, value_name = "TIME", value_parser = super::ttl)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub left: Option<Duration>,
 }
 
@@ -66,7 +66,7 @@ pub struct CheckpointDefer {
     /// What is asked for
     pub token: String,
     /// How long: 30s, 2m; five minutes at most, all deferrals of one checkpoint together
-    #[arg(value_parser = super::ttl)]
+    #[arg(value_parser = super::ttl::ttl)]
     pub time: Duration,
 }
 
@@ -110,7 +110,7 @@ pub struct CheckpointCreate {
     /// The allocation [default: the one that this process runs in]
     pub id: Option<String>,
     /// How long it may take: 30s, 5m; then half as long again, once [default: 10m]
-    #[arg(long, value_name = "TIME", value_parser = super::ttl)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub deadline: Option<Duration>,
 }
 

@@ -1,6 +1,6 @@
 //! `lattice lease …`.
 
-use super::ttl;
+use super::ttl::ttl;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 

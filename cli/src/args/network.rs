@@ -1,7 +1,7 @@
 //! `lattice network …` and `lattice admin network …`.
 
 use super::of_tenant::{NamedOfTenant, OfTenant};
-use super::ttl;
+use super::ttl::ttl;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 

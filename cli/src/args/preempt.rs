@@ -20,7 +20,7 @@ pub struct Preempt {
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// How long each has to save itself: 30s, 5m; then half as long again, once [default: 10m]
-    #[arg(long, value_name = "TIME", value_parser = super::ttl)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub deadline: Option<Duration>,
     /// Why, for its owner and for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]

@@ -1,6 +1,6 @@
 //! `lattice quorum …`.
 
-use super::Rest;
+use super::rest::Rest;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 

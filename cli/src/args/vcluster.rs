@@ -1,6 +1,6 @@
 //! `lattice vcluster …` and `lattice admin vcluster …`.
 
-use super::Rest;
+use super::rest::Rest;
 use clap::{Args, Subcommand};
 
 #[derive(Args)]

@@ -1,6 +1,6 @@
 //! `lattice diag`.
 
-use super::top::age;
+use super::top::value::age;
 use crate::args::watching::Diag;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};

@@ -1,11 +1,10 @@
 //! `lattice explain`.
 
 use crate::args::allocations::Key;
-use crate::attempts::attempts_text;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{AllocationJson, filled, short, time};
+use crate::shown::{AllocationJson, attempts_text, filled, short, time};
 use crate::table::Table;
 use lattice_api::v1;
 

@@ -4,6 +4,7 @@ use crate::args::lease::{LeaseCommand, LeaseRevoke};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
+use crate::shown::lease_token;
 use crate::table::Table;
 use crate::watch::{self, Watched};
 use lattice_api::client::Client;
@@ -61,7 +62,7 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
         answer(client.leases().revoke(v1::RevokeLeaseRequest { name: lease.name.clone(), token: lease.token })).await?;
     }
     match session.format() {
-        Format::Table => wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, token(l), whose(l)))),
+        Format::Table => wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, lease_token(l), whose(l)))),
         Format::Data(notation) => notation.print(&wanted.iter().map(|l| json(l)).collect::<Vec<_>>()),
         Format::Name => print_names(wanted.iter().map(|l| l.name.as_str())),
     }
@@ -70,9 +71,9 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
 /// With `-o name` the token alone: what a script goes on with.
 fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
     match session.format() {
-        Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, token(lease), time(lease.ttl_ms))),
+        Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, lease_token(lease), time(lease.ttl_ms))),
         Format::Data(notation) => notation.print(&json(lease)),
-        Format::Name => print_names([token(lease).as_str()]),
+        Format::Name => print_names([lease_token(lease).as_str()]),
     }
 }
 
@@ -80,14 +81,9 @@ fn table(leases: &[v1::Lease], width: Width) -> String {
     let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "BAD"]);
     for l in leases {
         let left = l.left_ms.map(time).unwrap_or_default();
-        table.row(vec![l.name.clone(), token(l), l.holder.clone(), l.user.clone(), left, l.bad.clone()]);
+        table.row(vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), left, l.bad.clone()]);
     }
     table.shown(&["BAD"], width)
-}
-
-/// The token in a table; empty where the reader may not see it.
-pub fn token(lease: &v1::Lease) -> String {
-    lease.token.map(|token| token.to_string()).unwrap_or_default()
 }
 
 fn whose(lease: &v1::Lease) -> String {

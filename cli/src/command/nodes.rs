@@ -1,8 +1,9 @@
 //! `lattice nodes`.
 
 use crate::args::node::ListNodes;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::listing;
+use crate::node_list::find;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{NodeJson, nodes_table};
@@ -10,7 +11,6 @@ use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
-use lattice_model::config::nearest;
 use lattice_model::{HoldKind, hostlist};
 use std::collections::BTreeSet;
 
@@ -87,36 +87,11 @@ pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> 
     Ok(told.nodes)
 }
 
-/// The node of this name.
-pub fn find(mut nodes: Vec<v1::Node>, name: &str) -> Result<v1::Node, Failure> {
-    if let Some(at) = nodes.iter().position(|node| node.id == name) {
-        return Ok(nodes.swap_remove(at));
-    }
-    let failure = Failure::new(Exit::NotFound, format!("there is no node {name:?}"));
-    Err(match nearest(name, nodes.iter().map(|node| node.id.as_str())) {
-        Some(meant) => failure.hint(format!("did you mean {meant}?")),
-        None => failure.hint("`lattice nodes` lists them"),
-    })
-}
-
 /// One node.
 pub fn show(session: &Session, node: &v1::Node) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&nodes_table(std::slice::from_ref(node), session.table_size())),
         Format::Data(notation) => notation.print(&NodeJson::from(node)),
         Format::Name => print_names([node.id.as_str()]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_node_is_told_with_what_was_meant() {
-        let node = |id: &str| v1::Node { id: id.into(), ..Default::default() };
-        assert_eq!(find(vec![node("n1"), node("n2")], "n2").unwrap().id, "n2");
-        let failure = find(vec![node("login"), node("n2")], "lgoin").unwrap_err();
-        assert_eq!((failure.exit(), failure.text().as_str()), (3, "error: there is no node \"lgoin\"\nhint: did you mean login?\n"));
     }
 }

@@ -1,13 +1,12 @@
 //! `lattice status`.
 
 use crate::args::allocations::Status;
-use crate::attempts::attempts_text;
 use crate::failure::Failure;
 use crate::last_words::LastWords;
 use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer, now};
-use crate::shown::{AllocationJson, allocation_block, allocations_table, live_first};
+use crate::shown::{AllocationJson, allocation_block, allocations_table, attempts_text, live_first};
 use crate::watch::{self, Watched};
 use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::v1;

@@ -1,6 +1,6 @@
 //! `lattice watch`.
 
-use super::top::{age, shown};
+use super::top::value::{age, shown};
 use crate::args::watching::Watch;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};

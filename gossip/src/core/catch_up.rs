@@ -1,6 +1,7 @@
 //! When the core compares its view with whom, and what it makes of the answer. The messages are in `sync.rs`.
 
 use super::Core;
+use super::progress::Asked;
 use crate::counters::Refusal;
 use crate::peer::Peer;
 use crate::sync::{Pull, Range, Record, Records, Tags};
@@ -9,25 +10,6 @@ use foca::State;
 use lattice_model::NodeId;
 use rand_foca::RngExt;
 use std::net::SocketAddr;
-
-/// How far comparing has come.
-#[derive(Default)]
-pub(super) struct CatchUp {
-    asked: Option<Asked>,
-    /// Where the next stretch begins.
-    after: Option<NodeId>,
-    pulled_ms: u64,
-    /// Whether a comparison came to the end of the view since anything new was found; until then there is one at every tick,
-    /// afterwards each stretch waits for its time: what one sends does not grow with the cluster.
-    pub(super) done: bool,
-}
-
-/// A pull that waits for its answer. There is one at a time; a later one takes its place.
-struct Asked {
-    to: Peer,
-    nonce: u64,
-    range: Range,
-}
 
 impl Core {
     /// We have just joined, by word of somebody at `heard_from`.

@@ -1,5 +1,6 @@
 //! Whom the core asks to be let in, and how it comes back after others have declared it Down.
 
+use super::progress::JoinAddress;
 use super::{Core, News, Output, Pending, Stage};
 use crate::view::Liveness;
 use crate::wire::{KIND_FOCA, announce_to_anyone};
@@ -10,19 +11,10 @@ use std::sync::atomic::Ordering;
 
 /// How many addresses given by [`Event::Join`] are kept; of more, the oldest goes.
 const JOIN_ADDRESSES_MAX: usize = 64;
-/// How many addresses are tried at once while nobody answers.
-pub(super) const ANNOUNCES_AT_ONCE: usize = 3;
 /// The longest pause between two rejoins.
 const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
 /// After so long without being declared Down, the next rejoin is at once again.
 const REJOIN_CALM_MS: u64 = 60_000;
-
-/// Where a node of the cluster may be reached.
-pub(super) struct JoinAddress {
-    pub addr: SocketAddr,
-    /// Who was last seen there: asked about first, so that not all members are gone through again and again.
-    pub seen: Option<u64>,
-}
 
 impl Core {
     pub(super) fn join(&mut self, addr: SocketAddr) {

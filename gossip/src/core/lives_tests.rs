@@ -1,6 +1,7 @@
 //! What a holder of the key tells in others' names, and what one core makes of it.
 
-use crate::fact::{FactVersion, encode_item};
+use crate::fact::FactVersion;
+use crate::fact_book::encode_item;
 use crate::keyring::{Key, Keyring};
 use crate::peer::Peer;
 use crate::seal::Sealer;

@@ -53,7 +53,7 @@ pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, g
     let wanted = gpus.to_string();
     let share = if gpus > 0 { vec!["--cores", "1", "--gpus", &wanted] } else { Vec::new() };
     let id = lattice.ok(&[&["submit", "-o", "name"], &share[..], &["--"], work].concat())?;
-    super::wait_running(&lattice, id.trim())?;
+    super::surroundings::wait_running(&lattice, id.trim())?;
     let state = cluster.run_dir.join(NODE).join("state");
     let first = shim_dir(&state, id.trim())?;
     faults::kill_node(&cluster.dir, NODE)?;

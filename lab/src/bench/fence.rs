@@ -5,7 +5,8 @@
 //! than they would on machines of their own, on both sides.
 
 use super::figures::{Figure, Samples, Target};
-use super::{Options, hold};
+use super::options::Options;
+use super::surroundings::hold;
 use crate::binaries::Binaries;
 use crate::down::{self, Guard};
 use crate::fences::{self, Wire};

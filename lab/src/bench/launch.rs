@@ -1,8 +1,10 @@
 //! `bench launch`: how long it takes until a program that does nothing has run.
 
 use super::figures::{Figure, Report, Target};
+use super::options::Options;
+use super::slurm;
 use super::subject::{self, Subject};
-use super::{Options, hold, slow_files, slurm};
+use super::surroundings::{hold, slow_files};
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::lattice::{Lattice, rows};

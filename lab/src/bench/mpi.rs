@@ -7,9 +7,11 @@
 //! Fences alone have a cluster of their own, of many agents: [`fence`].
 
 use super::figures::{Figure, Report, Target};
+use super::options::Options;
 use super::slurm::Slurm;
 use super::subject::{self, Subject};
-use super::{Options, fence, hold, slow_files, slurm};
+use super::surroundings::{hold, slow_files};
+use super::{fence, slurm};
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};

@@ -3,8 +3,8 @@
 //! Two clusters, one after the other. At rest the clocks are the documents'. Where agents are killed, heartbeats come twice a second: a
 //! node is silent from its last one, and nobody outside sees when that was.
 
-use super::Options;
 use super::figures::{Figure, Report, Samples, Target};
+use super::options::Options;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::lattice::Lattice;

@@ -9,6 +9,7 @@ mod commits;
 mod etcd;
 mod load;
 mod state;
+mod targets;
 
 use super::figures::{Figure, Report, Samples, Target};
 use crate::binaries::Binaries;
@@ -25,11 +26,10 @@ use nix::sys::signal::Signal;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use targets::{MANY, at_most, lattice_timers, need, one};
 
 /// etcd's defaults, given to both.
 const EQUAL: Timers = Timers { heartbeat_ms: 100, election_ms: 1000 };
-/// Clients at once.
-const MANY: usize = 64;
 /// How long one system is loaded in one round.
 const ROUND: Duration = Duration::from_millis(1500);
 /// Allocations that wait to be claimed before a round: more than any system claims in one.
@@ -50,9 +50,6 @@ const MANY_WORK_RATIO: f64 = 1.5;
 const FAILOVER_RATIO: f64 = 1.0;
 const FAILOVER_MS: f64 = 1000.0;
 const HEARTBEATS_PERCENT: f64 = 1.0;
-const STATE_MB: f64 = 300.0;
-const STALL_MS: f64 = 50.0;
-const RESTART_MS: f64 = 3000.0;
 const SUBMISSIONS: f64 = 5000.0;
 
 const ETCD_ONE: &str = "etcd put, at its leader";
@@ -60,7 +57,7 @@ const ETCD_MANY: &str = "etcd put, 64 clients";
 const ETCD_FAILOVER: &str = "etcd, the same timers";
 
 /// Starts what is needed, measures, and takes it away again.
-pub fn run(dir: Option<&Path>, options: &super::Options) -> Result<Report> {
+pub fn run(dir: Option<&Path>, options: &super::options::Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
     let binaries = Binaries::beside_lab()?;
@@ -268,11 +265,6 @@ async fn failovers(members: &mut Members, mut etcd: Option<Etcd>) -> Result<Vec<
     ])
 }
 
-fn lattice_timers() -> Timers {
-    let defaults = lattice_quorum::config::QuorumConfig::default();
-    Timers { heartbeat_ms: defaults.heartbeat_ms, election_ms: defaults.election_ms }
-}
-
 async fn one_failover(members: &mut Members) -> Result<f64> {
     let leader = members.leader().await?;
     let survivors = members.cluster.members.iter().filter(|m| m.id != leader);
@@ -309,16 +301,4 @@ async fn next_commit<C: Client + Clone>(mut clients: Vec<C>, fault: impl FnOnce(
     trying.abort();
     let took = took.ok().flatten().context("nothing was committed within 20 s of the leader's end")?;
     Ok(took.as_secs_f64() * 1e3)
-}
-
-fn need(values: Vec<f64>) -> Result<Samples> {
-    Samples::of(values, 0).context("nothing was measured")
-}
-
-fn one(value: f64) -> Result<Samples> {
-    need(vec![value])
-}
-
-fn at_most(value: f64, why: &str) -> Target {
-    Target::AtMost { value, why: why.to_owned() }
 }

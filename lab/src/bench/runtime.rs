@@ -5,8 +5,9 @@ mod lines;
 mod output;
 
 use super::figures::{Figure, Report, Samples, Target};
+use super::options::Options;
 use super::subject::{self, Subject};
-use super::{Options, hold, slow_files};
+use super::surroundings::{hold, slow_files};
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::lattice::Lattice;

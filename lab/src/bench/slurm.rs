@@ -1,7 +1,7 @@
 //! Slurm on loopback, for comparison: one controller and two node daemons with nothing switched on that a bench does
 //! not need (no accounting, no cgroups): faster than a production Slurm, so the comparison is fair to it.
 
-use super::Options;
+use super::options::Options;
 use crate::cluster::Cluster;
 use crate::machine::Machine;
 use crate::ports::Ports;

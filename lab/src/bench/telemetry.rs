@@ -4,8 +4,8 @@ mod attribution;
 
 pub use attribution::Load;
 
-use super::Options;
 use super::figures::{Figure, Report, Samples, Target};
+use super::options::Options;
 use super::subject::{self, Subject};
 use crate::binaries::Binaries;
 use crate::interrupt;

@@ -1,6 +1,6 @@
 //! What a simulation comes to.
 
-use super::{Preset, Scene};
+use super::scene::{Preset, Scene};
 use std::fmt::Write as _;
 
 /// The figures of one run.

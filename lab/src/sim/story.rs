@@ -1,8 +1,9 @@
 //! What is done to the world, and what is seen of it.
 
 use super::measures::Measures;
+use super::memory;
+use super::scene::Scene;
 use super::world::{World, fact, name, number};
-use super::{Scene, memory};
 use anyhow::{Result, bail};
 use lattice_gossip::{Event, Liveness, News};
 

@@ -1,6 +1,6 @@
 //! Cores, what lies between them, and the machines that they stand on.
 
-use super::Scene;
+use super::scene::Scene;
 use super::wheel::Wheel;
 use lattice_gossip::{Config, Core, Event, Fact, Identity, Key, Keyring, Known, News, Output, Token};
 use lattice_model::{NodeId, NodeState};

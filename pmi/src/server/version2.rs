@@ -1,20 +1,9 @@
 //! What ranks of PMI-2 say (source: `pmi-2.0.txt` of MPICH, and what the clients of MPICH and Slurm read).
 
-use super::{ABORT_CODE, Action, Asked, Asker, Gathering, Phase, RING_PREFIX, Server, answer};
+use super::{ABORT_CODE, Action, Asked, Asker, Gathering, Phase, RING_PREFIX, Server, WAITS_MAX, Wait, answer};
 use crate::message::{Answer, Code, Message};
-use crate::names::{Answered, Ask};
-use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, MAPPING_KEY, NameRefused, VALUE_BYTES_MAX, number};
-
-/// Node attributes that one rank may wait for at a time, and names: its threads.
-pub(super) const WAITS_MAX: usize = 256;
-
-/// Somebody waits for a node attribute.
-#[derive(Debug)]
-pub(super) struct Wait {
-    pub key: Vec<u8>,
-    /// The thread that does, where its client has several.
-    pub thread: Option<Vec<u8>>,
-}
+use crate::names::Ask;
+use crate::wire::{Excerpt, KEY_BYTES_MAX, Key, KeyRefused, MAPPING_KEY, VALUE_BYTES_MAX, number};
 
 /// A command that was not done, and why.
 type Refused = (Code, &'static str);
@@ -191,18 +180,6 @@ fn ask_of(message: &Message<'_>) -> Ask {
     }
 }
 
-/// The answer to a command about a name. Of what is looked up MPICH's client reads `port`, Slurm's `value`.
-pub(super) fn named(name: &[u8], thread: Option<&[u8]>, answered: Answered) -> Answer {
-    match answered {
-        Answered::Done => Answer::done(name, thread),
-        Answered::Found(port) => Answer::done(name, thread).with("port", &port).with("value", &port),
-        Answered::Refused(why) => {
-            let (code, why) = of_name(why);
-            Answer::refused(name, thread, code, why)
-        }
-    }
-}
-
 fn ring_key(fence: u64, rank: u64) -> Vec<u8> {
     [RING_PREFIX, format!("{fence} {rank}").as_bytes()].concat()
 }
@@ -221,15 +198,6 @@ fn of_key(why: KeyRefused) -> Refused {
         KeyRefused::BadKeyLength => Code::InvalidKeyLength,
         KeyRefused::ValueTooLong => Code::InvalidValueLength,
         KeyRefused::Full | KeyRefused::NotALine => Code::NoMemory,
-    };
-    (code, why.message())
-}
-
-fn of_name(why: NameRefused) -> Refused {
-    let code = match why {
-        NameRefused::Unserved | NameRefused::Published | NameRefused::NotPublished => Code::Other,
-        NameRefused::BadLength => Code::InvalidArgument,
-        NameRefused::Full => Code::NoMemory,
     };
     (code, why.message())
 }

@@ -2,7 +2,7 @@
 //!
 //! Known is what the ledger or the membership names, and whoever has shown a certificate from there within the last day.
 
-use crate::member::shared::Core;
+use crate::core::Core;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

@@ -2,53 +2,18 @@
 
 use super::STEP;
 use super::signer::verifies;
-use crate::ledger::audit_chain::{AuditFault, AuditHead};
+use crate::ledger::audit_chain::AuditFault;
 use crate::ledger::signing::{KeySet, SignedHead};
 use crate::store::machine::{Agreed, AuditError};
-use lattice_model::{AuditAction, AuditRecord, MemberId};
-use serde::{Deserialize, Serialize};
+use crate::wire::{AuditWalk, KeyPeriod};
+use lattice_model::{AuditAction, AuditRecord};
 use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Hashes that a step keeps, for signatures of records that lie a little behind.
 const KEPT_MAX: usize = 16 * 1024;
 
-/// How far the chain was walked, and what was found. A walk is of one member's disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditWalk {
-    /// Whose disk.
-    pub member: MemberId,
-    /// The last record that was checked.
-    pub head: AuditHead,
-    /// Signatures that were checked.
-    pub signatures: u64,
-    /// The chain is signed up to this record.
-    pub signed: u64,
-    /// The keys that were on record, in the order in which they came.
-    pub keys: Vec<KeyPeriod>,
-    /// Whether the end of the chain is reached.
-    pub done: bool,
-}
-
-/// A key and what it may have signed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyPeriod {
-    /// Whose key.
-    pub member: MemberId,
-    /// Its public half, 64 hexadecimal digits.
-    pub key: String,
-    /// The record that introduced it.
-    pub since: u64,
-    /// The record that replaced it.
-    pub until: Option<u64>,
-}
-
 impl AuditWalk {
-    /// Begins before the first record.
-    pub fn new(member: MemberId) -> Self {
-        Self { member, head: AuditHead::default(), signatures: 0, signed: 0, keys: Vec::new(), done: false }
-    }
-
     /// Goes on for as long as a step may. Reads the disk: call it where blocking is allowed.
     pub fn step(mut self, agreed: &Agreed) -> Result<Self, AuditError> {
         let began = Instant::now();

@@ -1,6 +1,6 @@
 //! Where backups lie, and how they are put there and got back. In pieces: neither side holds a whole one.
 
-use super::BackupError;
+use super::error::BackupError;
 use crate::config::QuorumConfig;
 use crate::ledger::AuditHead;
 use crate::objects::Objects;

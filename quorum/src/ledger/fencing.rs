@@ -13,7 +13,7 @@
 
 use super::claims::CONFLICTS_MAX;
 use super::{Ledger, Outcome, Step, Subject};
-use crate::clocks::NodeUse;
+use crate::node_use::NodeUse;
 use crate::wire::{Conflict, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::run_lease::over_after_ms;

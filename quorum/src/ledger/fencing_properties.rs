@@ -6,7 +6,8 @@
 use super::fencing_scenarios::fencing;
 use super::scenarios::{SIZE, id, node, spec, user};
 use super::{Action, Command, Ledger, Outcome, SCHEDULER_LEASE};
-use crate::clocks::{Clocks, Limits, NodeUse, Patience};
+use crate::clocks::{Clocks, Limits, Patience};
+use crate::node_use::NodeUse;
 use lattice_model::claim::ClaimShare;
 use lattice_model::run_lease::{Heartbeats, first_until_ms};
 use lattice_model::{

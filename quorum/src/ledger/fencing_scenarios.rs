@@ -2,7 +2,7 @@
 
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::{Action, NodeStanding, Registration, VClusterChange};
-use crate::clocks::NodeUse;
+use crate::node_use::NodeUse;
 use crate::wire::Refusal;
 use lattice_model::constraint::RUN_LEASE;
 use lattice_model::{

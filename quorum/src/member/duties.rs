@@ -1,8 +1,8 @@
 //! What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
 
-use super::shared::Core;
 use crate::audit::duty::SigningDuty;
 use crate::clocks::Clocks;
+use crate::core::Core;
 use crate::fencing_hook::FencingHook;
 use crate::hearts::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;

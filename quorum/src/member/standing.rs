@@ -1,12 +1,13 @@
 //! The task that knows whether this member has a leader.
 
-use super::LEADERLESS_MAX;
-use super::shared::Core;
+use crate::core::Core;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+/// A member that was without a leader for so long closes its sessions.
+const LEADERLESS_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether there is a leader.
 const STANDING_TICK: Duration = Duration::from_millis(100);
 

@@ -1,21 +1,22 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
 
-use super::{auditing, leasing, own, unserved};
+use super::{auditing, leasing, own};
 use crate::background;
 use crate::backup;
+use crate::core::Core;
 use crate::history::allocation_bytes;
 use crate::identity::{Caller, Role, member_name};
 use crate::ledger::access::told_by;
 use crate::ledger::{Action, Outcome, Urgency};
-use crate::member::shared::Core;
 use crate::membership::{self, SILENT_AFTER};
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call, Grant};
-use crate::proposer::Unserved;
+use crate::proposer::{Unserved, unserved};
 use crate::roster::Roster;
 use crate::rotation;
 use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
+use futures::future::BoxFuture;
 use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -55,11 +56,11 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller, grant: Grant, requ
     match (grant, call) {
         (Grant::Own, Call::GetAllocation) => own::allocation(caller, answer_in_full(core, caller, request).await),
         (Grant::Own, Call::ListServices | Call::LookupService) => {
-            let tenants = own::tenants(core, caller).await?;
+            let tenants = own::tenants(core, caller, ask_leader).await?;
             answer_in_full(core, caller, own::narrowed(request, &tenants)).await
         }
         (Grant::Own, Call::RecordAccess) => {
-            own::access(core, caller, &request).await?;
+            own::access(core, caller, &request, ask_leader).await?;
             answer_in_full(core, caller, request).await
         }
         (Grant::Own | Grant::Yes, _) => answer_in_full(core, caller, request).await,
@@ -229,6 +230,11 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
     }
 }
 
+/// [`by_leader`] as a value, for who is not to need this module.
+pub(crate) fn ask_leader(core: Arc<Core>, request: Request) -> BoxFuture<'static, Result<Answer, Refusal>> {
+    Box::pin(async move { by_leader(&core, request).await })
+}
+
 pub(crate) async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
     match leader_elsewhere(core) {
         None => answer_here(core, request).await,
@@ -381,7 +387,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_standing())),
         Request::GetLimits => Ok(Answer::Limits(ledger.limits())),
         Request::ListDomains { tenants, name } => {
-            let found = ledger.domain_standings(tenants.as_deref(), name.as_deref(), crate::proposer::now());
+            let found = ledger.domain_standings(tenants.as_deref(), name.as_deref(), crate::clock::now());
             match name {
                 Some(name) if found.is_empty() => Err(Refusal::NoSuchDomain { name: name.clone() }),
                 Some(_) | None => Ok(Answer::Domains(found)),
@@ -485,7 +491,7 @@ fn status(core: &Core) -> QuorumStatus {
         nodes: ledger.node_counts(),
         allocations: ledger.allocation_counts(),
         audit_records: ledger.audit_head().seq,
-        at: crate::proposer::now(),
+        at: crate::clock::now(),
         refused: core.credentials.refused().told(),
         level: ledger.level(),
         awaited: ledger.placing_waits_for(),

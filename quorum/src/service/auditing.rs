@@ -1,14 +1,13 @@
 //! Questions about the audit log.
 
-use super::unserved;
 use crate::audit::export::signed_page;
 use crate::audit::page::page;
-use crate::audit::walk::AuditWalk;
+use crate::core::Core;
 use crate::ledger::Action;
-use crate::member::shared::Core;
 use crate::pack::with_causes;
+use crate::proposer::unserved;
 use crate::store::machine::AuditError;
-use crate::wire::{Answer, Refusal};
+use crate::wire::{Answer, AuditWalk, Refusal};
 use lattice_model::{AuditFilter, MemberId};
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, en
         core.propose_here(vec![Action::SetSigningKey { member, key }]).await.map_err(unserved)?;
     }
     let core = Arc::clone(core);
-    let at = crate::proposer::now();
+    let at = crate::clock::now();
     blocking(move || signed_page(&core.agreed, &core.signer, at, &filter, after, end)).await.map(Answer::AuditExported)
 }
 

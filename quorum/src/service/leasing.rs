@@ -1,8 +1,8 @@
 //! Leases, as far as they are the leader's memory: renewals, and how long each still lives.
 
-use super::unserved;
+use crate::core::Core;
 use crate::ledger::held;
-use crate::member::shared::Core;
+use crate::proposer::unserved;
 use crate::wire::{Answer, LeaseStanding, Refusal};
 use lattice_model::{NodeId, Principal};
 use std::sync::PoisonError;

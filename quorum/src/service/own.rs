@@ -1,9 +1,8 @@
 //! What a node's certificate is told and may record: what is of the node's own allocations. Whether one is, the leader says, so that
 //! a member that lags behind refuses nothing of work that has just begun.
 
-use super::answer::by_leader;
+use crate::core::{AskLeader, Core};
 use crate::identity::Caller;
-use crate::member::shared::Core;
 use crate::permission::{self, Call, is_of_node};
 use crate::wire::{Answer, ListFilter, Refusal, Request};
 use lattice_model::{AllocationState, NodeId};
@@ -27,12 +26,12 @@ pub(super) fn allocation(caller: &Caller, answer: Result<Answer, Refusal>) -> Re
 }
 
 /// The tenants of the work that is on the node now.
-pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller) -> Result<BTreeSet<String>, Refusal> {
+pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLeader) -> Result<BTreeSet<String>, Refusal> {
     let node: NodeId = caller.name.parse().map_err(|_| permission::refused(Call::ListServices, caller))?;
     let filter = ListFilter { node: Some(node), ..ListFilter::default() };
     let states = vec![AllocationState::Staging, AllocationState::Running];
     let question = Request::ListAllocations { uid: None, states, limit: 0, before: None, filter };
-    match by_leader(core, question).await? {
+    match ask_leader(Arc::clone(core), question).await? {
         Answer::AllocationPage { allocations, .. } => Ok(allocations.into_iter().map(|allocation| allocation.spec.tenant).collect()),
         _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
     }
@@ -53,11 +52,11 @@ pub(super) fn narrowed(request: Request, own: &BTreeSet<String>) -> Request {
 }
 
 /// Whether a node may record this access: to its own allocation, by who is served there.
-pub(super) async fn access(core: &Arc<Core>, caller: &Caller, request: &Request) -> Result<(), Refusal> {
+pub(super) async fn access(core: &Arc<Core>, caller: &Caller, request: &Request, ask_leader: AskLeader) -> Result<(), Refusal> {
     let refused = || permission::refused(Call::RecordAccess, caller);
     let Request::RecordAccess(access) = request else { return Err(refused()) };
     let id = access.allocation.ok_or_else(refused)?;
-    match by_leader(core, Request::GetAllocation { key: id.to_string() }).await {
+    match ask_leader(Arc::clone(core), Request::GetAllocation { key: id.to_string() }).await {
         Ok(Answer::Allocation(found)) if is_of_node(&found, &caller.name) => permission::check_actor(&access.by, &found),
         Ok(_) | Err(Refusal::NoSuchAllocation { .. }) => Err(refused()),
         Err(refusal) => Err(refusal),

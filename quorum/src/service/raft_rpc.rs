@@ -1,17 +1,17 @@
 //! Raft's messages, from members alone, each in its own name.
 
 use crate::chain;
+use crate::clock::now;
+use crate::core::Core;
 use crate::hearts::Heard;
 use crate::identity::Caller;
-use crate::member::shared::Core;
 use crate::membership;
 use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
 use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call};
-use crate::proposer::now;
 use crate::raft::TypeConfig;
 use crate::refused::Cause;
-use crate::store::room::Lack;
+use crate::shortage::Lack;
 use crate::wire::{AuditPageRequest, HeartbeatSummary, HeldKeys, NodeHealth, RosterQuestion, SummaryAnswer};
 use crate::witnesses::WORDS_MAX;
 use lattice_api::v1::Packed;

@@ -7,14 +7,15 @@
 
 use super::answer::propose;
 use super::miscounted::{Miscounted, Verdict};
+use super::packets::Packets;
 use super::watching::leaderless;
-use super::{Packets, unserved};
+use crate::core::Core;
 use crate::hearts::Heard;
 use crate::identity::Caller;
 use crate::ledger::{Action, Outcome, Registration, growth};
-use crate::member::shared::Core;
-use crate::metrics::count;
 use crate::pack::{pack, unpack, with_causes};
+use crate::proposer::unserved;
+use crate::raft_counts::count;
 use crate::refused::Cause;
 use crate::relief::MayMove;
 use crate::roster::Roster;

@@ -10,10 +10,10 @@
 //! that the history has left behind is told to start again; one that takes nothing for a while is cut off, and may go on from
 //! its place when it has time.
 
-use super::Packets;
+use super::packets::Packets;
+use crate::core::Core;
 use crate::history::{ChangeSet, allocation_bytes, node_bytes};
 use crate::ledger::{ClusterLimits, DomainKey, Lease};
-use crate::member::shared::Core;
 use crate::pack::pack;
 use crate::permission::{Call, is_of_node};
 use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};

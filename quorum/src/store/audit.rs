@@ -12,7 +12,9 @@
 //! end at the same numbers on every member.
 
 mod index;
+mod layout;
 mod reading;
+mod sealed;
 mod search;
 mod segment;
 
@@ -20,6 +22,7 @@ mod segment;
 mod search_tests;
 
 pub use reading::Records;
+pub use sealed::{SEGMENT_RECORDS, Sealed};
 pub use search::{Search, Step};
 
 use super::StoreError;
@@ -31,28 +34,6 @@ use segment::{Active, Found};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Records in a segment. A segment ends where the number of its last record is a multiple of this.
-pub const SEGMENT_RECORDS: u64 = 32_768;
-
-/// A segment that does not change any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sealed {
-    /// Where it lies.
-    pub path: PathBuf,
-    /// The number of its first record.
-    pub first: u64,
-    /// Its last record.
-    pub last: AuditHead,
-    /// The hash of the record before its first.
-    pub previous: String,
-    /// The file's length in bytes, the seal included.
-    pub bytes: u64,
-    /// Where its records end.
-    records_end: u64,
-    /// Where some of its records begin; see [`segment::STRIDE`].
-    places: Arc<[u64]>,
-}
 
 /// The chain, appended to by one owner.
 #[derive(Debug)]

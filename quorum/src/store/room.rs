@@ -13,10 +13,8 @@
 
 use super::StoreError;
 use crate::pack::with_causes;
-use lattice_model::resources::bytes_text;
+use crate::shortage::{Lack, Shortage};
 use nix::fcntl::posix_fallocate;
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -37,39 +35,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 const LATER: Duration = Duration::from_secs(5);
 /// How often it is looked whether there is room again.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// What there is no room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Lack {
-    /// Nothing new is taken; what ends work, gives something back or keeps nodes in touch is.
-    New,
-    /// Nothing is taken.
-    All,
-}
-
-/// A disk with too little room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shortage {
-    /// The member's folder there.
-    pub dir: String,
-    /// Bytes that are free, the reserve not counted.
-    pub free_bytes: u64,
-    /// As many must be free before everything is taken again.
-    pub wanted_bytes: u64,
-    /// What is therefore not taken.
-    pub lack: Lack,
-}
-
-impl fmt::Display for Shortage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (free, wanted) = (bytes_text(self.free_bytes), bytes_text(self.wanted_bytes));
-        let taken = match self.lack {
-            Lack::New => "nothing new is taken",
-            Lack::All => "nothing is taken",
-        };
-        write!(f, "the disk of {} is full ({free} are free, {wanted} are needed): {taken}", self.dir)
-    }
-}
 
 /// Whether there is room, and the reserve. Clones share it.
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! What a request is answered with where it is granted.
 
+use super::audit_walk::AuditWalk;
 use super::refusal::Conflict;
 use super::standing::{
     AdmissionsStanding, DomainStanding, KeyringStanding, LeaseStanding, LimitsStanding, ServiceStanding, TenantStanding, VClusterStanding,
     VniPoolStanding,
 };
 use super::status::QuorumStatus;
-use crate::audit::walk::AuditWalk;
 use crate::ledger::Revocation;
 use lattice_model::{
     Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, NodeId, Revision, Timestamp,

@@ -4,7 +4,7 @@ use super::session::{HeldKeys, NodeHealth};
 use super::status::ClockAlarm;
 use crate::ledger::AuditHead;
 use crate::roster::Roster;
-use crate::store::room::Shortage;
+use crate::shortage::Shortage;
 use lattice_model::{AuditRecord, Incarnation, MemberId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

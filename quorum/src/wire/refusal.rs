@@ -1,7 +1,7 @@
 //! Why a request was not granted, and what to do about it.
 
 use crate::ledger::UserLimit;
-use crate::store::room::Shortage;
+use crate::shortage::Shortage;
 use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
 use lattice_model::lifecycle::{Event, Illegal};

@@ -1,6 +1,6 @@
 //! What agents ask of a member, and tell it to do.
 
-use crate::audit::walk::AuditWalk;
+use super::audit_walk::AuditWalk;
 use crate::ledger::keyring::Secret;
 use crate::ledger::{Access, DomainKey, QuotaChange, TenantChange, UserLimitsChange, VClusterChange};
 use lattice_model::{

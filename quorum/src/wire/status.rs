@@ -1,6 +1,6 @@
 //! How the members stand.
 
-use crate::store::room::Shortage;
+use crate::shortage::Shortage;
 use lattice_model::{AllocationState, Generation, MemberId, NodeId, NodeState, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -2,10 +2,10 @@
 
 use crate::lab::{Lab, PATIENCE, eventually, submit};
 use lattice_model::{AllocationId, AuditAction, AuditFilter, AuditRecord, MemberId, Principal};
-use lattice_quorum::audit::walk::AuditWalk;
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::{Access, AccessKind};
+use lattice_quorum::wire::AuditWalk;
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -10,6 +10,7 @@
 //! Nothing above the delegated directory is written (systemd's single-writer rule).
 
 use super::io_weight::IoWeight;
+use super::place::Place;
 use super::{Cgroup, CgroupError, Slice, failed, mountinfo, scope_allocation, scope_name, unescape};
 use lattice_model::AllocationId;
 use serde::{Deserialize, Serialize};
@@ -68,18 +69,6 @@ impl fmt::Display for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
-}
-
-/// Where a controller is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In the v2 tree.
-    V2,
-    /// In the hierarchy of version 1 that is mounted there.
-    V1 {
-        /// The mount point.
-        mount: PathBuf,
-    },
 }
 
 /// The controllers of this machine, as far as they are ours to use.

@@ -4,7 +4,7 @@
 //! version 1 (BFQ), `blkio.weight` in old kernels (CFQ). It counts on devices that have that scheduler, or for which
 //! iocost is switched on (Documentation/admin-guide/cgroup-v2.rst, "IO"; block/bfq-cgroup.c).
 
-use super::controllers::Place;
+use super::place::Place;
 use std::fs;
 use std::path::Path;
 

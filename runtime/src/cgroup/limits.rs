@@ -1,8 +1,9 @@
 //! Limits on what an allocation's work may use of its node. Each is read back after it was set: what was asked for holds,
 //! or is refused.
 
-use super::controllers::{Controller, Controllers, Place, V1Group};
+use super::controllers::{Controller, Controllers, V1Group};
 use super::devices::Device;
+use super::place::Place;
 use super::{Cgroup, Scope};
 use lattice_model::AllocationId;
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! A limit on the memory of this very process, in a cgroup of its own beside the slice of all work.
 
-use super::controllers::{Controller, Controllers, Place};
+use super::controllers::{Controller, Controllers};
 use super::limits::{LimitError, put, whole_pages};
+use super::place::Place;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 

@@ -6,7 +6,7 @@
 //!
 //! The number of a file's group is that of the user who brought it: its mode, 0400, gives the group nothing.
 
-use super::ImageError;
+use super::error::ImageError;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;

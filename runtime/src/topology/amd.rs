@@ -1,8 +1,9 @@
 //! AMD's GPUs by ROCm SMI (`librocm_smi64.so`, AMD's `rocm_smi.h`). The few calls that are needed are looked up when the
 //! library is there: linking to it would make an agent that does not start without ROCm (docs/dependencies.md).
 
+use super::files::Files;
 use super::pci::Pci;
-use super::{Files, Found, Vendor};
+use super::vendor::{Found, Vendor};
 use lattice_model::gpu_look::GpuReading;
 use lattice_model::topology::{GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use libloading::{Library, Symbol};

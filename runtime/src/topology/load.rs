@@ -13,24 +13,14 @@
 mod amd;
 mod nvidia;
 mod simulated;
+mod vendor;
 
 use super::{Files, SimulatedGpu};
 use lattice_model::gpu_load::{GPUS_MAX, GpuLoads};
-use lattice_model::topology::{GpuDevice, GpuVendor};
+use lattice_model::topology::GpuDevice;
+use vendor::Loads;
 
 pub use simulated::load_file;
-
-/// One vendor's way of telling.
-trait Loads: Send {
-    /// As labels say it.
-    fn source(&self) -> &'static str;
-    /// Whose GPUs it tells of.
-    fn vendor(&self) -> GpuVendor;
-    /// Asks for these devices, all of its vendor.
-    fn read(&mut self, devices: &[&GpuDevice], loads: &mut GpuLoads);
-    /// Lets go of what is held open.
-    fn rest(&mut self);
-}
 
 /// All vendors.
 pub struct GpuLoadReader {
@@ -76,6 +66,7 @@ impl GpuLoadReader {
 mod tests {
     use super::*;
     use crate::topology::{allowed_cpus, discover};
+    use lattice_model::topology::GpuVendor;
     use std::path::Path;
 
     /// A machine with NVIDIA's driver: `cargo test -p lattice-runtime --lib nvidia -- --ignored`.

@@ -1,7 +1,7 @@
 //! Processors and memory from `/sys/devices/system` (the kernel's Documentation/ABI/stable/sysfs-devices-system-cpu,
 //! sysfs-devices-node, and Documentation/admin-guide/mm/numaperf).
 
-use super::Files;
+use super::files::Files;
 use crate::cgroup::limits::IndexSet;
 use lattice_model::topology::{
     Cache, Core, CpuTopology, MemoryDomain, MemoryDomainType, MemoryInterconnect, MemoryLinkType, MemoryTopology,

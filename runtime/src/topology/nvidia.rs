@@ -1,8 +1,9 @@
 //! NVIDIA's GPUs by NVML (`libnvidia-ml.so.1`, NVIDIA's "NVML API Reference"). A GPU that is partitioned (MIG) is not
 //! given itself: each of its instances is a device.
 
+use super::files::Files;
 use super::pci::Pci;
-use super::{Files, Found, Vendor};
+use super::vendor::{Found, Vendor};
 use lattice_model::gpu_look::{GpuRead, GpuReading, GpuReads, GpuRecovery};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use nvml_wrapper::bitmasks::device::ThrottleReasons;

@@ -1,6 +1,6 @@
 //! Who is near whom on the PCI bus, from `/sys/bus/pci/devices` (the kernel's Documentation/ABI/testing/sysfs-bus-pci).
 
-use super::Files;
+use super::files::Files;
 use lattice_model::topology::{DeviceFile, GpuVendor};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};

@@ -1,8 +1,9 @@
 //! GPUs that are not there: for labs on machines without any. Nothing but the agent's configuration brings them, and
 //! everything that shows one says that it is simulated.
 
+use super::files::Files;
 use super::pci::Pci;
-use super::{Files, Found, Vendor};
+use super::vendor::{Found, Vendor};
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReading, GpuReads};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use serde::{Deserialize, Serialize};

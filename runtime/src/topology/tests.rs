@@ -1,5 +1,7 @@
 use super::*;
 use lattice_model::topology::{Core, DeviceFile, MemoryDomain};
+use std::fs;
+use std::path::PathBuf;
 
 /// A recorded machine as files, gone with it.
 struct Recorded(PathBuf);

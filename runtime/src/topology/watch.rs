@@ -4,9 +4,10 @@
 //! somebody holds open cannot be reset; the log also has what happened while no agent ran. For the same reason a vendor's library
 //! is opened for one reading and closed again.
 
+use super::files::Files;
 use super::pci::{self, Pci};
 use super::simulated::{self, SimulatedGpu};
-use super::{Files, amd, nvidia};
+use super::{amd, nvidia};
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReads};
 use lattice_model::topology::GpuVendor;
 use std::collections::BTreeSet;

@@ -2,9 +2,10 @@
 
 use super::Launch;
 use crate::agent_link::REST_MS;
+use crate::log_files;
 use crate::rank_socket::{Came, PortOf};
+use crate::shim_log::say;
 use crate::work::Work;
-use crate::{log_files, say};
 use lattice_runtime::shim::ShimDir;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 

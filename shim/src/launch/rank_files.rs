@@ -1,10 +1,10 @@
 //! What each rank is given before there is a process: its files, its PMI, its part of the environment, its place.
 
 use super::TERMINAL;
-use super::start::Surroundings;
 use crate::bridge::Pmix;
 use crate::rank_input;
 use crate::rank_socket::{PmiPort, PmiSocket};
+use crate::surroundings::Surroundings;
 use crate::terminal::RankTerminal;
 use crate::{log_files, slurm};
 use lattice_model::binding::{MemoryPolicy, RankPlace};

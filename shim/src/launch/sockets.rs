@@ -1,5 +1,6 @@
 //! The ranks' PMI sockets: what comes by them, and what becomes of those that end.
 
+use super::hung_up::HungUp;
 use super::{BRIDGE, Happening, INPUT, Launch, TERMINAL};
 use crate::rank_socket::PmiSocket;
 use crate::work::Work;
@@ -16,36 +17,10 @@ const ANSWER_BYTES_MIN: usize = 16 * 1024;
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks read from one rank before others have their turn: more than a socket holds.
 const CHUNKS_PER_TURN: usize = 64;
-/// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
-/// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
-const EXIT_AWAITED_MS: u64 = 200;
-/// How long at most where it is seen to be ending: on a busy machine that takes its time.
-const ENDING_AWAITED_MS: u64 = 5_000;
-
 /// What each of so many ranks may leave unread, where all together may leave so many bytes.
 pub(super) fn answer_bytes_max(all_bytes: usize, ranks: u32) -> usize {
     let each = all_bytes / usize::try_from(ranks.max(1)).unwrap_or(usize::MAX);
     each.clamp(ANSWER_BYTES_MIN, ANSWER_BYTES_MAX)
-}
-
-/// A rank that has said its last, or whose socket has reached its end, while its process was not seen to have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HungUp {
-    /// Since when (milliseconds, CLOCK_BOOTTIME).
-    since: u64,
-    /// When it is looked at.
-    until: u64,
-}
-
-impl HungUp {
-    pub(super) fn new(now: u64) -> Self {
-        Self { since: now, until: now + EXIT_AWAITED_MS }
-    }
-
-    /// When it is due: whether, and until when, its process is waited for further.
-    fn further(self, now: u64, is_ending: bool) -> Option<Self> {
-        (is_ending && now < self.since + ENDING_AWAITED_MS).then_some(Self { until: now + EXIT_AWAITED_MS, ..self })
-    }
 }
 
 /// What came by a rank's socket.
@@ -165,22 +140,5 @@ impl Launch {
             let _ = epoll.delete(&port);
         }
         self.resting_ports.remove(&local);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_that_is_ending_is_waited_for_and_not_for_ever() {
-        let mut hung_up = HungUp::new(1_000);
-        assert_eq!(hung_up.further(1_200, false), None, "it lives");
-        let mut now = hung_up.until;
-        while let Some(further) = hung_up.further(now, true) {
-            assert_eq!((further.since, further.until), (1_000, now + EXIT_AWAITED_MS));
-            (hung_up, now) = (further, further.until);
-        }
-        assert_eq!(now, 1_000 + ENDING_AWAITED_MS);
     }
 }

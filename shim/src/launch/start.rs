@@ -5,34 +5,14 @@ use super::{Down, INPUT, Launch, Rank, RankState, sockets};
 use crate::bridge::Pmix;
 use crate::log_files;
 use crate::rank_input::RankInput;
-use crate::work::Work;
-use lattice_model::binding::RankPlace;
-use lattice_model::{LaunchSpec, NodeRanks, Principal, RankOutcome};
+use crate::surroundings::Surroundings;
+use lattice_model::{LaunchSpec, NodeRanks, RankOutcome};
 use lattice_pmi::{Job, Server, process_mapping};
 use lattice_runtime::process::{Environment, NotStarted};
-use lattice_runtime::shim::ShimDir;
-use nix::sys::epoll::Epoll;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::BorrowedFd;
 
 /// Ranks that are prepared before the first of them is made: while these are made, those before them run.
 const MADE_TOGETHER: usize = 8;
-
-/// What every start of a process needs to know of its surroundings.
-pub struct Surroundings<'a> {
-    pub dir: &'a ShimDir,
-    pub owner: &'a Principal,
-    pub work: &'a Work,
-    pub epoll: &'a Epoll,
-    pub null: &'a File,
-    pub open_files: Option<(u64, u64)>,
-    pub v1_groups: &'a [BorrowedFd<'a>],
-    /// What this process may hold of what ranks put, and as much again of what they do not read, in bytes.
-    pub held_bytes_max: usize,
-    /// Each local rank's place; the policy by which its memory is taken is the launch's.
-    pub places: Vec<RankPlace>,
-}
 
 /// What [`Launch::start`] gives.
 pub struct Started {

@@ -1,14 +1,13 @@
 //! Programs on terminals that an agent holds the other end of. They are work like any other, but that their end ends
 //! nothing, and nothing of them is written to disk: with the agent their terminal is gone as well.
 
+use super::attached::Living;
 use super::starting::borrowed;
 use super::{Process, Shim};
 use lattice_model::RankOutcome;
-use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::process::{self, NotStarted, Program};
 use lattice_runtime::shim::FromShim;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, isatty};
-use std::collections::{BTreeMap, VecDeque};
+use nix::unistd::isatty;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
@@ -19,38 +18,6 @@ use std::path::Path;
 const LIVING_MAX: usize = 64;
 /// Ended ones that are remembered for an agent whose line broke meanwhile.
 const ENDED_REMEMBERED: usize = 64;
-
-/// The attached programs.
-#[derive(Default)]
-pub struct Attached {
-    /// By the agent's name for the session.
-    living: BTreeMap<u64, Living>,
-    ended: VecDeque<(u64, RankOutcome, Option<String>)>,
-    /// How many there ever were: their cgroups' numbers.
-    count: u32,
-}
-
-struct Living {
-    number: u32,
-    pid: i32,
-    start: Start,
-}
-
-impl Attached {
-    /// What an agent is told after a connect.
-    pub fn replay(&self) -> Vec<FromShim> {
-        let living = self.living.keys().map(|session| FromShim::AttachStarted { session: *session });
-        let ended = self.ended.iter().cloned();
-        living.chain(ended.map(|(session, outcome, why)| FromShim::AttachEnded { session, outcome, why })).collect()
-    }
-
-    /// Their terminals hang up: an interactive shell does not end by SIGTERM.
-    pub fn hang_up(&self) {
-        for living in self.living.values() {
-            let _ = kill(Pid::from_raw(living.pid), Signal::SIGHUP);
-        }
-    }
-}
 
 impl Shim {
     pub(super) fn attach(&mut self, session: u64, tty: &Path, argv: &[String], env: &[(String, String)], working_dir: &Path) {

@@ -1,8 +1,8 @@
 //! Memory that was over: noticed, written down, and told before the ends that it means.
 
-use super::{Shim, say};
+use super::{Script, Shim};
 use crate::log_files;
-use crate::serve::Script;
+use crate::shim_log::say;
 use lattice_model::resources::bytes_text;
 use lattice_runtime::cgroup::Scope;
 use lattice_runtime::exits::ExitRecord;

@@ -68,10 +68,19 @@ impl Shim {
         agent.tell(&FromShim::Synced);
         agent.replayed();
     }
+
+    /// Tells how much of a launch's standard input was taken, where that is news; `again`: in any case, and what is beyond is wanted.
+    pub(super) fn tell_input(&mut self, number: u32, again: bool) {
+        let Some(launch) = self.launches.get_mut(&number) else { return };
+        let news = launch.input_news();
+        if let Some(taken) = if again { launch.input_taken() } else { news } {
+            self.agent.tell(&input_taken(launch.id(), taken, again));
+        }
+    }
 }
 
 /// How much of a launch's standard input was taken here.
-pub(super) fn input_taken(launch: LaunchId, taken: Taken, again: bool) -> FromShim {
+fn input_taken(launch: LaunchId, taken: Taken, again: bool) -> FromShim {
     let upto = match taken {
         Taken::UpTo(bytes) => Some(bytes),
         Taken::Over => None,

@@ -1,13 +1,16 @@
 //! Starting the script and launches, once each.
 
+use super::waiting::Waiting;
 use super::{Ending, Process, Script, Shim, socket_token};
 use crate::bridge::{Bridge, Pmix, READY_MS_MAX, Variables};
-use crate::launch::start::{Started, Surroundings, namespace};
+use crate::launch::start::{Started, namespace};
 use crate::launch::{BRIDGE, Launch};
-use crate::{log_files, say, script};
+use crate::shim_log::say;
+use crate::surroundings::Surroundings;
+use crate::{log_files, script};
 use lattice_model::binding::RankPlace;
 use lattice_model::launch::Pmi;
-use lattice_model::spec::TASKS_PER_NODE_MAX;
+use lattice_model::layout::TASKS_PER_NODE_MAX;
 use lattice_model::{LaunchId, LaunchSpec, NodeRanks, Placement, RankOutcome};
 use lattice_pmi::PmixServer;
 use lattice_pmi::bridge::FromBridge;
@@ -18,14 +21,6 @@ use lattice_runtime::shim::{FromShim, REFUSED_CODE, boottime_ms as now_ms};
 use nix::sys::epoll::EpollFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-
-/// A launch whose ranks are made when its PMIx server is ready.
-pub(super) struct Waiting {
-    pub(super) spec: LaunchSpec,
-    bridge: Bridge,
-    /// When it is given up (milliseconds, CLOCK_BOOTTIME).
-    pub(super) until: u64,
-}
 
 impl Shim {
     /// Why nothing can be started now.

@@ -1,6 +1,6 @@
 //! The agent: what is on its node, its journal, its mesh, its session.
 
-use super::families;
+use super::family::families;
 
 const DRIVER: &str = "the agent's driver";
 const JOURNAL: &str = "the agent's journal";

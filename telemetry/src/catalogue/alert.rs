@@ -1,6 +1,6 @@
 //! Alerts that agents raise.
 
-use super::families;
+use super::family::families;
 
 const RULES: &str = "the agent's alert rules";
 

@@ -1,6 +1,6 @@
 //! The work of each allocation on a node. `allocation` is its whole id; who and what it is stands in `lattice_allocation_info` alone.
 
-use super::families;
+use super::family::families;
 
 const BY_GROUP: &str = "cgroup v2, else cgroup v1, else procfs";
 const EBPF: &str = "eBPF";

@@ -1,6 +1,6 @@
 //! Gossip, as this agent sees it.
 
-use super::families;
+use super::family::families;
 
 const CORE: &str = "gossip's core";
 const VIEW: &str = "gossip's view";

@@ -1,6 +1,6 @@
 //! The node's GPUs, each by its id. Whose work one has stands in `lattice_allocation_gpu_info`, for who may see allocations.
 
-use super::families;
+use super::family::families;
 
 const DRIVER: &str = "NVML, amdgpu";
 const NVML: &str = "NVML";

@@ -1,6 +1,6 @@
 //! The whole machine.
 
-use super::families;
+use super::family::families;
 
 families! {
     CPU_SECONDS = Counter "lattice_node_cpu_seconds_total", Seconds, ["mode"], Agent, "/proc/stat",

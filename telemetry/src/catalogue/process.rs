@@ -1,6 +1,6 @@
 //! The process itself.
 
-use super::families;
+use super::family::families;
 
 const PROC: &str = "/proc/self";
 

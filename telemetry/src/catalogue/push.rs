@@ -1,6 +1,6 @@
 //! What is pushed to a store.
 
-use super::families;
+use super::family::families;
 
 const PUSH: &str = "the process";
 

@@ -1,6 +1,6 @@
 //! A member of the quorum.
 
-use super::families;
+use super::family::families;
 
 const RAFT: &str = "Raft";
 const LEDGER: &str = "the ledger, as this member has applied it";

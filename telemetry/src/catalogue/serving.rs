@@ -1,6 +1,6 @@
 //! What agents do for others: the API that they serve, the queues that they schedule, and how soon work begins. Names are the documents'.
 
-use super::families;
+use super::family::families;
 
 const API: &str = "the API on the agent's socket";
 const SCHEDULER: &str = "the scheduler, where a queue's lease is this agent's";

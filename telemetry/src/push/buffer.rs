@@ -8,11 +8,10 @@
 //! The folder is its owner's alone, for it has everybody's allocations. The disk is others' as well: what is to stay free of it for
 //! them does, and the buffer gives way.
 
-use super::Io;
 use super::disk::{Disk, Real, Spare};
 use std::collections::VecDeque;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,10 +31,10 @@ pub struct BufferError {
     path: PathBuf,
     doing: &'static str,
     #[source]
-    source: Io,
+    source: io::Error,
 }
 
-fn failed(path: &Path, doing: &'static str) -> impl FnOnce(Io) -> BufferError {
+fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> BufferError {
     let path = path.to_owned();
     move |source| BufferError { path, doing, source }
 }
@@ -132,7 +131,7 @@ impl Buffer {
         Ok(())
     }
 
-    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), Io> {
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
         let part = path.with_extension("part");
         let written = self.disk.write(&part, bytes).and_then(|()| fs::rename(&part, path));
         if written.is_err() {
@@ -228,7 +227,7 @@ fn ours(dir: &Path) -> Result<(), BufferError> {
     Ok(())
 }
 
-fn is_full(error: &Io) -> bool {
+fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 

@@ -5,14 +5,13 @@
 
 mod cxi;
 mod infiniband;
+mod port;
+
+pub use port::{PORTS_MAX, Port};
 
 use super::Text;
-use crate::catalogue::Family;
-use crate::sample::Samples;
+use port::names;
 use std::path::{Path, PathBuf};
-
-/// Ports of each kind that are told.
-pub const PORTS_MAX: usize = 32;
 
 /// Whose driver tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,39 +47,4 @@ impl Kind {
             Self::Cxi => vec![cxi::port(&adapter_dir, adapter, text)],
         }
     }
-}
-
-/// What one port has counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Which it is.
-    labels: Vec<String>,
-    counts: Vec<Count>,
-}
-
-/// A series, its last label where it has one besides the port's, and its number.
-type Count = (&'static Family, Option<&'static str>, u64);
-
-impl Port {
-    /// Tells what was read.
-    pub fn tell(&self, samples: &mut Samples) {
-        for (metric, label, count) in &self.counts {
-            let labels: Vec<&str> = self.labels.iter().map(String::as_str).chain(*label).collect();
-            samples.count(metric, &labels, *count);
-        }
-    }
-
-    /// What there is of one series, by its last label.
-    pub fn of(&self, metric: &Family) -> impl Iterator<Item = (&'static str, u64)> {
-        let name = metric.name;
-        self.counts.iter().filter(move |(of, ..)| of.name == name).map(|(_, label, count)| (label.unwrap_or_default(), *count))
-    }
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    names.truncate(PORTS_MAX);
-    names
 }

@@ -1,7 +1,7 @@
 //! An allocation's work at one moment: where it is, and which processes it has.
 
 use super::kept::{FILE_BYTES_MAX, Held, Kept, Text, is_passing};
-use super::parts::Parts;
+use super::launches::Parts;
 use crate::procfs::field;
 use std::collections::BTreeSet;
 use std::ffi::OsString;

@@ -1,26 +1,8 @@
-//! Launches of an allocation that have ranks here, and what these have used.
+//! Reads what the launches of an allocation have used here.
 
 use super::group::Directory;
+use super::launches::{LAUNCHES_MAX, Part, Parts};
 use super::{Group, Text};
-
-/// Launches of one allocation that are looked at, the first ones; what a script runs beyond them at once is not.
-pub const LAUNCHES_MAX: usize = 64;
-
-/// The launches of an allocation that have ranks here.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
-    pub all: Vec<Part>,
-    /// There are more than are looked at.
-    pub cut: bool,
-}
-
-/// One launch's ranks here at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    pub launch: u32,
-    pub used_us: u64,
-    pub processes: u64,
-}
 
 impl Group {
     /// How much each launch's ranks have used, where there is a v2 tree. `None`: that cannot be read now.

@@ -4,7 +4,8 @@ use super::{AllocationTask, Phase};
 use crate::allocation::prepare::Line;
 use crate::allocation::walltime;
 use crate::allocation::{Command, probing};
-use crate::environment;
+use crate::{environment, node_environment};
+use futures::future::BoxFuture;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
 use lattice_node::{Event, LaunchEnd};
 use lattice_runtime::failpoint::{self, Point};
@@ -35,7 +36,17 @@ impl AllocationTask {
 
     /// From here on, what is written goes on into the log store.
     pub(super) fn look_after_logs(&self, adopted: bool) {
-        self.context.spools.begin(&self.share, &self.context.me, &self.dir, self.own.clone(), adopted);
+        let own = self.own.clone();
+        let report = move |files| -> BoxFuture<'static, bool> {
+            let own = own.clone();
+            Box::pin(async move {
+                let Some(own) = own.upgrade() else { return false };
+                // It ends once its task does.
+                let _ = own.send(Command::LogsFlushed { files }).await;
+                true
+            })
+        };
+        self.context.spools.begin(&self.share, &self.context.me, &self.dir, Box::new(report), adopted);
     }
 
     /// Ends a prologue in its middle: nothing of it goes on when this is over. A shim that it started is met again here.
@@ -77,7 +88,7 @@ impl AllocationTask {
         }
         match &share.spec.entrypoint {
             Entrypoint::Script { text, args } => {
-                let env = environment::of_script(share, &self.context);
+                let env = node_environment::of_script(share, &self.context);
                 let working_dir = share.spec.working_dir.clone();
                 self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
                 failpoint::pass(Point::ScriptAsked);

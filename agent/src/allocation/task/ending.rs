@@ -180,7 +180,11 @@ impl AllocationTask {
         let (context, share) = (&self.context, &self.share);
         self.say("the site's epilogue");
         let data = context.data.environment(share);
-        match context.hooks.run(Moment::Epilogue, context, share, &self.dir, &data, &CancellationToken::new()).await {
+        match context
+            .hooks
+            .run(Moment::Epilogue, (&context.me, context.slice.as_ref()), share, &self.dir, &data, &CancellationToken::new())
+            .await
+        {
             Ok(()) => {
                 context.troubles.over("epilogue");
                 self.say("taking away what was made");

@@ -3,10 +3,10 @@
 use super::AllocationTask;
 use crate::allocation::local_launch::LocalLaunch;
 use crate::mesh::call::WireCall;
-use crate::mesh::frame::{ToHead, ToPart};
 use crate::mesh::input::WirePiece;
+use crate::mesh::launch::{ToHead, ToPart};
 use crate::mesh::terminal::ToTerminal;
-use crate::{environment, terminal};
+use crate::{node_environment, terminal};
 use lattice_model::{Call, LaunchId, LaunchSpec};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
@@ -35,7 +35,7 @@ impl AllocationTask {
         }
         let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
         for mut launch in missing {
-            environment::of_this_node(&mut launch.env, &self.share, &self.context);
+            node_environment::of_this_node(&mut launch.env, &self.share, &self.context);
             self.context.hwloc.tell(&mut launch.env, &self.share, &self.context.topology());
             self.send(ToShim::StartLaunch { launch }).await;
             failpoint::pass(Point::LaunchAsked);

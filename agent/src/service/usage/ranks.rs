@@ -1,6 +1,7 @@
 //! What each rank of an allocation's launches does, asked of the agents of its nodes.
 
-use super::{AT_ONCE, Api, open};
+use super::Api;
+use super::asking::{AT_ONCE, open};
 use crate::diagnosis::ranks;
 use crate::mesh::ranks::{RanksTold, WireRank};
 use futures::stream::{self, StreamExt};

@@ -1,7 +1,8 @@
 //! What the store has of an allocation, for `lattice top`: by PromQL with the allocation's id in it, after its owner was checked.
 
-use super::{Api, ms};
-use crate::service::now;
+use super::Api;
+use super::asking::ms;
+use crate::clock::now;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use lattice_api::v1;
 use lattice_model::time::Timestamp;

@@ -1,6 +1,7 @@
 //! `lattice audit export`: a signed bundle. Its format is in `docs/audit.md`.
 
-use super::{filter, part};
+use super::filter::filter;
+use super::part::part;
 use crate::args::audit::AuditExport;
 use crate::failure::Failure;
 use crate::session::{Session, answer};

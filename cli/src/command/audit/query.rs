@@ -1,6 +1,6 @@
 //! `lattice audit query`: records, the oldest first.
 
-use super::filter;
+use super::filter::filter;
 use crate::args::audit::AuditQuery;
 use crate::failure::Failure;
 use crate::output::{Format, Width, print, print_names};

@@ -1,6 +1,6 @@
 //! `lattice audit verify`: every link and every signature.
 
-use super::part;
+use super::part::part;
 use crate::args::audit::AuditVerify;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};

@@ -4,6 +4,7 @@ use super::{fact, fingerprint, waits};
 use crate::args::node::Nodes;
 use crate::command::nodes;
 use crate::failure::Failure;
+use crate::node_list;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{NodeJson, conformance_json, disclosed, filled, nodes_table, short, time, with_exit};
@@ -66,7 +67,7 @@ async fn others(session: &Session, client: &Client, names: &[String]) -> Result<
     let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
     // What it says itself as well, and what gossip says of one that the quorum does not know.
     let told = fact::ask(client, name).await?;
-    let node = match nodes::find(all, name) {
+    let node = match node_list::find(all, name) {
         Ok(node) => node,
         Err(_) if told.gossip.is_some() => fact::unknown(name, &told),
         Err(not_found) => return Err(not_found),

@@ -1,6 +1,6 @@
 //! `lattice top --per-gpu`: each GPU of an allocation.
 
-use super::{age, shown};
+use super::value::{age, shown};
 use crate::output::TableSize;
 use crate::table::{Fit, Table};
 use lattice_api::v1;

@@ -1,6 +1,6 @@
 //! A large file, saved by work that is asked to, and brought to the same file system by cp and zstd.
 
-use super::Asked;
+use super::asked::Asked;
 use crate::bench::subject;
 use crate::cluster::Cluster;
 use crate::interrupt;

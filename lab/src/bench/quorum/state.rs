@@ -3,7 +3,7 @@
 
 use super::commits::{Submitted, Submitter};
 use super::load::{self, Client};
-use super::{MANY, RESTART_MS, STALL_MS, STATE_MB, at_most, need};
+use super::targets::{MANY, RESTART_MS, STALL_MS, STATE_MB, at_most, lattice_timers, need};
 use crate::bench::figures::Figure;
 use crate::bench::subject::memory_figure;
 use crate::interrupt;
@@ -39,7 +39,7 @@ pub async fn measure(members: &mut Members, allocations: usize) -> Result<Vec<Fi
     for _ in 0..RESTARTS {
         interrupt::check()?;
         let began = Instant::now();
-        members.restart(super::lattice_timers(), &format!("snapshot_entries: {SNAPSHOT_ENTRIES}\n"))?;
+        members.restart(lattice_timers(), &format!("snapshot_entries: {SNAPSHOT_ENTRIES}\n"))?;
         let started = Instant::now();
         let mut submitter = Submitter::new(members.client()?, &submitted);
         submitter.commit().await.context("after all members were killed")?;

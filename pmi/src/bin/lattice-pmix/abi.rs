@@ -192,6 +192,52 @@ pub type RegisterEventHandler =
 /// `PMIx_server_setup_fork`
 pub type SetupFork = unsafe extern "C" fn(*const Proc, *mut *mut *mut c_char) -> Status;
 
+/// How the library names a rank of a namespace.
+pub fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
+    let mut made = Proc { namespace: [0; _], rank };
+    if namespace.len() >= made.namespace.len() {
+        return Err(format!("the name {namespace} is too long"));
+    }
+    for (to, from) in made.namespace.iter_mut().zip(namespace.bytes()) {
+        *to = from.cast_signed();
+    }
+    Ok(made)
+}
+
+/// A rank's number, from the library's own thread.
+///
+/// # Safety
+/// `who` is null or points to a rank.
+pub unsafe fn rank_of(who: *const Proc) -> Option<u32> {
+    // SAFETY: see above.
+    unsafe { who.as_ref() }.map(|who| who.rank)
+}
+
+/// Gives the library bytes that live until it gives them back by `release`.
+///
+/// # Safety
+/// `cbdata` is what came with the callback.
+pub unsafe fn give(
+    done: unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, ReleaseCallback, *mut c_void),
+    status: Status,
+    data: Vec<u8>,
+    cbdata: *mut c_void,
+) {
+    let data = Box::new(data);
+    let (bytes, count) = (data.as_ptr().cast::<c_char>(), data.len());
+    // SAFETY: see above.
+    unsafe { done(status, bytes, count, cbdata, Some(release), Box::into_raw(data).cast()) };
+}
+
+/// # Safety
+/// `data` is what [`give`] gave, and is given back once.
+unsafe extern "C" fn release(data: *mut c_void) {
+    if !data.is_null() {
+        // SAFETY: see above.
+        drop(unsafe { Box::from_raw(data.cast::<Vec<u8>>()) });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

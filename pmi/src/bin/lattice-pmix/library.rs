@@ -1,13 +1,13 @@
 //! The machine's libpmix, loaded at run time: all that touches it is here.
 
-use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, Proc, Status, Value, data_type};
+use crate::abi::{self, Data, DataArray, Info, ModexCallback, Module, Proc, Status, Value, data_type, give, proc_of, rank_of};
 use crate::gate;
-use crate::publishing::{self, Questions};
-use lattice_pmi::bridge::{AnswerStatus, BridgeJob, FromBridge, Published, Question, encode, listed};
+use crate::host::{HOST, Host, Leaving, WaitingFence, tell};
+use crate::publishing;
+use lattice_pmi::bridge::{AnswerStatus, BridgeJob, FromBridge, Published, listed};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// The library's name for the loader, of every version since 2.0.
 const NAME: &str = "libpmix.so.2";
@@ -31,37 +31,6 @@ const FOR_OPEN_MPI: (&str, &str) = ("JSM_JSRUN_PORT", "1");
 /// Has the ranks of Open MPI 4 give way while they wait, as its own mpirun does where a node has more of them than processors; Open MPI 5
 /// asks for `pmix.ndosub`.
 const FOR_CROWDED_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_oversubscribe", "1");
-
-/// What the callbacks, on the library's own thread, know of the launch.
-struct Host {
-    shim: Mutex<UnixStream>,
-    size: u32,
-    fence: Mutex<Option<WaitingFence>>,
-    /// Ranks whose part in it is over, until the shim has heard so, and ranks that abort.
-    leaving: Mutex<Vec<(u32, Leaving)>>,
-    namespace: String,
-    questions: Mutex<Questions>,
-}
-
-/// How the library is told the end of the fence in which the ranks wait.
-struct WaitingFence {
-    done: ModexCallback,
-    cbdata: *mut c_void,
-}
-
-// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
-unsafe impl Send for WaitingFence {}
-
-/// How the library is told that the end of a rank's part was heard.
-struct Leaving {
-    done: abi::OpCallback,
-    cbdata: *mut c_void,
-}
-
-// SAFETY: the pointer is the library's own, handed back to it and used by nobody else.
-unsafe impl Send for Leaving {}
-
-static HOST: OnceLock<Host> = OnceLock::new();
 
 /// The loaded library.
 pub struct Library {
@@ -446,45 +415,6 @@ fn flag(key: &str) -> Info {
     info(key, data_type::BOOL, Data { flag: true })
 }
 
-pub fn proc_of(namespace: &str, rank: u32) -> Result<Proc, String> {
-    let mut made = Proc { namespace: [0; _], rank };
-    if namespace.len() >= made.namespace.len() {
-        return Err(format!("the name {namespace} is too long"));
-    }
-    for (to, from) in made.namespace.iter_mut().zip(namespace.bytes()) {
-        *to = from.cast_signed();
-    }
-    Ok(made)
-}
-
-/// Tells the shim. That it is gone ends this process by the other thread; the ranks are ended with it.
-fn tell(message: &FromBridge) {
-    let Some(host) = HOST.get() else { return };
-    // What is too large for a frame ends the launch, and is not kept to ourselves.
-    if let Ok(frame) = encode(message).or_else(|error| encode(&FromBridge::Failed { why: error.to_string() })) {
-        let _ = host.shim.lock().unwrap_or_else(PoisonError::into_inner).write_all(&frame);
-    }
-}
-
-/// Asks the shim for a rank, and keeps how that is answered. `false`: too much waits.
-pub fn ask(waiting: publishing::Waiting, question: Question) -> bool {
-    let Some(host) = HOST.get() else { return false };
-    let id = host.questions.lock().unwrap_or_else(PoisonError::into_inner).add(waiting);
-    if let Some(id) = id {
-        tell(&FromBridge::Ask { id, question });
-    }
-    id.is_some()
-}
-
-/// A rank's number, from the library's own thread.
-///
-/// # Safety
-/// `who` is null or points to a rank.
-pub unsafe fn rank_of(who: *const Proc) -> Option<u32> {
-    // SAFETY: see above.
-    unsafe { who.as_ref() }.map(|who| who.rank)
-}
-
 unsafe extern "C" fn client_connected(who: *const Proc, _: *mut c_void, _: abi::OpCallback, _: *mut c_void) -> Status {
     // SAFETY: the library names a rank.
     if let Some(rank) = unsafe { rank_of(who) } {
@@ -586,22 +516,6 @@ unsafe extern "C" fn fence(
     abi::SUCCESS
 }
 
-/// Gives the library bytes that live until it gives them back by `release`.
-///
-/// # Safety
-/// `cbdata` is what came with the callback.
-pub unsafe fn give(
-    done: unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, abi::ReleaseCallback, *mut c_void),
-    status: Status,
-    data: Vec<u8>,
-    cbdata: *mut c_void,
-) {
-    let data = Box::new(data);
-    let (bytes, count) = (data.as_ptr().cast::<c_char>(), data.len());
-    // SAFETY: see above.
-    unsafe { done(status, bytes, count, cbdata, Some(release), Box::into_raw(data).cast()) };
-}
-
 /// # Safety
 /// `event` is what [`Library::died`] gave, and comes once.
 unsafe extern "C" fn event_told(_: Status, event: *mut c_void) {
@@ -617,15 +531,6 @@ unsafe extern "C" fn modex_given(status: Status, data: *mut c_char, bytes: usize
     // SAFETY: see above; the library frees them when this is over.
     let data = if data.is_null() { Vec::new() } else { unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) }.to_vec() };
     tell(&FromBridge::Modex { from, number, status, data });
-}
-
-/// # Safety
-/// `data` is what [`give`] gave, and is given back once.
-unsafe extern "C" fn release(data: *mut c_void) {
-    if !data.is_null() {
-        // SAFETY: see above.
-        drop(unsafe { Box::from_raw(data.cast::<Vec<u8>>()) });
-    }
 }
 
 #[cfg(test)]

@@ -13,9 +13,11 @@
 
 mod abi;
 mod gate;
+mod host;
 mod library;
 mod prompt;
 mod publishing;
+mod questions;
 
 use lattice_pmi::bridge::{Frames, FromBridge, ToBridge, encode};
 use library::Library;

@@ -1,6 +1,6 @@
 //! Reading records, one by one, from the segments there were when it began.
 
-use super::segment::{START, STRIDE};
+use super::layout::{START, STRIDE};
 use crate::pack;
 use crate::store::record::{self, HEADER, PAYLOAD_MAX};
 use lattice_model::AuditRecord;

@@ -9,8 +9,9 @@
 //! and decodes nothing.
 
 use super::index::{Candidates, Postings};
+use super::layout::{MAGIC, START, STRIDE};
 use super::reading::Extent;
-use super::{SEGMENT_RECORDS, Sealed};
+use super::sealed::{SEGMENT_RECORDS, Sealed};
 use crate::ledger::AuditHead;
 use crate::pack;
 use crate::store::StoreError;
@@ -21,15 +22,9 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-const MAGIC: &[u8; 16] = b"LATTICE-AUDIT\0\0\x02";
-/// Where the first record begins.
-pub const START: u64 = MAGIC.len() as u64;
 const SEALED: &[u8; 8] = b"SEALED\0\x01";
 const TRAILER: usize = 16;
-/// One record in so many is remembered by its place, the first of a segment included.
-pub const STRIDE: u64 = 1024;
 
 /// What the seal says.
 #[derive(Serialize, Deserialize)]
@@ -193,14 +188,6 @@ impl Active {
             records_end: self.end,
             places: seal.places.into(),
         })
-    }
-}
-
-impl Sealed {
-    /// Its records.
-    pub(super) fn extent(&self) -> Extent {
-        let (before, last) = (self.first - 1, self.last.seq);
-        Extent { path: self.path.clone(), before, last, end: self.records_end, places: Arc::clone(&self.places) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! AMD's GPUs by amdgpu's files (the kernel's Documentation/gpu/amdgpu: "GPU Busy", "Memory info", "hwmon Interfaces", "RAS Error Count
 //! sysfs Interface"); what they have drawn by ROCm SMI, where that is installed.
 
-use super::Loads;
+use super::vendor::Loads;
 use crate::topology::Files;
 use crate::topology::amd::Rocm;
 use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking};

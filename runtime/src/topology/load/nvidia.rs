@@ -1,6 +1,6 @@
 //! NVIDIA's GPUs by NVML (NVIDIA's "NVML API Reference").
 
-use super::Loads;
+use super::vendor::Loads;
 use crate::topology::nvidia::LIBRARY;
 use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking, PROCESSES_MAX};
 use lattice_model::topology::{GpuDevice, GpuVendor};

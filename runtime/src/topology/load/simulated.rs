@@ -1,6 +1,6 @@
 //! Simulated GPUs, which only an agent's configuration brings: the file beside the device says how busy one is.
 
-use super::Loads;
+use super::vendor::Loads;
 use crate::topology::SimulatedGpu;
 use crate::topology::simulated::{LOAD_BYTES_MAX, id_of};
 use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking};

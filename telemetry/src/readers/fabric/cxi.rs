@@ -5,7 +5,8 @@
 //! cassini-telemetry-sysfs-defs.h (github.com/HewlettPackard, shs-cxi-driver and shs-cassini-headers). There are some thousand: these are of
 //! the whole port, at its link (HNI). Which there are differs by the chip, and what one lacks is absent.
 
-use super::{Count, Port, Text, names};
+use super::Text;
+use super::port::{Count, Port, names};
 use crate::catalogue::{Family, node as family};
 use std::path::Path;
 

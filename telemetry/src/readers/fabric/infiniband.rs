@@ -1,6 +1,7 @@
 //! Ports of InfiniBand and RoCE adapters (the kernel's Documentation/ABI/stable/sysfs-class-infiniband).
 
-use super::{Port, Text, names};
+use super::Text;
+use super::port::{Port, names};
 use crate::catalogue::{Family, node as family};
 use std::path::Path;
 

@@ -12,7 +12,7 @@
 use crate::background;
 use crate::config::QuorumConfig;
 use crate::ledger::{AuditFault, AuditHead};
-use crate::member::shared::Core;
+use crate::core::Core;
 use crate::objects::{Objects, ObjectsError};
 use crate::pack::with_causes;
 use crate::store::audit::SEGMENT_RECORDS;

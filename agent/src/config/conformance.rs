@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
+/// The components that the agent finds itself.
+pub const OWN: [&str; 7] = ["gpu driver", "nic firmware", "bios", "bmc", "kernel", "kernel parameters", "base image"];
 /// Components that a site may name: there is room for the agent's own beside them.
-const SITE_MAX: usize = COMPONENTS_MAX - super::OWN.len();
+const SITE_MAX: usize = COMPONENTS_MAX - OWN.len();
 
 /// What of this node's software and firmware must be the same wherever work spans nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -65,7 +67,7 @@ pub enum ConformanceSettingsError {
     OutOfRange { field: &'static str, value: u64, min: u64, max: u64 },
     #[error("conformance.components: at most {SITE_MAX} can be named")]
     TooMany,
-    #[error("conformance.components: {name:?} is no name: 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., and none of {}", super::OWN.join(", "))]
+    #[error("conformance.components: {name:?} is no name: 1 to {NAME_BYTES_MAX} letters, digits, blanks, _, - and ., and none of {}", OWN.join(", "))]
     Name { name: String },
     #[error("conformance.components: two are called {name:?}")]
     Twice { name: String },
@@ -93,7 +95,7 @@ impl ConformanceSettings {
         let mut seen = BTreeSet::new();
         for SiteComponent { name, file, program, timeout_seconds } in &self.components {
             let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b" _-.".contains(&b)) && name.trim() == name;
-            if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !is_plain || super::OWN.contains(&name.as_str()) {
+            if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !is_plain || OWN.contains(&name.as_str()) {
                 return Err(Error::Name { name: name.clone() });
             }
             if !seen.insert(name) {

@@ -1,6 +1,6 @@
 //! Attempts of an allocation that are over, as `status` and `explain` show them.
 
-use crate::shown::{filled, short, time};
+use super::values::{filled, short, time};
 use crate::table::Table;
 use lattice_api::v1;
 use lattice_model::hostlist;

@@ -2,7 +2,7 @@
 
 use crate::audit::signer::Signer;
 use crate::ca::Authority;
-use crate::certify::CertificateEnds;
+use crate::certificate_ends::CertificateEnds;
 use crate::chain::ChainFetch;
 use crate::config::{NodeAdmission, QuorumConfig};
 use crate::credentials::Credentials;
@@ -11,7 +11,7 @@ use crate::lease_clocks::LeaseClocks;
 use crate::ledger::{Action, Outcome, Registration, Urgency};
 use crate::levels::Levels;
 use crate::network::Peers;
-use crate::notify::Notify;
+use crate::notify_state::Notify;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::raft::{Peer, Raft};
 use crate::reads::ReadGate;
@@ -19,13 +19,15 @@ use crate::refused_claims::RefusedClaims;
 use crate::relief::Relief;
 use crate::roster::Roster;
 use crate::rotation::KeysHeld;
+use crate::shortage::{Lack, Shortage};
 use crate::shortages::{Shortages, is_majority_without};
 use crate::store::machine::Agreed;
-use crate::store::room::{Lack, Room, Shortage};
+use crate::store::room::Room;
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
-use crate::wire::{MemberList, Refusal};
+use crate::wire::{Answer, MemberList, Refusal, Request};
 use crate::witnesses::Witnesses;
+use futures::future::BoxFuture;
 use lattice_model::{MemberId, NodeId, Revision};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -34,6 +36,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
+
+/// How a member asks the leader.
+pub(crate) type AskLeader = fn(Arc<Core>, Request) -> BoxFuture<'static, Result<Answer, Refusal>>;
 
 /// What the tasks and services of a member share.
 pub(crate) struct Core {
@@ -73,7 +78,7 @@ pub(crate) struct Core {
     /// The authority, where its key is here.
     pub authority: Option<Authority>,
     /// When Raft's leader was last heard.
-    pub(super) contact: Mutex<Instant>,
+    pub(crate) contact: Mutex<Instant>,
     /// Signs the audit log.
     pub signer: Signer,
     /// While this member leads: what stood against claims.

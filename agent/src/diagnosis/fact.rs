@@ -1,0 +1,16 @@
+//! What is found, and where it is read.
+
+use crate::mesh::diagnosis::{WireFact, plain};
+
+/// One finding. `source`: what says so.
+pub(super) fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {
+    WireFact { part: part.to_owned(), about: plain(about), text: plain(&text), source: source.to_owned(), wrong }
+}
+
+/// A short file of the kernel's; what is longer is cut.
+pub(super) fn text_of(path: &str) -> Option<String> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).ok()?.take(256 << 10).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}

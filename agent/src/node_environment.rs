@@ -1,0 +1,57 @@
+//! What work finds in its environment of this node.
+
+use crate::context::Context;
+use crate::environment::base;
+use crate::{hatch, machine};
+use lattice_model::DesiredShare;
+use std::collections::BTreeMap;
+
+/// The script's environment on the head.
+pub fn of_script(share: &DesiredShare, context: &Context) -> Vec<(String, String)> {
+    let mut env = base(share);
+    of_this_node(&mut env, share, context);
+    if share.spec.launch.shape.slurm_env {
+        let first = ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"].map(|name| (name.to_owned(), "0".to_owned()));
+        env.extend(first);
+        env.insert("SLURMD_NODENAME".to_owned(), context.me.to_string());
+    }
+    env.into_iter().collect()
+}
+
+/// The environment of a program on an attached terminal: a script's, with the caller's kind of terminal.
+pub fn of_terminal(share: &DesiredShare, context: &Context, term: &str, shell: &str) -> Vec<(String, String)> {
+    let mut env = base(share);
+    of_this_node(&mut env, share, context);
+    env.entry("SHELL".to_owned()).or_insert_with(|| shell.to_owned());
+    env.insert("TERM".to_owned(), if term.is_empty() { "dumb" } else { term }.to_owned());
+    env.into_iter().collect()
+}
+
+/// What differs from node to node.
+pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Context) {
+    env.insert("LATTICE_NODE".to_owned(), context.me.to_string());
+    env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.socket.display()));
+    let topology = machine::file(&context.state_dir, share.allocation, share.epoch);
+    // Not there where nothing of the node was told apart.
+    if topology.exists() {
+        env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
+    }
+    of_fabric(env, share, context);
+    let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
+    env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
+    env.extend(context.data.environment(share));
+    // Of the allocation from which it was submitted, they are not its own.
+    for name in ["LATTICE_CHECKPOINT_DIR", "LATTICE_CHECKPOINT_SHM", "LATTICE_RESTORE_FROM"] {
+        env.remove(name);
+    }
+    env.extend(context.checkpoints.environment(share).into_iter().map(|(name, value)| (name.to_owned(), value)));
+    hatch::environment(env, &context.state_dir, share);
+}
+
+/// The key by which work is let into the fabric, known on the allocation's first node. Which way into it is used is the user's to say.
+pub fn of_fabric(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Context) {
+    if let Some(key) = context.fabric.key(share) {
+        env.insert("FI_CXI_AUTH_KEY".to_owned(), key);
+        env.entry("FI_PROVIDER".to_owned()).or_insert_with(|| "cxi".to_owned());
+    }
+}

@@ -1,0 +1,11 @@
+//! Arguments that are handed on as they are.
+
+use clap::{ArgAction, Args};
+use std::ffi::OsString;
+
+#[derive(Args)]
+pub struct Rest {
+    /// Handed on as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., action = ArgAction::Append)]
+    pub args: Vec<OsString>,
+}

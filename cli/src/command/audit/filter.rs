@@ -1,0 +1,21 @@
+//! What is looked for in the audit log.
+
+use crate::args::audit::AuditFilterArgs;
+use crate::failure::Failure;
+use crate::session::{self, Session};
+use crate::time::moment;
+use lattice_api::v1;
+
+/// The filter as the agent takes it, which checks it.
+pub(super) fn filter(session: &Session, args: AuditFilterArgs) -> Result<v1::AuditFilter, Failure> {
+    let now = session::now();
+    let time = |flag, text: Option<String>| text.map(|text| moment(flag, &text, now)).transpose();
+    Ok(v1::AuditFilter {
+        user: args.user.unwrap_or_default(),
+        allocation: args.alloc.map(|typed| session.key(&typed)).transpose()?.unwrap_or_default(),
+        node: args.node.unwrap_or_default(),
+        types: args.types,
+        since_ms: time("--since", args.since)?,
+        until_ms: time("--until", args.until)?,
+    })
+}

@@ -1,0 +1,17 @@
+//! The parts of a long answer.
+
+use crate::failure::{Exit, Failure};
+use std::future::Future;
+use std::time::Duration;
+use tonic::Status;
+
+/// How long the next part of a long answer may take.
+const PART_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The next part of a long answer.
+pub(super) async fn part<T>(next: impl Future<Output = Result<Option<T>, Status>>) -> Result<Option<T>, Failure> {
+    match tokio::time::timeout(PART_TIMEOUT, next).await {
+        Ok(part) => Ok(part?),
+        Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent said nothing for {} s", PART_TIMEOUT.as_secs()))),
+    }
+}

@@ -1,0 +1,24 @@
+//! How single values are shown.
+
+use lattice_api::v1;
+use lattice_model::time::Timestamp;
+
+/// The first 8 digits of an id.
+pub fn short(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
+}
+
+/// A time as RFC 3339.
+pub fn time(ms: u64) -> Option<String> {
+    (ms != 0).then(|| Timestamp(ms).to_string())
+}
+
+/// Null where there is nothing.
+pub fn filled(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// A lease's token in a table; empty where the reader may not see it.
+pub fn lease_token(lease: &v1::Lease) -> String {
+    lease.token.map(|token| token.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,34 @@
+//! How much is measured.
+
+use anyhow::{Result, ensure};
+use std::path::PathBuf;
+
+/// How much is measured.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Rounds (not of `nodes`); each measures everything once, in an order of its own.
+    #[arg(long, default_value_t = 15)]
+    pub rounds: usize,
+    /// Agents (of `nodes`, and of the fences of `mpi`) [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=64))]
+    pub nodes: Option<u32>,
+    /// Size of the large checkpoints, in millions of bytes (of `checkpoint`) [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub megabytes: Option<u32>,
+    /// Do not build the binaries first.
+    #[arg(long)]
+    pub no_build: bool,
+    /// Where agents keep their state (of `launch`, `mpi` and `runtime`) [default: with the rest]
+    #[arg(long, value_name = "DIR")]
+    pub agents_dir: Option<PathBuf>,
+    /// Leave Slurm out (of `launch` and `mpi`) even where it is installed.
+    #[arg(long)]
+    pub no_slurm: bool,
+}
+
+impl Options {
+    pub(super) fn validate(&self) -> Result<()> {
+        ensure!((3..=1000).contains(&self.rounds), "--rounds {}: 3 to 1000 are possible", self.rounds);
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! What a bench measures in.
+
+use crate::cluster::Cluster;
+use crate::interrupt;
+use crate::lattice::{Lattice, text};
+use crate::machine::is_without_journal;
+use crate::process::until;
+use anyhow::{Result, bail};
+use std::time::Duration;
+
+/// That agents' files are slow here, and why: a launch makes two for each rank.
+pub(super) fn slow_files(cluster: &Cluster) -> Option<String> {
+    is_without_journal(&cluster.run_dir).then(|| {
+        let at = cluster.run_dir.display();
+        format!("agents' files are on an ext4 without a journal ({at}), where each new one costs more the more were deleted lately: see --agents-dir")
+    })
+}
+
+/// An allocation of so many nodes that is held while things are measured in it.
+pub(super) fn hold(lattice: &Lattice, nodes: u32) -> Result<String> {
+    let nodes = nodes.to_string();
+    let held =
+        lattice.ok(&["submit", "-o", "name", "--name", "held", "--nodes", &nodes, "--walltime", "1h", "--", "/bin/sleep", "3600"])?;
+    let held = held.trim().to_owned();
+    wait_running(lattice, &held)?;
+    Ok(held)
+}
+
+pub(super) fn wait_running(lattice: &Lattice, id: &str) -> Result<()> {
+    let mut now = serde_json::Value::Null;
+    let running = until(Duration::from_secs(15), || {
+        now = lattice.allocation(id).unwrap_or_default();
+        text(&now, "state") == "Running" || interrupt::came().is_some()
+    });
+    interrupt::check()?;
+    if running { Ok(()) } else { bail!("the allocation that is held for the bench does not run: {now}") }
+}

@@ -1,0 +1,65 @@
+//! Why there is no backup, or it cannot be used.
+
+use crate::objects::ObjectsError;
+use crate::shortage::Shortage;
+use crate::store::StoreError;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why there is no backup, or it cannot be used.
+#[derive(Debug, Error)]
+pub enum BackupError {
+    #[error(
+        "no place for backups is configured: set backup in the member's configuration, or name one with --from (file:///DIR, s3://BUCKET/PREFIX, …)"
+    )]
+    NoPlace,
+    #[error(transparent)]
+    Objects(#[from] ObjectsError),
+    #[error("{url}: {what}")]
+    Store {
+        url: String,
+        what: String,
+        #[source]
+        source: object_store::Error,
+    },
+    #[error("{url} holds no backup")]
+    Empty { url: String },
+    #[error("{url} holds no backup {name:?}; there are {}", there.join(", "))]
+    Unknown { url: String, name: String, there: Vec<String> },
+    #[error("backup {name} is damaged: {object}: {why}. Take another one (--backup NAME): {others}")]
+    Damaged { name: String, object: String, why: String, others: String },
+    #[error("the backup cannot be encoded: {why}")]
+    Encode { why: String },
+    #[error(transparent)]
+    Files(#[from] StoreError),
+    #[error("{}", path.display())]
+    Local {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("a snapshot needs room first: {shortage}")]
+    NoRoom { shortage: Shortage },
+    #[error("no snapshot could be made: {why}")]
+    NoSnapshot { why: String },
+    #[error("{} is not empty: nothing was changed. `recover` is for a member without files; `restore` moves what is there aside", path.display())]
+    NotEmpty { path: PathBuf },
+    #[error("{} has no files: nothing was changed. `restore` goes back from what is there; use `recover`", path.display())]
+    NothingToReplace { path: PathBuf },
+    #[error(
+        "member {member} runs at {address}: nothing was changed. Stop every member first: one of before goes another way than those of after"
+    )]
+    Runs { member: u64, address: String },
+    #[error("the backup is of cluster {theirs:?}, the configuration of {ours:?}")]
+    Foreign { theirs: String, ours: String },
+    #[error("the other members cannot be asked: {why}")]
+    Unasked { why: String },
+    #[error("the task failed: {why}")]
+    Task { why: String },
+}
+
+impl BackupError {
+    pub(super) fn local(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Local { path: path.to_owned(), source }
+    }
+}

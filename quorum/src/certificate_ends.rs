@@ -1,0 +1,21 @@
+//! When members' certificates end.
+
+use lattice_model::Timestamp;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// When members' certificates end, as each told the leader. In memory.
+#[derive(Debug, Default)]
+pub(crate) struct CertificateEnds(Mutex<HashMap<u64, Timestamp>>);
+
+impl CertificateEnds {
+    /// A member says until when it holds.
+    pub fn told(&self, member: u64, until: Timestamp) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, until);
+    }
+
+    /// What this member said last.
+    pub fn of(&self, member: u64) -> Option<Timestamp> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&member).copied()
+    }
+}

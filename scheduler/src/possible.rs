@@ -1,0 +1,20 @@
+//! How many nodes could ever serve an allocation.
+
+use crate::view::View;
+use crate::{conformity, misfit};
+use lattice_model::{Allocation, Node};
+
+/// How many nodes of the cluster could ever serve the allocation: registered, of its vCluster, schedulable, large enough, with
+/// what it asks for, not excluded for it now.
+pub(crate) fn possible(view: &View, allocation: &Allocation) -> usize {
+    possible_where(view, allocation, |node| allocation.exclusion(&node.id).is_none())
+}
+
+/// The same among those nodes that are `wanted`.
+pub(crate) fn possible_where(view: &View, allocation: &Allocation, wanted: impl Fn(&Node) -> bool) -> usize {
+    let named = view.named(allocation);
+    let fits =
+        |n: &&Node| misfit::never_serves(named, &allocation.spec, n).is_none() && allocation.spec.lacked_by(n).is_none() && wanted(n);
+    let fit: Vec<&Node> = view.nodes.values().filter(fits).collect();
+    conformity::together(&fit, &allocation.spec)
+}

@@ -1,0 +1,82 @@
+//! What speaks against a node for an allocation.
+
+use crate::holdings::Holdings;
+use crate::view::View;
+use lattice_model::{Allocation, AllocationId, Exclusion, Node, Resources, Timestamp, VCluster, hostlist};
+
+/// Why a node is not taken for an allocation, as the scheduler sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyNot {
+    /// It is of another vCluster.
+    Foreign(String),
+    /// The quorum's record of the node speaks against it.
+    Unclaimable(String),
+    /// Gossip does not show it alive.
+    NotAlive,
+    /// Another allocation has it, or is to have it, or a part of it where a whole one is wanted.
+    Taken(AllocationId),
+    /// Less of it is free than is wanted.
+    Full {
+        /// What is free.
+        free: Resources,
+        /// What is wanted of it.
+        wanted: Resources,
+    },
+    /// Its prologue failed for this very allocation, for which it is not taken before then.
+    Excluded {
+        /// Why it failed.
+        why: String,
+        /// By the leader's clock.
+        until: Timestamp,
+    },
+    /// It is not what is asked for, whatever is free of it.
+    Lacks(String),
+}
+
+impl std::fmt::Display for WhyNot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Foreign(why) | Self::Unclaimable(why) => f.write_str(why),
+            Self::NotAlive => f.write_str("is not seen alive by gossip"),
+            Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
+            Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
+            Self::Lacks(what) => f.write_str(what),
+            Self::Excluded { why, until } => write!(
+                f,
+                "is excluded until {until}, because its prologue failed for this allocation ({why}); it is taken before that once its checks \
+                 are well again, it has booted, or a hold of it is lifted"
+            ),
+        }
+    }
+}
+
+/// Why `node` cannot be taken for `allocation` now; `None`: it can.
+pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Allocation) -> Option<WhyNot> {
+    if let Some(why) = VCluster::keeps_off(view.named(allocation), node) {
+        return Some(WhyNot::Foreign(why));
+    }
+    if let Some(why) = node.unclaimable() {
+        return Some(WhyNot::Unclaimable(why));
+    }
+    if let Some(Exclusion { why, until: Some(until), .. }) = allocation.exclusion(&node.id) {
+        return Some(WhyNot::Excluded { why: why.clone(), until: *until });
+    }
+    if let Some(what) = allocation.spec.lacked_by(node) {
+        return Some(WhyNot::Lacks(what));
+    }
+    let (free, wanted) = (node.size.minus(&held.committed(&node.id)), allocation.spec.amount_of(&node.size));
+    match held.largest(&node.id) {
+        Some((by, part)) if allocation.spec.share.is_none() || part == node.size => return Some(WhyNot::Taken(by)),
+        Some(_) | None if !free.holds(&wanted) => return Some(WhyNot::Full { free, wanted }),
+        Some(_) | None => {}
+    }
+    (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
+}
+
+/// How many nodes of this cluster are excluded for it; which, and when the first of them may be taken again.
+pub(crate) fn excluded(view: &View, allocation: &Allocation) -> Option<(usize, String)> {
+    let standing = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
+    let first = standing().map(|(_, until)| until).min()?;
+    let nodes = hostlist::fold(standing().map(|(node, _)| node));
+    Some((standing().count(), format!("{nodes}, whose prologue failed, until {first} or until the trouble there is over")))
+}

@@ -1,0 +1,44 @@
+//! Ranks whose socket ended before their process.
+
+/// How long the end of a process is waited for after the end of its socket, in milliseconds. A process that ends closes
+/// its descriptors first, and how it ended is the better news; one that lives still has closed them itself.
+const EXIT_AWAITED_MS: u64 = 200;
+/// How long at most where it is seen to be ending: on a busy machine that takes its time.
+const ENDING_AWAITED_MS: u64 = 5_000;
+
+/// A rank that has said its last, or whose socket has reached its end, while its process was not seen to have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HungUp {
+    /// Since when (milliseconds, CLOCK_BOOTTIME).
+    since: u64,
+    /// When it is looked at.
+    pub(super) until: u64,
+}
+
+impl HungUp {
+    pub(super) fn new(now: u64) -> Self {
+        Self { since: now, until: now + EXIT_AWAITED_MS }
+    }
+
+    /// When it is due: whether, and until when, its process is waited for further.
+    pub(super) fn further(self, now: u64, is_ending: bool) -> Option<Self> {
+        (is_ending && now < self.since + ENDING_AWAITED_MS).then_some(Self { until: now + EXIT_AWAITED_MS, ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_ending_is_waited_for_and_not_for_ever() {
+        let mut hung_up = HungUp::new(1_000);
+        assert_eq!(hung_up.further(1_200, false), None, "it lives");
+        let mut now = hung_up.until;
+        while let Some(further) = hung_up.further(now, true) {
+            assert_eq!((further.since, further.until), (1_000, now + EXIT_AWAITED_MS));
+            (hung_up, now) = (further, further.until);
+        }
+        assert_eq!(now, 1_000 + ENDING_AWAITED_MS);
+    }
+}

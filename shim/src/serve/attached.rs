@@ -1,0 +1,40 @@
+//! The programs on terminals that live and that ended.
+
+use lattice_model::RankOutcome;
+use lattice_runtime::process::Start;
+use lattice_runtime::shim::FromShim;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The attached programs.
+#[derive(Default)]
+pub(super) struct Attached {
+    /// By the agent's name for the session.
+    pub(super) living: BTreeMap<u64, Living>,
+    pub(super) ended: VecDeque<(u64, RankOutcome, Option<String>)>,
+    /// How many there ever were: their cgroups' numbers.
+    pub(super) count: u32,
+}
+
+pub(super) struct Living {
+    pub(super) number: u32,
+    pub(super) pid: i32,
+    pub(super) start: Start,
+}
+
+impl Attached {
+    /// What an agent is told after a connect.
+    pub fn replay(&self) -> Vec<FromShim> {
+        let living = self.living.keys().map(|session| FromShim::AttachStarted { session: *session });
+        let ended = self.ended.iter().cloned();
+        living.chain(ended.map(|(session, outcome, why)| FromShim::AttachEnded { session, outcome, why })).collect()
+    }
+
+    /// Their terminals hang up: an interactive shell does not end by SIGTERM.
+    pub fn hang_up(&self) {
+        for living in self.living.values() {
+            let _ = kill(Pid::from_raw(living.pid), Signal::SIGHUP);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The run lease: work that nobody vouches for any more is killed here, whoever is left to see it.
+//!
+//! ```text
+//!   Ungranted ──RunLease──▶ Until(t) ──RunLease──▶ Until(later) … ──t comes──▶ Lapsed
+//! ```
+//!
+//! It is kept in memory alone: it ends with the shim, whose agent then ends what is left, or with the machine.
+
+use lattice_runtime::shim::FromShim;
+
+/// See the module. Times are the shim's clock's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunLease {
+    /// The work goes on without one.
+    None,
+    /// Nothing may be started yet.
+    Ungranted,
+    Until(u64),
+    Lapsed,
+}
+
+impl RunLease {
+    pub(super) fn wanted(wanted: bool) -> Self {
+        if wanted { Self::Ungranted } else { Self::None }
+    }
+
+    /// Why nothing may be started now.
+    pub(super) fn keeps_off(self) -> Option<String> {
+        match self {
+            Self::None | Self::Until(_) => None,
+            Self::Ungranted => Some("its run lease was not granted yet".to_owned()),
+            Self::Lapsed => Some("its run lease lapsed".to_owned()),
+        }
+    }
+
+    /// When it lapses.
+    pub(super) fn ends(self) -> Option<u64> {
+        match self {
+            Self::Until(end) => Some(end),
+            Self::None | Self::Ungranted | Self::Lapsed => None,
+        }
+    }
+
+    pub(super) fn replay(self) -> Vec<FromShim> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Ungranted | Self::Until(_) => vec![FromShim::RunLease { until_ms: self.ends() }],
+            Self::Lapsed => vec![FromShim::RunLease { until_ms: None }, FromShim::RunLeaseLapsed],
+        }
+    }
+}

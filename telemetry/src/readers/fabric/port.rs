@@ -1,0 +1,43 @@
+//! What a port of an adapter has counted.
+
+use crate::catalogue::Family;
+use crate::sample::Samples;
+use std::path::Path;
+
+/// Ports of each kind that are told.
+pub const PORTS_MAX: usize = 32;
+
+/// What one port has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Which it is.
+    pub(super) labels: Vec<String>,
+    pub(super) counts: Vec<Count>,
+}
+
+/// A series, its last label where it has one besides the port's, and its number.
+pub(super) type Count = (&'static Family, Option<&'static str>, u64);
+
+impl Port {
+    /// Tells what was read.
+    pub fn tell(&self, samples: &mut Samples) {
+        for (metric, label, count) in &self.counts {
+            let labels: Vec<&str> = self.labels.iter().map(String::as_str).chain(*label).collect();
+            samples.count(metric, &labels, *count);
+        }
+    }
+
+    /// What there is of one series, by its last label.
+    pub fn of(&self, metric: &Family) -> impl Iterator<Item = (&'static str, u64)> {
+        let name = metric.name;
+        self.counts.iter().filter(move |(of, ..)| of.name == name).map(|(_, label, count)| (label.unwrap_or_default(), *count))
+    }
+}
+
+pub(super) fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names.truncate(PORTS_MAX);
+    names
+}

@@ -1,0 +1,20 @@
+//! What the launches of an allocation have used here.
+
+/// Launches of one allocation that are looked at, the first ones; what a script runs beyond them at once is not.
+pub const LAUNCHES_MAX: usize = 64;
+
+/// The launches of an allocation that have ranks here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub all: Vec<Part>,
+    /// There are more than are looked at.
+    pub cut: bool,
+}
+
+/// One launch's ranks here at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub launch: u32,
+    pub used_us: u64,
+    pub processes: u64,
+}
