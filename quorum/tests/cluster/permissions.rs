@@ -4,6 +4,7 @@
 use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, spec, submit};
 use hyper_util::rt::TokioIo;
+use lattice_api::operator::METHODS;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
@@ -15,7 +16,7 @@ use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
 use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{Access, AccessKind, Action, QuotaChange, TenantChange, VClusterChange};
+use lattice_quorum::ledger::{Access, AccessKind, Action, Asker, QuotaChange, TenantChange, VClusterChange};
 use lattice_quorum::pack::pack;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
 use lattice_quorum::wire::{
@@ -206,6 +207,15 @@ fn every_command_is_asked_for_here_or_proposed_by_members_alone() {
     known.sort_unstable();
     all.sort_unstable();
     assert_eq!(known, all);
+}
+
+#[test]
+fn clients_sign_for_every_method_that_a_command_names() {
+    for mut action in commands() {
+        let name = action.name();
+        let (Asker::Operator(_, methods) | Asker::UserOrOperator { methods, .. }) = action.asker() else { continue };
+        assert!(!methods.is_empty() && methods.iter().all(|method| METHODS.contains(method)), "{name}: {methods:?}");
+    }
 }
 
 /// The connection of a certificate's holder who speaks gRPC itself.
