@@ -20,7 +20,7 @@ use crate::membership::Membership;
 use futures::StreamExt;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal};
 use lattice_quorum::client::{CallError, QuorumClient};
-use lattice_quorum::ledger::scheduler_lease;
+use lattice_quorum::ledger::{Action, scheduler_lease};
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -159,7 +159,7 @@ async fn give_back(quorum: &QuorumClient, leases: Leases) {
 
 /// One that cannot be given back now ends by itself.
 async fn release(quorum: &QuorumClient, queue: String, token: u64) {
-    let release = Request::ReleaseLease { name: scheduler_lease(&queue), token, user: None };
+    let release = Request::from(Action::ReleaseLease { name: scheduler_lease(&queue), token, user: None });
     let _ = quorum.call(&release, Duration::from_millis(500)).await;
 }
 

@@ -225,7 +225,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
         claim: None,
         life: None,
     };
-    let create = Request::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() };
+    let create = Request::from(Action::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() });
     let session = lattice_model::InteractiveSession {
         id: allocation.id.0,
         allocation: allocation.id,
@@ -260,20 +260,20 @@ pub(crate) fn decoders() -> Vec<Decoder> {
                 list,
                 submit,
                 Request::Status,
-                Request::SetHold {
+                Request::from(Action::SetHold {
                     node: crate::ledger::scenarios::node(1),
                     kind: HoldKind::Drain,
                     by: "root".into(),
                     reason: "disk".into(),
                     until: None,
                     deadline: Some(When::AfterMs(9)),
-                },
-                Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() },
-                Request::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
-                Request::SetVCluster { change: vcluster(), by: "u".into() },
+                }),
+                Request::from(Action::AddKey { secret: Secret([7; 32]), by: "root".into() }),
+                Request::from(Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() }),
+                Request::from(Action::SetVCluster { change: vcluster(), by: "u".into() }),
                 create,
                 lookup,
-                Request::ConfirmDead { node: crate::ledger::scenarios::node(1), by: "root".into(), reason: "r".into() },
+                Request::from(Action::ConfirmDead { node: crate::ledger::scenarios::node(1), by: "root".into(), reason: "r".into() }),
             ],
         ),
         decoder::<Result<Answer, Refusal>>(

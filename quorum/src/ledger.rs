@@ -33,8 +33,10 @@ pub mod command;
 pub mod keyring;
 pub mod signing;
 
+mod action;
 mod admission;
 mod allocations;
+mod asker;
 mod claims;
 mod conformance;
 mod ended;
@@ -108,11 +110,13 @@ mod walltime_scenarios;
 mod wipe_scenarios;
 
 pub use access::{Access, AccessKind};
+pub use action::Action;
 pub use admission::Admission;
 pub(crate) use admission::growth;
+pub use asker::Asker;
 pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::{SCHEDULER_LEASE, scheduler_lease};
-pub use command::{Action, Command, MembersStep, NodeStanding, NotifyWay, Outcome, Registration, Urgency};
+pub use command::{Command, MembersStep, NodeStanding, NotifyWay, Outcome, Registration, Urgency};
 pub use conformance::DriftLimits;
 pub use keyring::Keyring;
 pub use leases::{Lease, held};
@@ -128,8 +132,8 @@ pub use vclusters::VClusterChange;
 use crate::wire::Refusal;
 use imbl::OrdMap;
 use lattice_model::{
-    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, HoldKind, InteractiveSession, Node, NodeId, Resources, Revision,
-    Tenant, Timestamp, VCluster, VniPool,
+    Allocation, AllocationId, AuditAction, AuditRecord, Epoch, Generation, InteractiveSession, Node, NodeId, Principal, Resources,
+    Revision, Tenant, Timestamp, VCluster, VniPool,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -371,7 +375,7 @@ impl Ledger {
         self.time = self.time_of(command);
         let mut step = Step::new(index, self.time);
         self.revision = index;
-        let result = self.admits(command.action.level()).and_then(|()| self.act(&mut step, &command.action));
+        let result = self.admits(command.action.level()).and_then(|()| command.action.apply(self, &mut step));
         self.count_changed(&mut step);
         Applied { result, audit: step.audit, changed: step.changed }
     }
@@ -392,82 +396,6 @@ impl Ledger {
         self.time
     }
 
-    fn act(&mut self, step: &mut Step, action: &Action) -> Result<Outcome, Refusal> {
-        match action {
-            Action::Bootstrap { cluster } => self.bootstrap(step, cluster),
-            Action::Submit { id, spec, owner, claim } => self.submit(step, *id, spec, owner, claim.as_ref()),
-            Action::Cancel { id, by } => self.cancel(step, *id, by),
-            Action::Claim(claim) => self.claim(step, claim),
-            Action::Register(registration) => self.register(step, registration),
-            Action::Report(report) => self.report(step, report),
-            Action::Adopt { node, incarnation, held, unreported } => self.adopt(step, node, *incarnation, (held, unreported)),
-            Action::NodeStates(standings) => self.node_states(step, standings),
-            Action::ReleaseLease { name, token, user } => self.release_lease(step, name, *token, user.as_ref()),
-            Action::ExpireLease { name, token, renewed } => self.expire_lease(step, name, *token, *renewed),
-            Action::GrantLease { name, holder, ttl_ms, user } => self.grant_lease(step, name, holder, *ttl_ms, user.as_ref()),
-            Action::RevokeLease { name, token, by } => self.revoke_lease(step, name, *token, by),
-            Action::SetHold { kind: HoldKind::Wipe, .. } => {
-                Err(Refusal::Malformed { why: "a wipe is asked for by `lattice node wipe`".to_owned() })
-            }
-            Action::LiftHold { kind: HoldKind::Wipe, node, by, .. } => self.call_wipe_back(step, node, by),
-            Action::SetHold { node, kind, by, reason, until, deadline } => {
-                self.set_hold(step, node, *kind, by, reason, holds::Ends { until: *until, deadline: *deadline })
-            }
-            Action::LiftHold { node, kind, by, until } => self.lift_hold(step, node, *kind, by, *until),
-            Action::AskDrain { node, incarnation, asked, reason } => self.ask_drain(step, node, (*incarnation, *asked), reason),
-            Action::Members { by, step: members } => {
-                self.record(step, &by.name, AuditAction::MembersChanged, Subject::default(), members.to_string());
-                Ok(Outcome::Done)
-            }
-            Action::RecordAccess(access) => self.record_access(step, access),
-            Action::SetSigningKey { member, key } => self.set_signing_key(step, *member, key),
-            Action::SignHead(signed) => self.sign_head(step, signed),
-            Action::RaiseLevel { level } => self.raise_level(step, *level),
-            Action::AdvanceTime => Ok(Outcome::Done),
-            Action::SetTenant { change, by } => self.set_tenant(step, change, by),
-            Action::DeleteTenant { name, by } => self.delete_tenant(step, name, by),
-            Action::AddKey { secret, by } => self.add_key(step, secret, by),
-            Action::Revoke { name, by, reason } => self.revoke(step, name, by, reason),
-            Action::SealWithKey { id } => self.seal_with_key(step, *id),
-            Action::RetireKey { id } => self.retire_key(step, *id),
-            Action::SetVCluster { change, by } => self.set_vcluster(step, change, by),
-            Action::DeleteVCluster { name, by } => self.delete_vcluster(step, name, by),
-            Action::CreateSession { id, allocation, by } => self.create_session(step, *id, *allocation, by),
-            Action::DeleteSession { id, allocation, by } => self.delete_session(step, *id, *allocation, by),
-            Action::SetVniPool { change, by } => self.set_vni_pool(step, change, by),
-            Action::SetDomainGrace { domain, grace_ms, by } => self.set_domain_grace(step, domain, *grace_ms, by),
-            Action::ReleaseDomains => self.release_domains(step),
-            Action::SetLimits { sensitive_pool_size, users, by } => self.set_limits(step, *sensitive_pool_size, users, by),
-            Action::EndDrained { node, deadline } => Ok(self.end_drained(step, node, *deadline)),
-            Action::BootNode { node, by, reason } => self.boot_node(step, node, by, reason),
-            Action::SetRunLease { ms } => self.set_run_lease(step, *ms),
-            Action::Fence { node, incarnation, silent_ms } => self.fence(step, node, *incarnation, *silent_ms),
-            Action::ConfirmDead { node, by, reason } => self.confirm_dead(step, node, by, reason),
-            Action::Conforms { node, incarnation, components } => self.conforms(step, node, *incarnation, components),
-            Action::ConformanceStale { node, incarnation, stale } => self.conformance_stale(step, node, *incarnation, *stale),
-            Action::AcceptDrift { node, by, reason } => self.accept_drift(step, node, by, reason),
-            Action::DriftOver { node, since } => self.drift_over(step, node, *since),
-            Action::Admit { node, by, reason } => self.admit(step, node, by, reason),
-            Action::WithdrawAdmission { node, by } => self.withdraw_admission(step, node, by),
-            Action::Wipe { node, by, reason, force } => self.wipe(step, node, by, reason, *force),
-            Action::Wiped { node, order, failed } => self.wiped(step, node, *order, failed.as_deref()),
-            Action::Notified { way, upto } => Ok(self.set_notified(*way, *upto)),
-            Action::Preempt { allocation, epoch, by, order, kill } => self.preempt(step, (*allocation, *epoch), by, order, *kill),
-            Action::RequeueAllocation { allocation, epoch, by, reason } => self.requeue(step, (*allocation, *epoch), by, reason),
-            Action::HoldAllocation { allocation, by } => self.hold_allocation(step, *allocation, by),
-            Action::SetWalltime { allocation, by, walltime, as_operator } => {
-                self.set_walltime(step, *allocation, by, *walltime, *as_operator)
-            }
-            Action::Resume { allocation, by } => self.resume(step, *allocation, by),
-            Action::SetTelemetry { allocation, by, id, mode, duration_ms } => {
-                self.set_telemetry(step, *allocation, by, (*id, *mode, *duration_ms))
-            }
-            Action::EndWaits { now } => Ok(self.end_waits(step, *now)),
-            Action::EndTelemetry { allocation, order } => Ok(self.end_telemetry(step, *allocation, *order)),
-            Action::DrainUrgently { node, by, reason, deadline, seed } => self.drain_urgently(step, node, by, reason, *deadline, *seed),
-        }
-    }
-
     fn bootstrap(&mut self, step: &mut Step, cluster: &str) -> Result<Outcome, Refusal> {
         if !self.cluster.is_empty() {
             return if self.cluster == cluster {
@@ -478,6 +406,11 @@ impl Ledger {
         }
         cluster.clone_into(&mut self.cluster);
         self.record(step, "quorum", AuditAction::ClusterBootstrapped, Subject::default(), cluster.to_owned());
+        Ok(Outcome::Done)
+    }
+
+    fn record_members(&mut self, step: &mut Step, by: &Principal, change: &MembersStep) -> Result<Outcome, Refusal> {
+        self.record(step, &by.name, AuditAction::MembersChanged, Subject::default(), change.to_string());
         Ok(Outcome::Done)
     }
 

@@ -1,5 +1,6 @@
 //! Which certificate role may ask a member for what, in one table. Every call of both services is in it: one that is not does
-//! not compile.
+//! not compile. All commands are one call of role `api`; each has its own row, with who may ask for it, in the table of
+//! [`crate::ledger::Action`].
 //!
 //! | cell | meaning |
 //! |---|---|
@@ -13,12 +14,15 @@
 //! proves them ([`crate::operator`]), and the table names the methods of the API that such a token is signed for.
 
 use crate::identity::{Caller, Role};
+use crate::ledger::Asker;
 use crate::ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use crate::operator::Operator;
-use crate::wire::{MembersOrder, Refusal, Request};
+use crate::wire::{Refusal, Request};
 use lattice_model::operator_token::EXPORT_AUDIT;
 use lattice_model::{Allocation, AllocationId, Principal};
 
+/// The method of the API that an operator signs for who changes the members.
+const CHANGE_MEMBERS: &str = "AdminService/ChangeMembers";
 /// Bytes of the name of a person.
 const NAME_BYTES_MAX: usize = 256;
 
@@ -96,7 +100,7 @@ macro_rules! table {
 
             /// Its row in the table.
             pub fn row(self) -> Row {
-                use Person::{Itself, Operator, User, UserOrOperator};
+                use Person::{Itself, Operator, User};
                 match self {
                     $(Self::$request => Row { quorum: Grant::$rq, api: Grant::$ra, node: Grant::$rn, person: $rp },)*
                     $(Self::$other => Row { quorum: Grant::$oq, api: Grant::$oa, node: Grant::$on, person: $op },)*
@@ -120,16 +124,10 @@ macro_rules! table {
 table! {
     // Call: quorum api node, and whose wish it carries.
     requests {
+        /// Whose wish it carries, or that nobody may ask for it, is in the command's own row.
+        Command: No Yes No Itself;
         Submit: No Yes No User;
-        Cancel: No Yes No User;
         CheckSubmission: No Yes No User;
-        Preempt: No Yes No User;
-        RequeueAllocation: No Yes No User;
-        HoldAllocation: No Yes No User;
-        Resume: No Yes No User;
-        SetWalltime: No Yes No UserOrOperator(&["AllocationService/Update"]);
-        SetTelemetry: No Yes No User;
-        DrainUrgently: No Yes No Operator(&["NodeService/SetHold"]);
         /// A node: one that has, or had, a share on it.
         GetAllocation: No Yes Own Itself;
         ListAllocations: No Yes No Itself;
@@ -137,7 +135,6 @@ table! {
         Claim: No Yes No Itself;
         /// Held by the caller itself, or by a user at it.
         AcquireLease: No Own No User;
-        ReleaseLease: No Yes No User;
         QueryAudit: No Yes No Operator(&["AdminService/QueryAudit"]);
         VerifyAudit: No Yes No Itself;
         ExportAudit: No Yes No Operator(&[EXPORT_AUDIT]);
@@ -146,46 +143,26 @@ table! {
         Status: Yes Yes Yes Itself;
         StateHash: No Yes No Itself;
         Members: Yes Yes Yes Itself;
-        ChangeMembers: No Yes No Operator(&["AdminService/ChangeMembers"]);
+        ChangeMembers: No Yes No Operator(&[CHANGE_MEMBERS]);
         /// Held by the caller itself, or by a user at it.
         RenewLease: No Own No User;
         ListLeases: No Yes No Itself;
-        RevokeLease: No Yes No Operator(&["LeaseService/Revoke"]);
-        SetHold: No Yes No Operator(&["NodeService/SetHold"]);
-        LiftHold: No Yes No Operator(&["NodeService/LiftHold"]);
         RefusedClaim: No Yes No Itself;
         /// The next one of the caller, under its name and role.
         RenewCertificate: Own Own Own Itself;
-        SetTenant: No Yes No Operator(&["AdminService/CreateTenant", "AdminService/UpdateTenant"]);
-        DeleteTenant: No Yes No Operator(&["AdminService/DeleteTenant"]);
         ListTenants: No Yes No Itself;
         GetVniPool: No Yes No Itself;
-        SetVniPool: No Yes No Operator(&["AdminService/SetVniPool"]);
-        SetDomainGrace: No Yes No Operator(&["AdminService/SetNetworkGrace"]);
         ListDomains: No Yes No Itself;
         /// A node: those of the tenants whose work is on it.
         ListServices: No Yes Own Itself;
         /// A node: those of the tenants whose work is on it.
         LookupService: No Yes Own Itself;
         GetLimits: No Yes No Itself;
-        SetLimits: No Yes No Operator(&["AdminService/SetLimits"]);
-        RotateKeys: No Yes No Operator(&["AdminService/RotateGossipKeys"]);
         ListKeys: No Yes No Itself;
-        Revoke: No Yes No Operator(&["AdminService/RevokeCertificates"]);
         ListRevocations: No Yes No Itself;
         Backup: Yes No No Itself;
-        SetVCluster: No Yes No Operator(&["VClusterService/Create", "VClusterService/SetConfig"]);
-        DeleteVCluster: No Yes No Operator(&["VClusterService/Delete"]);
         ListVClusters: No Yes No Itself;
-        CreateSession: No Yes No User;
-        DeleteSession: No Yes No User;
         ListSessions: No Yes No Itself;
-        BootNode: No Yes No Operator(&["NodeService/Boot"]);
-        ConfirmDead: No Yes No Operator(&["NodeService/ConfirmDead"]);
-        AcceptDrift: No Yes No Operator(&["NodeService/AcceptDrift"]);
-        Wipe: No Yes No Operator(&["NodeService/Wipe"]);
-        Admit: No Yes No Operator(&["NodeService/Admit"]);
-        WithdrawAdmission: No Yes No Operator(&["NodeService/WithdrawAdmission"]);
         ListAdmissions: No Yes No Itself;
     }
     others {
@@ -230,10 +207,9 @@ pub(crate) fn refused(call: Call, caller: &Caller) -> Refusal {
 
 /// Whether the caller may ask this, as far as the request itself shows; and that the names of persons in it are well-formed.
 /// What is an allocation's is checked where the allocation is known.
-pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &Request) -> Result<Grant, Refusal> {
-    let call = Call::of(request);
-    let grant = granted(call, caller)?;
-    check_operator(call, operator)?;
+pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut Request) -> Result<Grant, Refusal> {
+    let grant = granted(Call::of(request), caller)?;
+    check_operator(request, operator)?;
     match request {
         Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. } if holder.as_str() != caller.name => {
             return Err(Refusal::Malformed { why: format!("{} cannot hold a lease for {holder}", caller.name) });
@@ -241,15 +217,39 @@ pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &Requ
         Request::RecordAccess(access) => check_access(caller, grant, access)?,
         _ => {}
     }
-    if let Some(name) = person(request) {
+    if let Some(name) = name_of_person(request) {
         check_name(name)?;
     }
     Ok(grant)
 }
 
+/// Whose wish a request carries.
+///
+/// # Errors
+/// [`Refusal::Malformed`] where it is a command that members alone propose.
+pub fn person(request: &mut Request) -> Result<Person, Refusal> {
+    let action = match request {
+        Request::Stale(inner) | Request::AsOperator { request: inner, .. } => return person(inner),
+        Request::Command(action) => action,
+        other => return Ok(Call::of(other).row().person),
+    };
+    let name = action.name();
+    match action.asker() {
+        Asker::Member => Err(Refusal::Malformed { why: format!("members alone propose {name}: nobody asks for it") }),
+        Asker::User(..) | Asker::Owner(_) => Ok(Person::User),
+        Asker::UserOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
+        Asker::Operator(_, methods) => Ok(Person::Operator(methods)),
+    }
+}
+
 /// That an operator's call comes with an operator, who signed for it, and another one without.
-fn check_operator(call: Call, operator: Option<&Operator>) -> Result<(), Refusal> {
-    match (call.row().person, operator) {
+fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<(), Refusal> {
+    let person = person(request)?;
+    let what = match request {
+        Request::Command(action) => action.name().to_owned(),
+        other => format!("{:?}", Call::of(other)),
+    };
+    match (person, operator) {
         (Person::Operator(methods) | Person::UserOrOperator(methods), Some(operator)) if methods.contains(&operator.method.as_str()) => {
             Ok(())
         }
@@ -257,9 +257,9 @@ fn check_operator(call: Call, operator: Option<&Operator>) -> Result<(), Refusal
             let why = format!("{} signed for {}; {} is needed", operator.name, operator.method, methods.join(" or "));
             Err(Refusal::NotOperator { why })
         }
-        (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{call:?} came without one") }),
+        (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{what} came without one") }),
         (Person::Itself | Person::User | Person::UserOrOperator(_), None) => Ok(()),
-        (Person::Itself | Person::User, Some(_)) => Err(Refusal::Malformed { why: format!("{call:?} is no operator's call") }),
+        (Person::Itself | Person::User, Some(_)) => Err(Refusal::Malformed { why: format!("{what} is no operator's call") }),
     }
 }
 
@@ -267,123 +267,50 @@ fn check_operator(call: Call, operator: Option<&Operator>) -> Result<(), Refusal
 /// on; and a machine's root, where the work is another user's. What the agent wrote there is replaced.
 pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Option<&Operator>, is_of_root: impl Fn(AllocationId) -> bool) {
     let at = |name: &str| format!("{name}@{}", caller.name);
-    match request {
-        Request::DrainUrgently { by, .. }
-        | Request::RevokeLease { by, .. }
-        | Request::SetHold { by, .. }
-        | Request::LiftHold { by, .. }
-        | Request::SetTenant { by, .. }
-        | Request::DeleteTenant { by, .. }
-        | Request::SetVniPool { by, .. }
-        | Request::SetDomainGrace { by, .. }
-        | Request::SetLimits { by, .. }
-        | Request::RotateKeys { by, .. }
-        | Request::Revoke { by, .. }
-        | Request::SetVCluster { by, .. }
-        | Request::DeleteVCluster { by, .. }
-        | Request::BootNode { by, .. }
-        | Request::ConfirmDead { by, .. }
-        | Request::AcceptDrift { by, .. }
-        | Request::Wipe { by, .. }
-        | Request::Admit { by, .. }
-        | Request::WithdrawAdmission { by, .. }
-        | Request::ChangeMembers(MembersOrder { by: Principal { name: by, .. }, .. }) => {
+    match asker(request) {
+        Some(Asker::Operator(by, _)) => {
             if let Some(operator) = operator {
                 *by = at(&operator.name);
             }
         }
-        Request::Cancel { by, id: allocation }
-        | Request::Preempt { by, allocation, .. }
-        | Request::RequeueAllocation { by, allocation, .. }
-        | Request::HoldAllocation { by, allocation }
-        | Request::Resume { by, allocation }
-        | Request::SetTelemetry { by, allocation, .. }
-        | Request::DeleteSession { by, allocation, .. } => {
-            if by.is_root() && !is_of_root(*allocation) {
+        Some(Asker::User(by, allocation)) => {
+            if by.is_root() && !is_of_root(allocation) {
                 by.name = at(&by.name);
             }
         }
-        Request::SetWalltime { by, allocation, as_operator, .. } => {
+        Some(Asker::UserOrOperator { by, allocation, as_operator, .. }) => {
             *as_operator = operator.is_some();
             match operator {
                 Some(operator) => by.name = at(&operator.name),
-                None if by.is_root() && !is_of_root(*allocation) => by.name = at(&by.name),
+                None if by.is_root() && !is_of_root(allocation) => by.name = at(&by.name),
                 None => {}
             }
         }
         // Who owns something keeps their name, and an access names its machine already.
-        Request::Submit { .. } | Request::CreateSession { .. } | Request::RecordAccess(_) => {}
-        Request::AcquireLease { .. } | Request::ReleaseLease { .. } | Request::RenewLease { .. } => {}
-        // A request within a request is refused where it is answered.
-        Request::Stale(_) | Request::AsOperator { .. } => {}
-        Request::GetAllocation { .. }
-        | Request::CheckSubmission { .. }
-        | Request::ListAllocations { .. }
-        | Request::ListNodes
-        | Request::Claim(_)
-        | Request::QueryAudit { .. }
-        | Request::VerifyAudit { .. }
-        | Request::ExportAudit { .. }
-        | Request::Status
-        | Request::StateHash
-        | Request::Members
-        | Request::ListLeases
-        | Request::RefusedClaim { .. }
-        | Request::RenewCertificate { .. }
-        | Request::ListTenants
-        | Request::GetVniPool
-        | Request::ListDomains { .. }
-        | Request::ListServices { .. }
-        | Request::LookupService { .. }
-        | Request::GetLimits
-        | Request::ListKeys
-        | Request::ListRevocations
-        | Request::ListAdmissions
-        | Request::Backup
-        | Request::ListVClusters
-        | Request::ListSessions => {}
+        Some(Asker::Owner(_) | Asker::Member) | None => {}
     }
 }
 
 /// The name of the person whose wish a request carries. Leases are a user's or the agent's own.
-pub fn person(request: &Request) -> Option<&str> {
+pub fn name_of_person(request: &mut Request) -> Option<&str> {
+    match asker(request)? {
+        Asker::User(by, _) | Asker::UserOrOperator { by, .. } => Some(&by.name),
+        Asker::Owner(owner) => owner.map(|owner| owner.name.as_str()),
+        Asker::Operator(by, _) => Some(by),
+        Asker::Member => None,
+    }
+}
+
+/// Who asks, as the request has it; `None`: the caller asks for itself.
+fn asker(request: &mut Request) -> Option<Asker<'_>> {
     match request {
-        Request::Stale(inner) | Request::AsOperator { request: inner, .. } => person(inner),
-        Request::Submit { owner: by, .. }
-        | Request::CheckSubmission { owner: by, .. }
-        | Request::Cancel { by, .. }
-        | Request::Preempt { by, .. }
-        | Request::RequeueAllocation { by, .. }
-        | Request::HoldAllocation { by, .. }
-        | Request::Resume { by, .. }
-        | Request::SetWalltime { by, .. }
-        | Request::SetTelemetry { by, .. }
-        | Request::CreateSession { by, .. }
-        | Request::DeleteSession { by, .. }
-        | Request::RecordAccess(Access { by, .. }) => Some(&by.name),
-        Request::AcquireLease { user, .. } | Request::ReleaseLease { user, .. } | Request::RenewLease { user, .. } => {
-            user.as_ref().map(|user| user.name.as_str())
+        Request::Stale(inner) | Request::AsOperator { request: inner, .. } => asker(inner),
+        Request::Command(action) => Some(action.asker()),
+        Request::Submit { owner: by, .. } | Request::CheckSubmission { owner: by, .. } | Request::RecordAccess(Access { by, .. }) => {
+            Some(Asker::Owner(Some(by)))
         }
-        Request::DrainUrgently { by, .. }
-        | Request::RevokeLease { by, .. }
-        | Request::SetHold { by, .. }
-        | Request::LiftHold { by, .. }
-        | Request::SetTenant { by, .. }
-        | Request::DeleteTenant { by, .. }
-        | Request::SetVniPool { by, .. }
-        | Request::SetDomainGrace { by, .. }
-        | Request::SetLimits { by, .. }
-        | Request::RotateKeys { by, .. }
-        | Request::Revoke { by, .. }
-        | Request::SetVCluster { by, .. }
-        | Request::DeleteVCluster { by, .. }
-        | Request::BootNode { by, .. }
-        | Request::ConfirmDead { by, .. }
-        | Request::AcceptDrift { by, .. }
-        | Request::Wipe { by, .. }
-        | Request::Admit { by, .. }
-        | Request::WithdrawAdmission { by, .. }
-        | Request::ChangeMembers(MembersOrder { by: Principal { name: by, .. }, .. }) => Some(by),
+        Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } => Some(Asker::Owner(user.as_mut())),
+        Request::ChangeMembers(order) => Some(Asker::Operator(&mut order.by.name, &[CHANGE_MEMBERS])),
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes
@@ -469,6 +396,9 @@ mod tests {
             assert!(row.person == Person::Itself || row.node == Grant::No || *call == Call::RecordAccess, "{call:?}");
             assert_ne!(row.roles(), "", "{call:?}: somebody may");
         }
+        // Most commands carry a person's wish.
+        let commands = Call::Command.row();
+        assert_eq!((commands.quorum, commands.node), (Grant::No, Grant::No));
         let of_node: Vec<Call> = Call::ALL.iter().copied().filter(|call| call.row().node == Grant::Yes).collect();
         assert_eq!(of_node, [Call::ListNodes, Call::Status, Call::Members, Call::WatchNodes]);
     }

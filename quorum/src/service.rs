@@ -152,7 +152,7 @@ impl Quorum for Service {
         };
         let operator = token.map(|token| self.operator(&token)).transpose();
         let granted = operator.and_then(|operator| {
-            let granted = permission::check(&caller, operator.as_ref(), &question)?;
+            let granted = permission::check(&caller, operator.as_ref(), &mut question)?;
             let is_of_root = |id| self.core.agreed.ledger().allocation(id).is_some_and(|a| a.owner.is_root());
             permission::name_person(&mut question, &caller, operator.as_ref(), is_of_root);
             Ok(granted)

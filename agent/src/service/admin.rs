@@ -7,7 +7,7 @@ use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_model::Principal;
 use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{QuotaChange, Revocation, TenantChange, UserLimitsChange};
+use lattice_quorum::ledger::{Action, QuotaChange, Revocation, TenantChange, UserLimitsChange};
 use lattice_quorum::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -69,7 +69,7 @@ impl AdminService for Api {
     async fn delete_tenant(&self, request: Request<v1::DeleteTenantRequest>) -> Result<Response<v1::TenantResponse>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
-        self.done(&operator.asks(Ask::DeleteTenant { name: request.into_inner().name, by })).await?;
+        self.done(&operator.asks(Action::DeleteTenant { name: request.into_inner().name, by })).await?;
         Ok(Response::new(v1::TenantResponse {}))
     }
 
@@ -105,7 +105,7 @@ impl AdminService for Api {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
         let v1::SetNetworkGraceRequest { tenant, name, grace_ms } = request.into_inner();
-        self.done(&operator.asks(Ask::SetDomainGrace { domain: (tenant, name), grace_ms, by })).await?;
+        self.done(&operator.asks(Action::SetDomainGrace { domain: (tenant, name), grace_ms, by })).await?;
         Ok(Response::new(v1::SetNetworkGraceResponse {}))
     }
 
@@ -141,7 +141,7 @@ impl AdminService for Api {
             user_history: quota_change(asked.user_history),
             tenant_pending: quota_change(asked.tenant_pending),
         };
-        self.done(&operator.asks(Ask::SetLimits { sensitive_pool_size: quota_change(asked.sensitive_pool_size), users, by })).await?;
+        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size: quota_change(asked.sensitive_pool_size), users, by })).await?;
         self.limits().await.map(Response::new)
     }
 
@@ -160,7 +160,7 @@ impl AdminService for Api {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
         let v1::RevokeCertificatesRequest { name, reason } = request.into_inner();
-        self.done(&operator.asks(Ask::Revoke { name: name.clone(), by, reason })).await?;
+        self.done(&operator.asks(Action::Revoke { name: name.clone(), by, reason })).await?;
         let revocations = self.revocations().await?;
         let before = revocations.iter().find(|(of, _)| *of == name).map(|(_, revocation)| revocation.before.0);
         let before_ms = before.ok_or_else(|| Status::internal(format!("the quorum does not list {name} as revoked")))?;
@@ -186,7 +186,7 @@ impl AdminService for Api {
         let mut secret = [0; 32];
         let drawn = OsRng.try_fill_bytes(&mut secret);
         drawn.map_err(|e| Status::internal(format!("this machine gives no randomness for a key: {e}")))?;
-        match self.quorum.call(&operator.asks(Ask::RotateKeys { secret: Secret(secret), by }), ANSWER).await.map_err(|e| status(&e))? {
+        match self.quorum.call(&operator.asks(Action::AddKey { secret: Secret(secret), by }), ANSWER).await.map_err(|e| status(&e))? {
             Answer::KeyAdded { id } => Ok(Response::new(v1::RotateGossipKeysResponse { id })),
             other => Err(unexpected(&other)),
         }
@@ -267,7 +267,7 @@ impl Api {
             max_nodes: quota_change(max_nodes),
             max_concurrent_allocations: quota_change(max_concurrent_allocations),
         };
-        self.done(&operator.asks(Ask::SetTenant { change, by })).await?;
+        self.done(&operator.asks(Action::SetTenant { change, by })).await?;
         Ok(Response::new(v1::TenantResponse {}))
     }
 }

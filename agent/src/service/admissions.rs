@@ -5,6 +5,7 @@ use super::allocations::ANSWER;
 use super::nodes::node_id;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{AdmittedNode, Answer, Request as Ask, WaitingNode};
 use tonic::{Request, Status};
 
@@ -12,7 +13,7 @@ pub(super) async fn admit(api: &Api, request: Request<v1::AdmitNodeRequest>) -> 
     let operator = api.operator(&request).await?;
     let by = operator.name.clone();
     let v1::AdmitNodeRequest { node, reason } = request.into_inner();
-    let ask = operator.asks(Ask::Admit { node: node_id(&node)?, by, reason });
+    let ask = operator.asks(Action::Admit { node: node_id(&node)?, by, reason });
     api.done(&ask).await?;
     Ok(v1::AdmitNodeResponse {})
 }
@@ -20,7 +21,7 @@ pub(super) async fn admit(api: &Api, request: Request<v1::AdmitNodeRequest>) -> 
 pub(super) async fn withdraw(api: &Api, request: Request<v1::WithdrawAdmissionRequest>) -> Result<v1::WithdrawAdmissionResponse, Status> {
     let operator = api.operator(&request).await?;
     let by = operator.name.clone();
-    let ask = operator.asks(Ask::WithdrawAdmission { node: node_id(&request.into_inner().node)?, by });
+    let ask = operator.asks(Action::WithdrawAdmission { node: node_id(&request.into_inner().node)?, by });
     api.done(&ask).await?;
     Ok(v1::WithdrawAdmissionResponse {})
 }

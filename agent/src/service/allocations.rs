@@ -20,6 +20,7 @@ use lattice_model::{
 };
 use lattice_node::Event;
 use lattice_quorum::client::CallError;
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -205,7 +206,7 @@ impl AllocationService for Api {
         let caller = self.caller(&request).await?;
         let allocation = self.allocation(&request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
-        let ask = Ask::Cancel { id: allocation.id, by: caller.principal };
+        let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
         match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => {
                 let state = if allocation.state.is_terminal() { allocation.state } else { AllocationState::Cancelled };

@@ -77,8 +77,8 @@ pub(super) struct Operator {
 
 impl Operator {
     /// Their request, with the proof that it is theirs.
-    pub fn asks(&self, request: Ask) -> Ask {
-        Ask::AsOperator { token: self.token.clone(), request: Box::new(request) }
+    pub fn asks(&self, request: impl Into<Ask>) -> Ask {
+        Ask::AsOperator { token: self.token.clone(), request: Box::new(request.into()) }
     }
 }
 

@@ -7,6 +7,7 @@ use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::lease_service_server::LeaseService;
 use lattice_model::Principal;
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 
@@ -31,7 +32,7 @@ impl LeaseService for Api {
     async fn release(&self, request: Request<v1::ReleaseLeaseRequest>) -> Result<Response<v1::ReleaseLeaseResponse>, Status> {
         let user = self.user(&request).await?;
         let v1::ReleaseLeaseRequest { name, token } = request.into_inner();
-        self.done(&Ask::ReleaseLease { name, token, user: Some(user) }).await?;
+        self.done(&Ask::from(Action::ReleaseLease { name, token, user: Some(user) })).await?;
         Ok(Response::new(v1::ReleaseLeaseResponse {}))
     }
 
@@ -39,7 +40,7 @@ impl LeaseService for Api {
         let operator = self.operator(&request).await?;
         let v1::RevokeLeaseRequest { name, token } = request.into_inner();
         let by = operator.name.clone();
-        self.done(&operator.asks(Ask::RevokeLease { name, token, by })).await?;
+        self.done(&operator.asks(Action::RevokeLease { name, token, by })).await?;
         Ok(Response::new(v1::RevokeLeaseResponse {}))
     }
 

@@ -9,6 +9,7 @@ use lattice_api::v1;
 use lattice_model::constraint::CXI;
 use lattice_model::network::DomainState;
 use lattice_model::{Allocation, Node, NodeId, hostlist};
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, Request as Ask, VniPoolChange};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
@@ -58,7 +59,7 @@ impl Api {
     pub(super) async fn set_vni_pool(&self, request: Request<v1::SetVniPoolRequest>) -> Result<v1::VniPool, Status> {
         let operator = self.operator(&request).await?;
         let v1::SetVniPoolRequest { start, end, grace_ms } = request.into_inner();
-        let ask = Ask::SetVniPool { change: VniPoolChange { start, end, grace_ms }, by: operator.name.clone() };
+        let ask = Action::SetVniPool { change: VniPoolChange { start, end, grace_ms }, by: operator.name.clone() };
         self.done(&operator.asks(ask)).await?;
         self.vni_pool().await
     }

@@ -20,6 +20,7 @@ use lattice_node::Phase;
 use lattice_node::health::{Check, Finding};
 use lattice_quorum::client::CallError;
 use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
 use lattice_runtime::cgroup::limits::IndexSet;
 use lattice_scheduler::Holdings;
@@ -130,10 +131,10 @@ impl NodeService for Api {
             if kind != HoldKind::Drain || until.is_some() {
                 return Err(Status::invalid_argument("urgent_id: of a drain alone"));
             }
-            self.done(&operator.asks(Ask::DrainUrgently { node, by, reason, deadline, seed })).await?;
+            self.done(&operator.asks(Action::DrainUrgently { node, by, reason, deadline, seed })).await?;
             return Ok(Response::new(v1::HoldResponse::default()));
         }
-        self.done(&operator.asks(Ask::SetHold { node, kind, by, reason, until, deadline })).await?;
+        self.done(&operator.asks(Action::SetHold { node, kind, by, reason, until, deadline })).await?;
         Ok(Response::new(v1::HoldResponse::default()))
     }
 
@@ -143,7 +144,7 @@ impl NodeService for Api {
         let v1::LiftHoldRequest { node, kind } = request.into_inner();
         let (node, kind) = (node_id(&node)?, hold_kind(&kind)?);
         let preempting = if kind == HoldKind::Drain { self.asked_by_drain(&node) } else { Vec::new() };
-        self.done(&operator.asks(Ask::LiftHold { node, kind, by })).await?;
+        self.done(&operator.asks(Action::LiftHold { node, kind, by, until: None })).await?;
         Ok(Response::new(v1::HoldResponse { preempting }))
     }
 
@@ -151,7 +152,7 @@ impl NodeService for Api {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
         let v1::BootNodeRequest { node, reason } = request.into_inner();
-        let ask = operator.asks(Ask::BootNode { node: node_id(&node)?, by, reason });
+        let ask = operator.asks(Action::BootNode { node: node_id(&node)?, by, reason });
         self.done(&ask).await?;
         Ok(Response::new(v1::HoldResponse::default()))
     }
@@ -160,7 +161,7 @@ impl NodeService for Api {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
         let v1::ConfirmDeadRequest { node, reason } = request.into_inner();
-        self.done(&operator.asks(Ask::ConfirmDead { node: node_id(&node)?, by, reason })).await?;
+        self.done(&operator.asks(Action::ConfirmDead { node: node_id(&node)?, by, reason })).await?;
         Ok(Response::new(v1::ConfirmDeadResponse {}))
     }
 
@@ -182,7 +183,7 @@ impl NodeService for Api {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
         let v1::AcceptDriftRequest { node, reason } = request.into_inner();
-        let ask = operator.asks(Ask::AcceptDrift { node: node_id(&node)?, by, reason });
+        let ask = operator.asks(Action::AcceptDrift { node: node_id(&node)?, by, reason });
         self.done(&ask).await?;
         Ok(Response::new(v1::AcceptDriftResponse {}))
     }
@@ -191,7 +192,7 @@ impl NodeService for Api {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
         let v1::WipeRequest { node, reason, force } = request.into_inner();
-        let ask = operator.asks(Ask::Wipe { node: node_id(&node)?, by, reason, force });
+        let ask = operator.asks(Action::Wipe { node: node_id(&node)?, by, reason, force });
         self.done(&ask).await?;
         Ok(Response::new(v1::WipeResponse {}))
     }

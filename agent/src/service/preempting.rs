@@ -5,6 +5,7 @@ use lattice_api::v1;
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::ids::IdError;
 use lattice_model::{AllocationState, CheckpointId, EndReason, PreemptCause, Preemption};
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::Request as Ask;
 use tonic::{Request, Status};
 
@@ -32,7 +33,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
     }
     let (by, cause) = (caller.principal, PreemptCause::Request);
     let order = Preemption { id, by: by.name.clone(), reason, cause, deadline_ms, hold, failed: None };
-    api.done(&Ask::Preempt { allocation: allocation.id, epoch: allocation.epoch, by, order, kill }).await?;
+    api.done(&Ask::from(Action::Preempt { allocation: allocation.id, epoch: allocation.epoch, by, order, kill })).await?;
     Ok(v1::PreemptResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
 }
 
@@ -49,7 +50,7 @@ pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>)
         };
         return Err(Status::failed_precondition(format!("allocation {short} is {}: it cannot be held\nhint: {hint}", allocation.state)));
     }
-    api.done(&Ask::HoldAllocation { allocation: allocation.id, by: caller.principal }).await?;
+    api.done(&Ask::from(Action::HoldAllocation { allocation: allocation.id, by: caller.principal })).await?;
     Ok(v1::HoldAllocationResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
 }
 
@@ -66,7 +67,7 @@ pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Re
         let text = format!("allocation {short} is {}, and not held: there is nothing to resume", allocation.state);
         return Err(Status::failed_precondition(text));
     }
-    api.done(&Ask::Resume { allocation: allocation.id, by: caller.principal }).await?;
+    api.done(&Ask::from(Action::Resume { allocation: allocation.id, by: caller.principal })).await?;
     if allocation.held && matches!(allocation.reason, Some(EndReason::Preempted { .. })) {
         api.context.checkpoints.counts().requeued();
     }

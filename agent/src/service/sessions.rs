@@ -7,6 +7,7 @@ use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::session_service_server::SessionService;
 use lattice_model::{AllocationId, InteractiveSession};
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
@@ -28,7 +29,7 @@ impl SessionService for Api {
             let found = self.allocation(&allocation.to_string()).await?;
             caller.check(found.id, &found.owner)?;
         }
-        self.done(&Ask::CreateSession { id, allocation, by }).await?;
+        self.done(&Ask::from(Action::CreateSession { id, allocation, by })).await?;
         let gone = || Status::failed_precondition(format!("session {} has ended already", id.simple()));
         let session = self.sessions().await?.into_iter().find(|s| s.id == id).ok_or_else(gone)?;
         Ok(Response::new(to_proto(&session)))
@@ -49,7 +50,7 @@ impl SessionService for Api {
         let mut sessions = self.sessions().await?;
         sessions.retain(|s| viewer.sees(s.uid));
         let session = named(sessions, &request.into_inner().key)?;
-        self.done(&Ask::DeleteSession { id: session.id, allocation: session.allocation, by }).await?;
+        self.done(&Ask::from(Action::DeleteSession { id: session.id, allocation: session.allocation, by })).await?;
         Ok(Response::new(to_proto(&session)))
     }
 }

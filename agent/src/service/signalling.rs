@@ -8,7 +8,7 @@ use crate::signalling;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_model::signal::WorkSignal;
-use lattice_quorum::ledger::AccessKind;
+use lattice_quorum::ledger::{AccessKind, Action};
 use lattice_quorum::wire::Request as Ask;
 use tonic::{Request, Status};
 use uuid::Uuid;
@@ -89,7 +89,7 @@ pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> 
         let text = format!("allocation {short} is {}: it is in the queue already\nhint: {hint}", allocation.state);
         return Err(Status::failed_precondition(text));
     }
-    let ask = Ask::RequeueAllocation { allocation: allocation.id, epoch: allocation.epoch, by: caller.principal, reason };
+    let ask = Ask::from(Action::RequeueAllocation { allocation: allocation.id, epoch: allocation.epoch, by: caller.principal, reason });
     api.done(&ask).await?;
     Ok(v1::RequeueResponse { id: allocation.id.to_string() })
 }

@@ -5,6 +5,7 @@ use crate::log_store::{LogStore, Place, StoreError, TRACES_MAX};
 use lattice_api::v1;
 use lattice_model::telemetry::{CLOSELY_MS, CLOSELY_MS_DEFAULT, NoMode};
 use lattice_model::{AllocationState, NodeId, TelemetryMode};
+use lattice_quorum::ledger::Action;
 use lattice_quorum::pack::with_causes;
 use lattice_quorum::wire::Request as Ask;
 use tokio::sync::mpsc;
@@ -50,7 +51,7 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
             return Err(Status::failed_precondition(format!("allocation {short} is {}: nothing of it runs any more", allocation.state)));
         }
     }
-    api.done(&Ask::SetTelemetry { allocation: allocation.id, by: caller.principal, id, mode, duration_ms }).await?;
+    api.done(&Ask::from(Action::SetTelemetry { allocation: allocation.id, by: caller.principal, id, mode, duration_ms })).await?;
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let place = Place { tenant, project, allocation: allocation.id, epoch: allocation.epoch }.of_traces();
     let store = api.context.spools.store().map(|store| store.url().to_owned()).unwrap_or_default();

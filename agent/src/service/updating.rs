@@ -3,6 +3,7 @@
 use super::Api;
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::Request as Ask;
 use std::time::Duration;
 use tonic::{Request, Status};
@@ -19,7 +20,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         caller.check(allocation.id, &allocation.owner)?;
     }
     let walltime = Duration::from_secs(walltime_seconds);
-    let ask = Ask::SetWalltime { allocation: allocation.id, by: caller.principal, walltime, as_operator: operator.is_some() };
+    let ask = Ask::from(Action::SetWalltime { allocation: allocation.id, by: caller.principal, walltime, as_operator: operator.is_some() });
     let ask = match operator {
         Some(operator) => operator.asks(ask),
         None => ask,

@@ -9,7 +9,7 @@ use lattice_api::v1;
 use lattice_api::v1::v_cluster_service_server::VClusterService;
 use lattice_model::vcluster::SchedulerError;
 use lattice_model::{DEFAULT_VCLUSTER, SchedulerKind};
-use lattice_quorum::ledger::VClusterChange;
+use lattice_quorum::ledger::{Action, VClusterChange};
 use lattice_quorum::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 
@@ -67,7 +67,7 @@ impl VClusterService for Api {
         })?;
         let nodes = nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()?;
         let change = VClusterChange { name, create: Some(scheduler), tenant: Some(tenant), nodes: Some(nodes) };
-        self.done(&operator.asks(Ask::SetVCluster { change, by })).await?;
+        self.done(&operator.asks(Action::SetVCluster { change, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }
 
@@ -76,14 +76,14 @@ impl VClusterService for Api {
         let by = operator.name.clone();
         let v1::SetVClusterRequest { name, tenant, nodes } = request.into_inner();
         let nodes = nodes.map(|set| set.nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()).transpose()?;
-        self.done(&operator.asks(Ask::SetVCluster { change: VClusterChange { name, create: None, tenant, nodes }, by })).await?;
+        self.done(&operator.asks(Action::SetVCluster { change: VClusterChange { name, create: None, tenant, nodes }, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }
 
     async fn delete(&self, request: Request<v1::DeleteVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
-        self.done(&operator.asks(Ask::DeleteVCluster { name: request.into_inner().name, by })).await?;
+        self.done(&operator.asks(Action::DeleteVCluster { name: request.into_inner().name, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }
 }

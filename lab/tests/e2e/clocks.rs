@@ -11,6 +11,7 @@ use lattice_lab::quorum::members::{Members, certificate};
 use lattice_model::Timestamp;
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use libtest_mimic::Trial;
 use std::fs;
@@ -250,7 +251,7 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
 }
 
 async fn release(holder: &Holder, token: u64) -> Result<Answer, CallError> {
-    let request = Request::ReleaseLease { name: "short".to_owned(), token, user: None };
+    let request = Request::from(Action::ReleaseLease { name: "short".to_owned(), token, user: None });
     let released = holder.client.call(&request, PATIENCE).await;
     match released {
         // It ended by itself meanwhile, which is as good.

@@ -16,7 +16,7 @@ use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, Claim, Entrypoint, Node, NodeId, Principal, Resources};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::ledger::{Action, SCHEDULER_LEASE};
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -405,7 +405,7 @@ impl Holder {
             tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..20))).await;
             if !held.is_empty() && self.rng.random_bool(0.5) {
                 let (name, token) = held.swap_remove(self.rng.random_range(0..held.len()));
-                let request = Request::ReleaseLease { name: name.clone(), token, user: None };
+                let request = Request::from(Action::ReleaseLease { name: name.clone(), token, user: None });
                 self.ask(&name, LeaseAsk::Release(token), &request).await;
             } else {
                 let name = format!("history:{}", self.rng.random_range(0..LEASES));

@@ -9,6 +9,7 @@ use lattice_model::{AuditFilter, HoldKind, NodeId, OperatorToken, Principal, Tim
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
+use lattice_quorum::ledger::Action;
 use lattice_quorum::ledger::keyring::Secret;
 use lattice_quorum::wire::{Answer, MembersChange, MembersOrder, Refusal, Request};
 use libtest_mimic::Trial;
@@ -67,10 +68,17 @@ fn stolen(w: &World) {
     let service = cluster.members.iter().map(|m| m.service.clone()).collect();
     let (n2, by): (NodeId, String) = ("n2".parse().unwrap(), "root".to_owned());
     let root = Principal { name: by.clone(), uid: 0, gid: 0, groups: vec![] };
-    let hold = Request::SetHold { node: n2, kind: HoldKind::Cordon, by: by.clone(), reason: "x".into(), until: None, deadline: None };
+    let hold = Request::from(Action::SetHold {
+        node: n2,
+        kind: HoldKind::Cordon,
+        by: by.clone(),
+        reason: "x".into(),
+        until: None,
+        deadline: None,
+    });
     let with = |token: OperatorToken, request: Request| Request::AsOperator { token, request: Box::new(request) };
     let members = Request::ChangeMembers(MembersOrder { by: root, change: MembersChange::Remove { id: 1 } });
-    let rotate = Request::RotateKeys { secret: Secret([7; 32]), by };
+    let rotate = Request::from(Action::AddKey { secret: Secret([7; 32]), by });
     let old = OperatorToken { signed_at: Timestamp(now.0 - 3_600_000), ..token.clone() };
     let tries = [
         ("without a token", hold.clone()),

@@ -84,6 +84,22 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
+    /// The same, as an operator asks for it: a wipe's hold comes with its order alone.
+    pub(super) fn set_requested_hold(
+        &mut self,
+        step: &mut Step,
+        id: &NodeId,
+        kind: HoldKind,
+        by: &str,
+        reason: &str,
+        ends: Ends,
+    ) -> Result<Outcome, Refusal> {
+        if kind == HoldKind::Wipe {
+            return Err(Refusal::Malformed { why: "a wipe is asked for by `lattice node wipe`".to_owned() });
+        }
+        self.set_hold(step, id, kind, by, reason, ends)
+    }
+
     /// A node's own checks ask for a drain: each request is granted once, so that whoever lifts it is not overruled.
     pub(super) fn ask_drain(
         &mut self,
@@ -174,6 +190,21 @@ impl Ledger {
             self.clocked(step, id, Event::Silent, &why);
         }
         Ok(Outcome::Done)
+    }
+
+    /// The same, as an operator or the leader's clock asks for it: a wipe's hold is lifted with its order.
+    pub(super) fn lift_requested_hold(
+        &mut self,
+        step: &mut Step,
+        id: &NodeId,
+        kind: HoldKind,
+        by: &str,
+        until: Option<Timestamp>,
+    ) -> Result<Outcome, Refusal> {
+        if kind == HoldKind::Wipe {
+            return self.call_wipe_back(step, id, by);
+        }
+        self.lift_hold(step, id, kind, by, until)
     }
 
     /// The deadline of a drain is past: what still runs there is ended. A node that is not heard is left alone: nobody knows

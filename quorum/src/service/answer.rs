@@ -116,18 +116,12 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             let claim = claim.map(|claim| proposed_by(caller, claim));
             (Action::Submit { id, spec, owner, claim }, 0)
         }
-        Request::Cancel { id, by } => (Action::Cancel { id, by }, 0),
-        Request::Preempt { allocation, epoch, by, order, kill } => (Action::Preempt { allocation, epoch, by, order, kill }, 0),
-        Request::RequeueAllocation { allocation, epoch, by, reason } => (Action::RequeueAllocation { allocation, epoch, by, reason }, 0),
-        Request::HoldAllocation { allocation, by } => (Action::HoldAllocation { allocation, by }, 0),
-        Request::Resume { allocation, by } => (Action::Resume { allocation, by }, 0),
-        Request::SetWalltime { allocation, by, walltime, as_operator } => {
-            (Action::SetWalltime { allocation, by, walltime, as_operator }, 0)
+        Request::Command(action) => {
+            if let Action::Revoke { name, .. } = &*action {
+                may_be_revoked(core, name)?;
+            }
+            (*action, 0)
         }
-        Request::SetTelemetry { allocation, by, id, mode, duration_ms } => {
-            (Action::SetTelemetry { allocation, by, id, mode, duration_ms }, 0)
-        }
-        Request::DrainUrgently { node, by, reason, deadline, seed } => (Action::DrainUrgently { node, by, reason, deadline, seed }, 0),
         Request::Claim(claim) => (Action::Claim(proposed_by(caller, claim)), 0),
         Request::AcquireLease { name, holder, ttl_ms, user } => {
             if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
@@ -135,30 +129,6 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             }
             (Action::GrantLease { name, holder, ttl_ms, user }, ttl_ms)
         }
-        Request::ReleaseLease { name, token, user } => (Action::ReleaseLease { name, token, user }, 0),
-        Request::RevokeLease { name, token, by } => (Action::RevokeLease { name, token, by }, 0),
-        Request::SetHold { node, kind, by, reason, until, deadline } => (Action::SetHold { node, kind, by, reason, until, deadline }, 0),
-        Request::LiftHold { node, kind, by } => (Action::LiftHold { node, kind, by, until: None }, 0),
-        Request::BootNode { node, by, reason } => (Action::BootNode { node, by, reason }, 0),
-        Request::ConfirmDead { node, by, reason } => (Action::ConfirmDead { node, by, reason }, 0),
-        Request::AcceptDrift { node, by, reason } => (Action::AcceptDrift { node, by, reason }, 0),
-        Request::Wipe { node, by, reason, force } => (Action::Wipe { node, by, reason, force }, 0),
-        Request::Admit { node, by, reason } => (Action::Admit { node, by, reason }, 0),
-        Request::WithdrawAdmission { node, by } => (Action::WithdrawAdmission { node, by }, 0),
-        Request::SetTenant { change, by } => (Action::SetTenant { change, by }, 0),
-        Request::DeleteTenant { name, by } => (Action::DeleteTenant { name, by }, 0),
-        Request::RotateKeys { secret, by } => (Action::AddKey { secret, by }, 0),
-        Request::Revoke { name, by, reason } => {
-            may_be_revoked(core, &name)?;
-            (Action::Revoke { name, by, reason }, 0)
-        }
-        Request::SetVCluster { change, by } => (Action::SetVCluster { change, by }, 0),
-        Request::DeleteVCluster { name, by } => (Action::DeleteVCluster { name, by }, 0),
-        Request::CreateSession { id, allocation, by } => (Action::CreateSession { id, allocation, by }, 0),
-        Request::DeleteSession { id, allocation, by } => (Action::DeleteSession { id, allocation, by }, 0),
-        Request::SetVniPool { change, by } => (Action::SetVniPool { change, by }, 0),
-        Request::SetDomainGrace { domain, grace_ms, by } => (Action::SetDomainGrace { domain, grace_ms, by }, 0),
-        Request::SetLimits { sensitive_pool_size, users, by } => (Action::SetLimits { sensitive_pool_size, users, by }, 0),
     };
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
@@ -306,47 +276,19 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListVClusters
         | Request::ListSessions
         | Request::GetVniPool
-        | Request::SetVniPool { .. }
-        | Request::SetDomainGrace { .. }
         | Request::ListDomains { .. }
         | Request::ListServices { .. }
         | Request::LookupService { .. }
         | Request::GetLimits
-        | Request::SetLimits { .. }
         | Request::Stale(_)
         | Request::AsOperator { .. }
+        | Request::Command(_)
         | Request::Submit { .. }
-        | Request::Cancel { .. }
-        | Request::Preempt { .. }
-        | Request::RequeueAllocation { .. }
-        | Request::HoldAllocation { .. }
-        | Request::Resume { .. }
-        | Request::SetWalltime { .. }
-        | Request::SetTelemetry { .. }
-        | Request::DrainUrgently { .. }
         | Request::Claim(_)
         | Request::AcquireLease { .. }
         | Request::RenewLease { .. }
-        | Request::ReleaseLease { .. }
         | Request::VerifyAudit { .. }
         | Request::RecordAccess(_)
-        | Request::RevokeLease { .. }
-        | Request::SetHold { .. }
-        | Request::LiftHold { .. }
-        | Request::BootNode { .. }
-        | Request::ConfirmDead { .. }
-        | Request::AcceptDrift { .. }
-        | Request::Admit { .. }
-        | Request::WithdrawAdmission { .. }
-        | Request::Wipe { .. }
-        | Request::SetTenant { .. }
-        | Request::DeleteTenant { .. }
-        | Request::RotateKeys { .. }
-        | Request::Revoke { .. }
-        | Request::SetVCluster { .. }
-        | Request::DeleteVCluster { .. }
-        | Request::CreateSession { .. }
-        | Request::DeleteSession { .. }
         | Request::ChangeMembers(_)
         | Request::RenewCertificate { .. }
         | Request::StateHash

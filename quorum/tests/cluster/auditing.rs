@@ -4,7 +4,7 @@ use crate::lab::{Lab, PATIENCE, eventually, submit};
 use lattice_model::{AllocationId, AuditAction, AuditFilter, AuditRecord, MemberId, Principal};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::{Access, AccessKind};
+use lattice_quorum::ledger::{Access, AccessKind, Action};
 use lattice_quorum::wire::AuditWalk;
 use lattice_quorum::wire::{Answer, Refusal, Request};
 use std::os::unix::fs::PermissionsExt;
@@ -60,7 +60,7 @@ async fn an_access_is_written_down_once_with_whose_it_was_and_is_found() {
     for _ in 0..2 {
         client.call(&Request::RecordAccess(access.clone()), PATIENCE).await.unwrap();
     }
-    client.call(&Request::Cancel { id: second, by: root() }, PATIENCE).await.unwrap();
+    client.call(&Request::from(Action::Cancel { id: second, by: root() }), PATIENCE).await.unwrap();
     let seqs = |records: &[AuditRecord]| records.iter().map(|r| r.action).collect::<Vec<_>>();
     let of_first = find(&lab, &client, AuditFilter { allocation: Some(first.short().parse().unwrap()), ..AuditFilter::default() }).await;
     assert_eq!(seqs(&of_first), [AuditAction::AllocationSubmitted, AuditAction::LogsRead]);

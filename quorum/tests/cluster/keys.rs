@@ -4,8 +4,8 @@ use crate::lab::{Agent, Lab, PATIENCE, eventually};
 use lattice_model::Boot;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::Keyring;
 use lattice_quorum::ledger::keyring::Secret;
+use lattice_quorum::ledger::{Action, Keyring};
 use lattice_quorum::wire::{Answer, Down, HeldKeys, KeyRole, KeyringStanding, Request, Up};
 use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
@@ -72,7 +72,7 @@ async fn an_agent_that_has_not_said_that_it_has_the_key_holds_a_rotation_up() {
     let added = eventually(
         "the level",
         async || {
-            let rotate = Request::RotateKeys { secret: Secret([7; 32]), by: "root".into() };
+            let rotate = Request::from(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
             any.call(&lab.as_operator("root", rotate), PATIENCE).await
         },
         Result::is_ok,

@@ -12,7 +12,7 @@ use lattice_quorum::credentials::Credentials;
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::member::{Listeners, Member};
-use lattice_quorum::permission::{Call, Person};
+use lattice_quorum::permission::{Person, person};
 use lattice_quorum::tls::TlsFiles;
 use lattice_quorum::wire::{Answer, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
 use lattice_telemetry::settings::TelemetrySettings;
@@ -141,12 +141,12 @@ impl Lab {
     }
 
     /// The request of an operator of this name, signed for one of the methods that may carry it.
-    pub fn as_operator(&self, name: &str, request: Request) -> Request {
+    pub fn as_operator(&self, name: &str, mut request: Request) -> Request {
         let file = self.scratch.0.join(format!("{name}.pem"));
         if !file.exists() {
             ca::issue_operator(&self.scratch.0.join("ca"), name, &file, ca::LIFETIME).unwrap();
         }
-        let (Person::Operator(methods) | Person::UserOrOperator(methods)) = Call::of(&request).row().person else {
+        let Ok(Person::Operator(methods) | Person::UserOrOperator(methods)) = person(&mut request) else {
             panic!("{request:?} is no operator's")
         };
         let now = Timestamp(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis().try_into().unwrap());

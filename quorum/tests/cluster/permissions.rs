@@ -4,6 +4,7 @@
 use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, spec, submit};
 use hyper_util::rt::TokioIo;
+use lattice_api::operator::METHODS;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
@@ -15,9 +16,9 @@ use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::identity::Role;
 use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
 use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{Access, AccessKind, QuotaChange, TenantChange, VClusterChange};
+use lattice_quorum::ledger::{Access, AccessKind, Action, Asker, QuotaChange, TenantChange, VClusterChange};
 use lattice_quorum::pack::pack;
-use lattice_quorum::permission::{Call, Grant, Person, person};
+use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
 use lattice_quorum::wire::{
     Answer, Change, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchMessage, WatchRequest,
 };
@@ -49,46 +50,22 @@ fn access(by: Principal, allocation: AllocationId, node: Option<&str>) -> Access
     Access { id: Uuid::new_v4(), by, kind: AccessKind::LogsRead, allocation: Some(allocation), node, detail: "its output".into() }
 }
 
-/// A request of this kind, in the name of `who`; `None`: it is no request. About `of`, where it is about an allocation. Where it would
-/// change anything that the others need, it is about something that there is not.
-fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
-    let nowhere: lattice_model::NodeId = "nowhere".parse().unwrap();
-    let none = AllocationId(Uuid::from_u128(7));
-    let (by, reason, id) = ("root".to_owned(), "x".to_owned(), Uuid::new_v4());
-    let change =
-        TenantChange { name: "physics".into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
-    let vcluster = VClusterChange { name: "elsewhere".into(), create: None, tenant: None, nodes: None };
+/// Requests of this kind, in the name of `who`; none: it is no request. About `of`, where they are about an allocation. Where they
+/// would change anything that the others need, they are about something that there is not.
+fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
     let holder = who.parse().unwrap();
-    let order = Preemption {
-        id: CheckpointId(id),
-        by: by.clone(),
-        reason: reason.clone(),
-        cause: PreemptCause::Request,
-        deadline_ms: 60_000,
-        hold: false,
-        failed: None,
-    };
-    Some(match call {
+    let id = Uuid::new_v4();
+    vec![match call {
+        Call::Command => return commands().into_iter().map(Request::from).collect(),
         Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
-        Call::Cancel => Request::Cancel { id: none, by: owner() },
-        Call::Preempt => Request::Preempt { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), order, kill: false },
         Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner() },
-        Call::RequeueAllocation => Request::RequeueAllocation { allocation: none, epoch: lattice_model::Epoch(1), by: owner(), reason },
-        Call::HoldAllocation => Request::HoldAllocation { allocation: none, by: owner() },
-        Call::SetWalltime => {
-            Request::SetWalltime { allocation: none, by: owner(), walltime: std::time::Duration::from_secs(60), as_operator: false }
-        }
-        Call::Resume => Request::Resume { allocation: none, by: owner() },
-        Call::SetTelemetry => Request::SetTelemetry { allocation: none, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
-        Call::DrainUrgently => Request::DrainUrgently { node: nowhere, by, reason, deadline: None, seed: id },
         Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
         Call::ListAllocations => {
             Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
         }
         Call::ListNodes => Request::ListNodes,
-        Call::Claim => Request::Claim(Claim { allocation: none, requeue_count: 0, lease_token: 9, shares: vec![], by: None }),
+        Call::Claim => Request::Claim(Claim { allocation: none(), requeue_count: 0, lease_token: 9, shares: vec![], by: None }),
         Call::AcquireLease => Request::AcquireLease { name: "mine".into(), holder, ttl_ms: 60_000, user: Some(owner()) },
-        Call::ReleaseLease => Request::ReleaseLease { name: "other".into(), token: 9, user: Some(owner()) },
         Call::RenewLease => Request::RenewLease { name: "mine".into(), token: 9, holder, user: Some(owner()) },
         Call::QueryAudit => Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 },
         Call::VerifyAudit => Request::VerifyAudit { from: None },
@@ -99,39 +76,19 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         Call::Members => Request::Members,
         Call::ChangeMembers => Request::ChangeMembers(MembersOrder { by: root(), change: MembersChange::Remove { id: 9 } }),
         Call::ListLeases => Request::ListLeases,
-        Call::RevokeLease => Request::RevokeLease { name: "other".into(), token: None, by },
-        Call::SetHold => Request::SetHold { node: nowhere, kind: HoldKind::Cordon, by, reason, until: None, deadline: None },
-        Call::LiftHold => Request::LiftHold { node: nowhere, kind: HoldKind::Cordon, by },
         Call::RefusedClaim => Request::RefusedClaim { id: of },
         Call::RenewCertificate => Request::RenewCertificate { request: vec![0; 8] },
-        Call::SetTenant => Request::SetTenant { change, by },
-        Call::DeleteTenant => Request::DeleteTenant { name: "elsewhere".into(), by },
         Call::ListTenants => Request::ListTenants,
         Call::GetVniPool => Request::GetVniPool,
-        Call::SetVniPool => Request::SetVniPool { change: VniPoolChange::default(), by },
-        Call::SetDomainGrace => Request::SetDomainGrace { domain: ("a".into(), "b".into()), grace_ms: 1, by },
         Call::ListDomains => Request::ListDomains { tenants: None, name: None },
         Call::ListServices => Request::ListServices { tenants: None },
         Call::LookupService => Request::LookupService { name: "web".into(), tenants: None },
         Call::GetLimits => Request::GetLimits,
-        Call::SetLimits => Request::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: Default::default(), by },
-        Call::RotateKeys => Request::RotateKeys { secret: Secret([7; 32]), by },
         Call::ListKeys => Request::ListKeys,
-        Call::Revoke => Request::Revoke { name: "nobody-has-this".into(), by, reason: String::new() },
         Call::ListRevocations => Request::ListRevocations,
         Call::Backup => Request::Backup,
-        Call::SetVCluster => Request::SetVCluster { change: vcluster, by },
-        Call::DeleteVCluster => Request::DeleteVCluster { name: "elsewhere".into(), by },
         Call::ListVClusters => Request::ListVClusters,
-        Call::CreateSession => Request::CreateSession { id, allocation: none, by: owner() },
-        Call::DeleteSession => Request::DeleteSession { id, allocation: none, by: owner() },
         Call::ListSessions => Request::ListSessions,
-        Call::BootNode => Request::BootNode { node: nowhere, by, reason },
-        Call::ConfirmDead => Request::ConfirmDead { node: nowhere, by, reason },
-        Call::AcceptDrift => Request::AcceptDrift { node: nowhere, by, reason },
-        Call::Wipe => Request::Wipe { node: nowhere, by, reason, force: false },
-        Call::Admit => Request::Admit { node: nowhere, by, reason },
-        Call::WithdrawAdmission => Request::WithdrawAdmission { node: nowhere, by },
         Call::ListAdmissions => Request::ListAdmissions,
         Call::Session
         | Call::WatchNodes
@@ -148,8 +105,117 @@ fn example(call: Call, who: &str, of: AllocationId) -> Option<Request> {
         | Call::Audit
         | Call::Heartbeats
         | Call::Roster
-        | Call::Campaign => return None,
-    })
+        | Call::Campaign => return vec![],
+    }]
+}
+
+/// An allocation that there is not.
+fn none() -> AllocationId {
+    AllocationId(Uuid::from_u128(7))
+}
+
+/// Every command that somebody may ask for, about something that there is not where it would change what the others need.
+fn commands() -> Vec<Action> {
+    let node: lattice_model::NodeId = "nowhere".parse().unwrap();
+    let (allocation, epoch, id) = (none(), lattice_model::Epoch(1), Uuid::new_v4());
+    let (by, reason) = ("root".to_owned(), "x".to_owned());
+    let tenant =
+        TenantChange { name: "physics".into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
+    let vcluster = VClusterChange { name: "elsewhere".into(), create: None, tenant: None, nodes: None };
+    let order = Preemption {
+        id: CheckpointId(id),
+        by: by.clone(),
+        reason: reason.clone(),
+        cause: PreemptCause::Request,
+        deadline_ms: 60_000,
+        hold: false,
+        failed: None,
+    };
+    let of_users = vec![
+        Action::Cancel { id: allocation, by: owner() },
+        Action::Preempt { allocation, epoch, by: owner(), order, kill: false },
+        Action::RequeueAllocation { allocation, epoch, by: owner(), reason: reason.clone() },
+        Action::HoldAllocation { allocation, by: owner() },
+        Action::SetWalltime { allocation, by: owner(), walltime: Duration::from_secs(60), as_operator: false },
+        Action::Resume { allocation, by: owner() },
+        Action::SetTelemetry { allocation, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
+        Action::ReleaseLease { name: "other".into(), token: 9, user: Some(owner()) },
+        Action::CreateSession { id, allocation, by: owner() },
+        Action::DeleteSession { id, allocation, by: owner() },
+    ];
+    let of_operators = vec![
+        Action::DrainUrgently { node: node.clone(), by: by.clone(), reason: reason.clone(), deadline: None, seed: id },
+        Action::RevokeLease { name: "other".into(), token: None, by: by.clone() },
+        Action::SetHold { node: node.clone(), kind: HoldKind::Cordon, by: by.clone(), reason: reason.clone(), until: None, deadline: None },
+        Action::LiftHold { node: node.clone(), kind: HoldKind::Cordon, by: by.clone(), until: None },
+        Action::SetTenant { change: tenant, by: by.clone() },
+        Action::DeleteTenant { name: "elsewhere".into(), by: by.clone() },
+        Action::SetVniPool { change: VniPoolChange::default(), by: by.clone() },
+        Action::SetDomainGrace { domain: ("a".into(), "b".into()), grace_ms: 1, by: by.clone() },
+        Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: Default::default(), by: by.clone() },
+        Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
+        Action::Revoke { name: "nobody-has-this".into(), by: by.clone(), reason: String::new() },
+        Action::SetVCluster { change: vcluster, by: by.clone() },
+        Action::DeleteVCluster { name: "elsewhere".into(), by: by.clone() },
+        Action::BootNode { node: node.clone(), by: by.clone(), reason: reason.clone() },
+        Action::ConfirmDead { node: node.clone(), by: by.clone(), reason: reason.clone() },
+        Action::AcceptDrift { node: node.clone(), by: by.clone(), reason: reason.clone() },
+        Action::Wipe { node: node.clone(), by: by.clone(), reason: reason.clone(), force: false },
+        Action::Admit { node: node.clone(), by: by.clone(), reason },
+        Action::WithdrawAdmission { node, by },
+    ];
+    [of_users, of_operators].concat()
+}
+
+/// Commands that members alone propose.
+const OF_MEMBERS: &[&str] = &[
+    "Bootstrap",
+    "Submit",
+    "Claim",
+    "Register",
+    "Report",
+    "Adopt",
+    "NodeStates",
+    "ExpireLease",
+    "Members",
+    "RecordAccess",
+    "SetSigningKey",
+    "SignHead",
+    "GrantLease",
+    "RaiseLevel",
+    "SealWithKey",
+    "RetireKey",
+    "ReleaseDomains",
+    "EndDrained",
+    "SetRunLease",
+    "Fence",
+    "Conforms",
+    "ConformanceStale",
+    "DriftOver",
+    "Wiped",
+    "Notified",
+    "EndWaits",
+    "EndTelemetry",
+    "AskDrain",
+    "AdvanceTime",
+];
+
+#[test]
+fn every_command_is_asked_for_here_or_proposed_by_members_alone() {
+    let mut known: Vec<&str> = commands().iter().map(Action::name).chain(OF_MEMBERS.iter().copied()).collect();
+    let mut all = Action::NAMES.to_vec();
+    known.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(known, all);
+}
+
+#[test]
+fn clients_sign_for_every_method_that_a_command_names() {
+    for mut action in commands() {
+        let name = action.name();
+        let (Asker::Operator(_, methods) | Asker::UserOrOperator { methods, .. }) = action.asker() else { continue };
+        assert!(!methods.is_empty() && methods.iter().all(|method| METHODS.contains(method)), "{name}: {methods:?}");
+    }
 }
 
 /// The connection of a certificate's holder who speaks gRPC itself.
@@ -228,32 +294,39 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
         let client = lab.client(&[1], name(role), role);
         for call in Call::ALL {
             let grant = call.row().of(role);
-            let refused = match example(*call, name(role), own) {
-                Some(request) => {
-                    assert_eq!(Call::of(&request), *call);
-                    let is_read = matches!(call, Call::QueryAudit | Call::ExportAudit);
-                    assert_eq!(person(&request).is_some() || is_read, call.row().person != Person::Itself, "{call:?}");
-                    let of_operator = matches!(call.row().person, Person::Operator(_));
-                    if grant == Grant::Yes && of_operator {
-                        // The agent's word for an operator is nothing.
-                        let answer = client.call(&request, SHORT).await;
-                        assert!(matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{call:?} as {role}: {answer:?}");
-                    }
-                    let request = if of_operator { lab.as_operator("anna", request) } else { request };
+            for (at, mut request) in examples(*call, name(role), own).into_iter().enumerate() {
+                assert_eq!(Call::of(&request), *call);
+                let whose = person(&mut request).unwrap();
+                let is_read = matches!(call, Call::QueryAudit | Call::ExportAudit);
+                assert_eq!(name_of_person(&mut request).is_some() || is_read, whose != Person::Itself, "{request:?}");
+                let of_operator = matches!(whose, Person::Operator(_));
+                if grant == Grant::Yes && of_operator {
+                    // The agent's word for an operator is nothing.
                     let answer = client.call(&request, SHORT).await;
-                    assert!(!matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{call:?} as {role}: {answer:?}");
-                    let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
-                    // Asked for what is another one's, the same is refused.
-                    if grant == Grant::Own && matches!(call, Call::GetAllocation | Call::RecordAccess) {
-                        let others = client.call(&example(*call, name(role), foreign).unwrap(), SHORT).await;
-                        assert!(matches!(&others, Err(CallError::Refused(Refusal::Role { .. }))), "{call:?} as {role}: {others:?}");
-                        assert!(answer.is_ok(), "{call:?} as {role}: {answer:?}");
-                    }
-                    refused
+                    assert!(matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
                 }
-                None => other_is_refused(&lab, *call, role).await,
-            };
-            assert_eq!(refused, grant == Grant::No, "{call:?} as {role}");
+                let request = if of_operator { lab.as_operator("anna", request) } else { request };
+                let answer = client.call(&request, SHORT).await;
+                assert!(!matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
+                let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
+                // Asked for what is another one's, the same is refused.
+                if grant == Grant::Own && matches!(call, Call::GetAllocation | Call::RecordAccess) {
+                    let others = client.call(&examples(*call, name(role), foreign)[at], SHORT).await;
+                    assert!(matches!(&others, Err(CallError::Refused(Refusal::Role { .. }))), "{request:?} as {role}: {others:?}");
+                    assert!(answer.is_ok(), "{request:?} as {role}: {answer:?}");
+                }
+                assert_eq!(refused, grant == Grant::No, "{request:?} as {role}");
+            }
+            if examples(*call, name(role), own).is_empty() {
+                assert_eq!(other_is_refused(&lab, *call, role).await, grant == Grant::No, "{call:?} as {role}");
+            }
+        }
+        // Nobody asks for what members propose.
+        for action in [Action::AdvanceTime, Action::RaiseLevel { level: 1 }, Action::SetRunLease { ms: 1 }] {
+            let answer = client.call(&Request::from(action), SHORT).await;
+            let Err(CallError::Refused(refusal)) = answer else { panic!("as {role}: {answer:?}") };
+            let why = refusal.to_string();
+            assert!(if role == Role::Api { why.contains("members alone propose") } else { is_refused(&why) }, "as {role}: {why}");
         }
     }
     member.stop().await;
@@ -263,7 +336,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
 async fn work(lab: &Lab, api: &QuorumClient, token: u64, node: &str, tenant: &str) -> AllocationId {
     let change =
         TenantChange { name: tenant.into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
-    api.call(&lab.as_operator("root", Request::SetTenant { change, by: "root".into() }), PATIENCE).await.unwrap();
+    api.call(&lab.as_operator("root", Request::from(Action::SetTenant { change, by: "root".into() })), PATIENCE).await.unwrap();
     let id = AllocationId(Uuid::new_v4());
     let mut spec = AllocationSpec { tenant: tenant.into(), ..spec(1) };
     spec.env.insert("SECRET".into(), format!("of {node}"));

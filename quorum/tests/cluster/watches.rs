@@ -6,6 +6,7 @@ use futures::StreamExt;
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, Entrypoint, Generation, Revision};
 use lattice_quorum::client::{CallError, QuorumClient};
 use lattice_quorum::following::{Following, News};
+use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, Change, Request, WatchAllocations, WatchPlace, WatchRequest};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,7 +71,7 @@ impl Told {
 }
 
 async fn cancel(client: &QuorumClient, id: AllocationId) {
-    let answer = client.call(&Request::Cancel { id, by: owner() }, PATIENCE).await.unwrap();
+    let answer = client.call(&Request::from(Action::Cancel { id, by: owner() }), PATIENCE).await.unwrap();
     assert!(matches!(answer, Answer::Done { .. }), "{answer:?}");
 }
 
@@ -101,7 +102,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
                 let take = Request::AcquireLease { name: name.clone(), holder: "n1".parse().unwrap(), ttl_ms: 60_000, user: None };
                 let Ok(Answer::Lease { token, .. }) = client.call(&take, PATIENCE).await else { panic!("it is free") };
                 cancel(&client, id).await;
-                let release = Request::ReleaseLease { name, token, user: None };
+                let release = Request::from(Action::ReleaseLease { name, token, user: None });
                 assert!(matches!(client.call(&release, PATIENCE).await, Ok(Answer::Done { .. })));
                 ids.push(id);
                 tokens.push(token);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{AllocationId, AllocationSpec, Claim, Entrypoint, Node, NodeId, Principal, Resources};
 use lattice_quorum::client::QuorumClient;
-use lattice_quorum::ledger::SCHEDULER_LEASE;
+use lattice_quorum::ledger::{Action, SCHEDULER_LEASE};
 use lattice_quorum::wire::{Answer, Request};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -122,7 +122,7 @@ pub async fn end_all(clients: &[QuorumClient], claimed: &Submitted) -> Result<()
             let (client, claimed) = (client.clone(), Arc::clone(claimed));
             tokio::spawn(async move {
                 while let Some((id, by)) = { claimed.lock().unwrap_or_else(PoisonError::into_inner).pop() } {
-                    client.call(&Request::Cancel { id, by }, PATIENCE).await?;
+                    client.call(&Request::from(Action::Cancel { id, by }), PATIENCE).await?;
                 }
                 anyhow::Ok(())
             })
