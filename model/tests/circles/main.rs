@@ -34,7 +34,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("agent/src/lib.rs", "checkpoint::store", &[2, 2]),
     ("agent/src/lib.rs", "measuring", &[7]),
     ("agent/src/lib.rs", "service", &[23]),
-    ("agent/src/lib.rs", "spool", &[3]),
 ];
 
 #[test]
