@@ -32,7 +32,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("agent/src/lib.rs", "allocation::task", &[3]),
     ("agent/src/lib.rs", "checkpoint", &[10, 4, 2, 2]),
     ("agent/src/lib.rs", "checkpoint::store", &[2, 2]),
-    ("agent/src/lib.rs", "service", &[23]),
 ];
 
 #[test]
