@@ -422,7 +422,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     }
     tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
-    tasks.spawn(checkpoint::sightings::run(Arc::clone(&context), stop.child_token()));
+    tasks.spawn(checkpoint::lookout::run(Arc::clone(&context), stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
     tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster_view.clone(), stop.child_token()));
     tasks.spawn(facts::follow(Arc::clone(&context), offer, membership.clone(), stop.child_token()));

@@ -7,7 +7,7 @@
 //! Nothing is decided by it but whose turn it is with the store. A head that does not answer in time counts as one that has nothing
 //! to tell.
 
-use super::head::is_writing;
+use super::heads::is_writing;
 use crate::cluster::Cluster;
 use crate::context::{Context, Shared};
 use crate::mesh::checkpoint::SavingNow;

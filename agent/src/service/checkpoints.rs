@@ -2,9 +2,10 @@
 
 use super::Api;
 use super::target::{Target, lives, target};
+use crate::checkpoint::restore::verify;
 use crate::checkpoint::simulated::SimulatedTime;
 use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
-use crate::checkpoint::{self, retention, verify};
+use crate::checkpoint::{self, retention};
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_api::v1;
 use lattice_model::checkpoint::DEADLINE_MS;

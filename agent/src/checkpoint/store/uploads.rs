@@ -9,7 +9,7 @@
 //! Lines are not waited for until they are on the disk: they need not outlive the machine, with which the work ends. Where they cannot be
 //! written all is brought again, as though there were none.
 
-use super::store::FileEntry;
+use super::FileEntry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
