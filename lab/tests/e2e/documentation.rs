@@ -149,11 +149,12 @@ impl PageRun<'_> {
             return submit("--hold -- true");
         }
         let there = self.ids.get(placeholder);
-        if let Some(id) = there.filter(|_| command.contains("--previous")) {
-            return id.clone();
-        }
         let lives = |id: &&String| ["Pending", "Staging", "Running"].contains(&text(&self.w.status(id), "state").as_str());
         let id = there.filter(lives).cloned().unwrap_or_else(|| submit(self.page.work));
+        if command.contains("--previous") {
+            let attempts = || self.w.status(&id)["attempts"].as_array().map_or(0, Vec::len);
+            self.w.wait("an attempt before the present one", || attempts() > 0);
+        }
         self.w.running(&id);
         self.ids.insert(placeholder, id.clone());
         id

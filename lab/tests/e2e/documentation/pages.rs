@@ -93,7 +93,7 @@ pub const PAGES: [(&str, Plan); 30] = [
     (
         "network-domains",
         Plan::Run(Page {
-            before: &["lattice admin network pool --start 2000 --end 2010 --grace 1s"],
+            before: &["lattice admin network pool --start 2000 --end 2010 --grace 1m"],
             but: &[("lattice submit --constraint cxi ", "no node has Slingshot")],
             ..page()
         }),
