@@ -97,7 +97,7 @@ fn shown(first: usize, lines: &[&str]) -> Vec<Command> {
             Some(text) => commands.push(Command { line: first + number, text: text.to_owned(), shows: Some(String::new()) }),
             None => {
                 let shows = commands.last_mut().and_then(|command| command.shows.as_mut()).expect("a console block begins with a command");
-                *shows += line;
+                shows.push_str(line);
                 shows.push('\n');
             }
         }
