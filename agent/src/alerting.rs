@@ -9,6 +9,10 @@
 //! What is raised is on the disk, so that an agent that was killed does not begin by taking everything back: an alert is cleared by what is
 //! measured, never by a restart. So is since when a launch does nothing: the count of its processor time says whether it did
 //! anything while no agent looked.
+//!
+//! Alerts are found where work is measured, so that they need no store. What is not measured for a
+//! while raises nothing and clears nothing. A rule that makes no sense stops the agent at its
+//! start: an alert that nobody gets is found out too late.
 
 pub mod saved;
 

@@ -2,6 +2,12 @@
 //!
 //! A launch hangs where none of its ranks, on no node, did anything for `alerts.hang_seconds`; one that moves is enough that it does not.
 //! A node that cannot be asked changes nothing: nobody is told that work hangs, or goes on, by a node that is away.
+//!
+//! A rank does nothing below a hundredth of a processor, while its allocation uses no block device,
+//! has no GPU above 1 %, and moves at most a KiB over the network in 5 s: keep-alives are no work.
+//! An MPI program that waits in a loop looks like one that computes. The nodes are asked together,
+//! because a rank that waits for another one is the usual case. Sessions and work with a liveness
+//! probe are left out.
 
 use crate::context::Shared;
 use crate::measuring::alerts::Suspect;

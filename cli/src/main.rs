@@ -37,6 +37,8 @@ mod output;
 mod patience;
 mod rank_files;
 mod received;
+#[cfg(test)]
+mod reference;
 mod request;
 mod session;
 mod settings;

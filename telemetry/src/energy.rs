@@ -10,6 +10,10 @@
 //! processors' time: what they draw while they idle is nobody's. That is an estimate, and is said as one.
 //!
 //! All of it is kept on the disk and goes on from there: what was drawn while no agent looked is counted when the next one does.
+//!
+//! Shares by busy time would charge a whole node's idling to a single thread; shares by cores would
+//! charge work that waits. RAPL's counters are for root alone (CVE-2020-8694), so the open page has
+//! none of the node's energy.
 
 use crate::readers::Domain;
 use serde::{Deserialize, Serialize};

@@ -6,6 +6,10 @@
 //! each allocation as well. A wrong one is refused.
 //!
 //! Gathering costs more than asking: it is done by one at a time, and a page serves everybody who may see it for a second.
+//!
+//! `/healthz` says whether an agent has a session, and a member a leader. 503 is for who sends work
+//! elsewhere, not for who restarts processes: an agent without a quorum has work that goes on.
+//! Shims serve no metrics: each allocation would be a target.
 
 use crate::exposition;
 use crate::sample::Whose;

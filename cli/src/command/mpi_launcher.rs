@@ -1,5 +1,5 @@
 //! `lattice-mpi-launcher [OPTIONS OF SSH] HOST COMMAND`: this program by another name, called in the place of ssh by the `mpirun`
-//! of an MPI library inside an allocation (decision 0035).
+//! of an MPI library inside an allocation.
 //!
 //! What the library starts is no rank of ours: it is one process on the node, without what tells ranks of each other. Its launch
 //! has a process on the allocation's first node as well, where launches are remembered; that one ends at once.

@@ -11,6 +11,11 @@
 //!
 //! Nothing of it needs a process of the work: what others do to it (one who moves a process that sleeps into the group, or writes to
 //! another's memory) shows with the next look at everything.
+//!
+//! Two looks, because a processor without ticks accounts once a second. Pressure of memory and
+//! disks goes on rising while a process waits and does not run; such a wait begins with a process
+//! that runs, so a rising value is read again. What no count shows (a process that is moved in
+//! asleep) is seen after 10 s, when everything is read.
 
 use std::time::{Duration, Instant};
 
