@@ -167,6 +167,7 @@ pub enum Command {
     /// Tenants and their quotas, vClusters, limits of the whole cluster
     Admin(Later<Admin>),
     /// Write a script with which a shell completes commands and options
+    #[command(alias = "completions")]
     Completion(Later<Completion>),
 }
 

@@ -34,11 +34,17 @@ pub async fn run(session: &Session, args: InteractiveSession) -> Result<u8, Fail
     }
 }
 
-async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
-    if flags.walltime.is_none() {
-        return Err(Failure::usage("a session needs --walltime: its nodes are given back after that, whatever becomes of the terminal")
-            .hint("such as --walltime=2h"));
+/// A session that nobody closes would keep its nodes for ever.
+pub fn check_walltime(flags: &SubmitFlags) -> Result<(), Failure> {
+    if flags.walltime.is_some() {
+        return Ok(());
     }
+    Err(Failure::usage("a session needs --walltime: its nodes are given back after that, whatever becomes of the terminal")
+        .hint("such as --walltime=2h"))
+}
+
+async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
+    check_walltime(&flags)?;
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, Program::Session, &session.settings, around)?;
     let mut client = session.connect().await?;
