@@ -93,7 +93,7 @@ fn probe(text: &str) -> Result<v1::LivenessProbe, String> {
     let (port, path) = place.split_at(place.find('/').unwrap_or(place.len()));
     let mut probe = v1::LivenessProbe {
         probe_type: kind.to_owned(),
-        port: port.parse().map_err(|_| format!("{port:?} is no port"))?,
+        port: port.parse().map_err(|_| format!("{port:?} is not a port"))?,
         path: path.to_owned(),
         ..Default::default()
     };
@@ -108,8 +108,8 @@ fn probe(text: &str) -> Result<v1::LivenessProbe, String> {
             "period" => probe.period_secs = positive(seconds()?)?,
             "delay" => probe.initial_delay_secs = Some(seconds()?),
             "timeout" => probe.timeout_secs = positive(seconds()?)?,
-            "failures" => probe.failure_threshold = positive(value.parse().map_err(|_| format!("{value:?} is no number"))?)?,
-            other => return Err(format!("{other:?} is not known: {}", usage())),
+            "failures" => probe.failure_threshold = positive(value.parse().map_err(|_| format!("{value:?} is not a number"))?)?,
+            other => return Err(format!("there is no {other:?}: {}", usage())),
         }
     }
     Ok(probe)

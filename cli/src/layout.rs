@@ -141,7 +141,7 @@ pub fn nodelist(given: &str) -> Result<Vec<NodeId>, Failure> {
     hostlist::in_order(&text).map_err(|error| match error {
         HostlistError::TooMany => {
             Failure::usage(format!("--nodelist: it names more than {NAMES_MAX} nodes; inside an allocation, one for each rank"))
-                .hint("leave it out and have ranks dealt out: -n RANKS -m block, cyclic or plane=N")
+                .hint("leave it out and have the ranks distributed: -n RANKS -m block, cyclic or plane=N")
         }
         HostlistError::Form(_) | HostlistError::Name(_) => Failure::usage(format!("--nodelist: {error}")),
     })

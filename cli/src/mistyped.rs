@@ -18,7 +18,7 @@ const UNBUILT_COMMANDS: [(&str, &str); 14] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "history",
-        "`lattice status --all --state=completed,failed,cancelled` lists what has ended, `lattice node history NODE` what befell a node",
+        "`lattice status --all --state=completed,failed,cancelled` lists what has ended, `lattice node history NODE` what happened to a node",
     ),
     ("dag", "submit each job when the one before has ended: `lattice submit --wait`, `lattice wait`"),
     ("login", "who calls is known by their account on this machine: no login is needed"),
@@ -59,7 +59,7 @@ const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
         "--tenant",
         "give it to the commands that have it, behind the command: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`",
     ),
-    ("-t", "say --tenant, to the commands that have it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
+    ("-t", "use --tenant, to the commands that have it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
     (
         "--vcluster",
         "give it to the commands that have it, behind the command: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`",
@@ -128,11 +128,11 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> Failur
         return match known.rule {
             Rule::Refused(remedy) => Failure::usage(format!("{option}: Slurm's option is not honoured here")).hint(remedy),
             Rule::Harmless(_) => failure.hint("it changes nothing of what runs: leave it out"),
-            Rule::Value(ours) | Rule::Plain(ours) => failure.hint(format!("say {ours}")),
-            Rule::Time => failure.hint("say --walltime"),
-            Rule::Memory => failure.hint("say --mem"),
-            Rule::Gres | Rule::GpusPerNode => failure.hint("say --gpus=N, of each node, and their kind with --constraint gpu_type=KIND"),
-            Rule::Export => failure.hint("say --export and --env"),
+            Rule::Value(ours) | Rule::Plain(ours) => failure.hint(format!("use {ours}")),
+            Rule::Time => failure.hint("use --walltime"),
+            Rule::Memory => failure.hint("use --mem"),
+            Rule::Gres | Rule::GpusPerNode => failure.hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
+            Rule::Export => failure.hint("use --export and --env"),
         };
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
@@ -177,9 +177,9 @@ mod tests {
         for (line, what, hint) in [
             ("submit --array=0-9 job.sh", "error: --array: Slurm's option is not honoured here", "job arrays are not built yet"),
             ("submit --dependency=afterok:1 job.sh", "error: --dependency: Slurm's", "dependencies are not built yet"),
-            ("submit --gres=gpu:4 job.sh", "error: --gres: `lattice submit` has no such option", "say --gpus=N"),
-            ("submit --account ml job.sh", "error: --account: `lattice submit` has no such option", "say --tenant"),
-            ("submit -p debug job.sh", "error: -p: `lattice submit` has no such option", "say --vcluster"),
+            ("submit --gres=gpu:4 job.sh", "error: --gres: `lattice submit` has no such option", "use --gpus=N"),
+            ("submit --account ml job.sh", "error: --account: `lattice submit` has no such option", "use --tenant"),
+            ("submit -p debug job.sh", "error: -p: `lattice submit` has no such option", "use --vcluster"),
             ("submit --mail-type=END job.sh", "error: --mail-type:", "leave it out"),
             ("submit -u -- python3 a.py", "error: -u: `lattice submit` has no such option", "goes after --"),
             ("submit --noodes=2 job.sh", "error: --noodes:", "did you mean --nodes?"),

@@ -28,7 +28,7 @@ pub fn text(found: &v1::NodeWaitsResponse) -> String {
     }
     if found.waits.iter().any(|wait| wait.ended && wait.detail.is_empty()) {
         let node = found.node.as_ref().map_or("", |node| node.id.as_str());
-        text.push_str(&format!("`lattice node status` at {node} says what keeps it from releasing what has ended\n"));
+        text.push_str(&format!("`lattice node status` on {node} shows why work that has ended is not released\n"));
     }
     text
 }

@@ -50,7 +50,7 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {
         if !node.gpus_unreached.is_empty() {
-            notes.push(format!("{} does not tell of its GPUs: {}", node.node, node.gpus_unreached));
+            notes.push(format!("{} does not report its GPUs: {}", node.node, node.gpus_unreached));
         }
         let silent = node.gpus.iter().filter(|gpu| !gpu.silent.is_empty());
         notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.silent)));

@@ -103,13 +103,13 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {
         if !node.ranks_unreached.is_empty() {
-            notes.push(format!("{} does not tell of its ranks: {}", node.node, node.ranks_unreached));
+            notes.push(format!("{} does not report its ranks: {}", node.node, node.ranks_unreached));
         }
         if node.ranks_left_out > 0 {
             notes.push(format!("{} has {} more ranks or processes of it, which are not shown", node.node, node.ranks_left_out));
         }
         if node.ranks_unknown > 0 {
-            notes.push(format!("of {} processes on {} it cannot be told which rank they are of", node.ranks_unknown, node.node));
+            notes.push(format!("of {} processes on {} it is not known to which rank they belong", node.ranks_unknown, node.node));
         }
     }
     if notes.is_empty() && nodes.iter().all(|node| node.ranks.is_empty()) {
