@@ -33,10 +33,10 @@ use std::time::Duration;
 
 mod catch_up;
 mod doubt;
-mod heard;
 mod join;
 mod lives;
 mod progress;
+mod receive;
 
 /// From so many changes on that wait to be told, each is told less often, and of newcomers of whom others told us, and of what
 /// they say first, no others are told at all: whole clusters that start at once find each other by comparing views. Foca goes
@@ -395,7 +395,7 @@ impl Core {
 
     fn set_fact(&mut self, fact: Fact) {
         if self.fact().is_none_or(|known| known != fact) {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
     }
 
@@ -404,7 +404,7 @@ impl Core {
         self.view.of(self.me.key).and_then(|(_, entry)| entry.fact.as_ref()).map(|known| known.fact)
     }
 
-    fn tell_fact(&mut self, fact: &Fact) {
+    fn publish_fact(&mut self, fact: &Fact) {
         self.fact_counter += 1;
         let version = FactVersion { incarnation: self.me.incarnation, counter: self.fact_counter };
         // Our own item is well formed and newer than the last.

@@ -256,8 +256,8 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
     for (id, failed, terms) in due {
         let writes = terms.bytes_per_second(view.tuning);
         // One that is alone may be larger than the budget: it would never come otherwise.
-        let has_room = under_way == 0 || (under_way < view.tuning.at_once_max && written + writes <= view.tuning.storage_bytes_per_second);
-        if has_room && (failed == 0 || !tried_again) {
+        let may_start = under_way == 0 || (under_way < view.tuning.at_once_max && written + writes <= view.tuning.storage_bytes_per_second);
+        if may_start && (failed == 0 || !tried_again) {
             tried_again |= failed > 0;
             under_way += 1;
             written += writes;

@@ -35,7 +35,7 @@ use view::queue;
 use why_not::why_not;
 
 /// Bytes of a list of nodes in an explanation.
-const NODES_TOLD_BYTES_MAX: usize = 200;
+const NODE_LIST_BYTES_MAX: usize = 200;
 
 /// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in
 /// each queue: the first one that does not fit keeps all behind it waiting there. These keep nobody waiting:
@@ -125,7 +125,7 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 /// room, its user may have one more running, there is a number for its network domain, no earlier attempt stands in its
 /// way, and it waits for no time.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
-    Judge::of(view).kept_off(allocation).map(|(why, _)| why)
+    Judge::of(view).blocked(allocation).map(|(why, _)| why)
 }
 
 /// Why a pending allocation waits.
@@ -154,8 +154,8 @@ fn which_queue(view: &View, allocation: &Allocation) -> String {
     let named = view.named(allocation);
     let nodes: Vec<&NodeId> = view.nodes.values().filter(|n| VCluster::may_use(named, n)).map(|n| &n.id).collect();
     let folded = hostlist::fold(nodes.iter().copied());
-    let told = if nodes.is_empty() || folded.len() > NODES_TOLD_BYTES_MAX { counted(nodes.len(), "node") } else { folded };
-    format!("in the queue of vCluster {} ({told}): ", VCluster::queue(named))
+    let shown = if nodes.is_empty() || folded.len() > NODE_LIST_BYTES_MAX { counted(nodes.len(), "node") } else { folded };
+    format!("in the queue of vCluster {} ({shown}): ", VCluster::queue(named))
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What keeps it off whatever nodes there are, in a sentence and in a few words.
-    pub fn kept_off(&self, allocation: &Allocation) -> Option<(String, String)> {
+    pub fn blocked(&self, allocation: &Allocation) -> Option<(String, String)> {
         if let Some(excess) = self.quotas.keeps_off(allocation) {
             let of = match excess.quota {
                 Quota::MaxNodes => "nodes",
@@ -175,7 +175,7 @@ impl<'a> Judge<'a> {
         if possible < wanted {
             return self.too_few_nodes(allocation, possible);
         }
-        if let Some((why, brief)) = self.kept_off(allocation) {
+        if let Some((why, brief)) = self.blocked(allocation) {
             return Waits::KeptOff { why, brief };
         }
         let free = free();

@@ -239,7 +239,7 @@ fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else
     v.user_running = Some(1);
     assert_eq!(placed(&v), [(id(3), vec!["n2".into()])]);
     let judge = Judge::of(&v);
-    let (why, brief) = judge.kept_off(&v.allocations[&id(1)]).unwrap();
+    let (why, brief) = judge.blocked(&v.allocations[&id(1)]).unwrap();
     let want = "user u7's running allocation is as many as one user may have (limit user_running: 1): it begins by itself when";
     assert!(why.starts_with(want), "{why}");
     assert_eq!(brief, "user limit: 1 of 1 running");

@@ -18,10 +18,10 @@ pub fn binding_request(message: Option<&v1::RankBinding>) -> Result<BindingReque
         return Err(SpecError::Invalid { field: "gpus-per-task", why });
     }
     Ok(BindingRequest {
-        cpu_bind: word("cpu-bind", &CpuBind::NAMES, cpu_bind)?,
+        cpu_bind: named_value("cpu-bind", &CpuBind::NAMES, cpu_bind)?,
         gpus_per_task: (*gpus_per_task > 0).then_some(*gpus_per_task),
-        gpu_bind: word("gpu-bind", &GpuBind::NAMES, gpu_bind)?,
-        memory_policy: word("memory-policy", &MemoryPolicy::NAMES, memory_policy)?,
+        gpu_bind: named_value("gpu-bind", &GpuBind::NAMES, gpu_bind)?,
+        memory_policy: named_value("memory-policy", &MemoryPolicy::NAMES, memory_policy)?,
     })
 }
 
@@ -39,7 +39,7 @@ pub(super) fn from_model(binding: &RankBinding) -> Option<v1::RankBinding> {
     (message != v1::RankBinding::default()).then_some(message)
 }
 
-pub(super) fn word<T: Copy>(field: &'static str, names: &[(&'static str, T)], given: &str) -> Result<Option<T>, SpecError> {
+pub(super) fn named_value<T: Copy>(field: &'static str, names: &[(&'static str, T)], given: &str) -> Result<Option<T>, SpecError> {
     if given.is_empty() {
         return Ok(None);
     }

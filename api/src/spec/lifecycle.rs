@@ -55,8 +55,8 @@ pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1
 /// Where nothing is said, a service is begun again after any failure, other work where a node lost it, and a session never: somebody sits
 /// before it.
 pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
-    let unsaid = v1::Requeue::default();
-    let requeue = spec.requeue.as_ref().unwrap_or(&unsaid);
+    let absent = v1::Requeue::default();
+    let requeue = spec.requeue.as_ref().unwrap_or(&absent);
     let policy = match requeue.policy.as_str() {
         "" if spec.session => RequeuePolicy::Never,
         "" if service => RequeuePolicy::Always,

@@ -1,6 +1,6 @@
 //! How a launch's ranks are laid out: empty words and 0 are not said.
 
-use super::binding::word;
+use super::binding::named_value;
 use crate::v1;
 use crate::v1::launch_shape::{Program as WireProgram, RankPlace};
 use lattice_model::SpecError;
@@ -38,7 +38,7 @@ pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, 
         programs: programs.iter().map(|p| Program { ranks: p.ranks, argv: p.argv.clone() }).collect(),
         cpus_per_task: *cpus_per_task,
         slurm_env: *slurm_env,
-        kill_on_bad_exit: word("on-bad-exit", &ON_BAD_EXIT, on_bad_exit)?,
+        kill_on_bad_exit: named_value("on-bad-exit", &ON_BAD_EXIT, on_bad_exit)?,
         nodes: *nodes,
     })
 }

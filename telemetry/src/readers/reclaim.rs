@@ -1,14 +1,14 @@
 //! How much the kernel looked for memory to take back.
 
 use super::Text;
-use super::kept::Kept;
+use super::polled_file::PolledFile;
 
 /// `/proc/vmstat`.
-pub struct Reclaim(Kept);
+pub struct Reclaim(PolledFile);
 
 impl Default for Reclaim {
     fn default() -> Self {
-        Self(Kept::new("/proc/vmstat".into()))
+        Self(PolledFile::new("/proc/vmstat".into()))
     }
 }
 
