@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_launch_was_brought_down_is_told_as_its_head_tells_it() {
+    fn why_a_launch_was_ended_is_shown_as_its_head_reported_it() {
         let told = |state, reason| to_proto(&allocation(state, Some(reason))).brought_down;
         let aborted = || EndReason::LaunchAborted { code: 139, why: "rank 3 on n2 was killed by signal 11".into() };
         assert_eq!(told(AllocationState::Failed, aborted()), "rank 3 on n2 was killed by signal 11");

@@ -54,23 +54,23 @@ pub(crate) struct Facts(Arc<Mutex<FactBook>>);
 
 /// See [`Facts`].
 pub(crate) struct FactBook {
-    /// Ourselves: nobody else tells us about us.
+    /// This node: its own facts are accepted from no other.
     me: NodeId,
     /// The life that we are in.
     life: u64,
-    /// A later life is taken from nobody.
+    /// A later life is accepted from no node.
     newest_life: u64,
     /// The life of which others have a fact of ours that we never published.
     claimed: Option<u64>,
-    /// Facts that were not taken because their life is ahead of the clock.
+    /// Facts that were refused because their life is ahead of the clock.
     refused: u64,
     /// By [`Peer::key`](crate::peer::Peer::key).
     known: Rows<Arc<KnownFact>>,
     known_max: usize,
     all: Known,
-    /// Which facts changed since the core last looked.
+    /// The facts that changed since the core last asked.
     changed: Vec<Arc<KnownFact>>,
-    /// Whether so much waits to be told that nobody's first fact is told on.
+    /// Whether so many changes are pending that the first fact of a node is not passed on.
     much_new: bool,
 }
 
@@ -108,7 +108,7 @@ impl FactBook {
         self.newest_life = newest_life;
     }
 
-    /// The life of which others have a fact of ours that we never published, if there is one since the last look; and how
+    /// The life of which others have a fact of ours that we never published, if there is one since the last call; and how
     /// many facts were refused.
     pub fn take_claimed(&mut self) -> (Option<u64>, u64) {
         (self.claimed.take(), std::mem::take(&mut self.refused))

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a datagram's first byte says it holds.
+/// The kind of a datagram: its first byte.
 pub(crate) const KIND_FOCA: u8 = 0;
 /// See `sync.rs`.
 pub(crate) const KIND_PULL: u8 = 1;
@@ -41,7 +41,7 @@ pub(crate) fn put_name(node: Option<&NodeId>, buf: &mut impl BufMut) {
     buf.put_slice(name.as_bytes());
 }
 
-/// A name as it stands in a datagram.
+/// A name as a datagram encodes it.
 pub(crate) struct Name {
     bytes: [u8; 63],
     len: usize,
@@ -136,7 +136,7 @@ pub(crate) fn member_of(buf: &mut impl Buf, known: &Known) -> Result<foca::Membe
 pub(crate) fn announce_to_anyone(me: &Peer) -> Vec<u8> {
     let mut body = Vec::new();
     put_peer(me, &mut body);
-    // Where others know a higher one this tells them nothing new; foca does not show us its own.
+    // If others know a higher one, this is not new to them; foca does not show us its own.
     body.put_u16(0);
     put_name(None, &mut body);
     body.put_u8(ANNOUNCE);
@@ -277,7 +277,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `refutations` is how often foca has refuted a suspicion of us, as the last header that it wrote tells: it shows us
+    /// `refutations` is how often foca has refuted a suspicion of us, by the last header that it wrote: it shows us
     /// its own incarnation nowhere else.
     pub fn new(me: Peer, known: Known, refutations: Arc<AtomicU32>) -> Self {
         Self { me, known, refutations }

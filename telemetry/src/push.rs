@@ -180,7 +180,7 @@ fn judge(status: StatusCode) -> Sent {
     if status.is_success() {
         return Sent::Stored;
     }
-    // A store that is told to authenticate us better, or has moved, may take it later; so may one that is overloaded.
+    // A store whose rights were changed, that has moved or is overloaded may accept it later.
     let for_ever = status.is_client_error()
         && !matches!(
             status,
@@ -231,7 +231,7 @@ impl Pushed {
         self.0.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does it with the buffer where blocking is allowed. An error is told as text.
+    /// Runs this on the buffer where blocking is allowed. An error is its text.
     async fn with_buffer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Buffer) -> Result<T, BufferError> + Send + 'static,
@@ -243,7 +243,7 @@ impl Pushed {
         }
     }
 
-    /// Gathers every `interval` and sends to `store`, until `stop`. `job`: what the series say they are of, as a scraper would.
+    /// Gathers every `interval` and sends to `store`, until `stop`. `job`: the label of all series, as a scraper would set it.
     pub async fn run(
         self,
         exporter: Exporter,

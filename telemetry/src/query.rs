@@ -66,7 +66,7 @@ pub fn check(address: &str) -> Result<(), QueryAddressError> {
 pub struct QueryAddressError;
 
 impl Query {
-    /// `address`: what stands before `/api/v1/query_range`. The process must have a TLS provider.
+    /// `address`: the part before `/api/v1/query_range`. The process must have a TLS provider.
     pub fn new(address: &str, token_file: &Path, ca: &Path) -> Result<Self, StoreError> {
         let base = push::address(address)?;
         let authorization = if token_file.as_os_str().is_empty() { None } else { Some(push::bearer(token_file)?) };
@@ -125,7 +125,7 @@ impl Query {
 }
 
 /// `nocache`: `VictoriaMetrics` else moves start and end to whole steps, from 50 points on, and every point is counted from a moment that
-/// is not the allocation's start. Prometheus does not look at it.
+/// is not the allocation's start. Prometheus ignores it.
 fn range(start: f64, end: f64, step: f64) -> [(&'static str, String); 4] {
     [("start", start.to_string()), ("end", end.to_string()), ("step", step.to_string()), ("nocache", "1".to_owned())]
 }

@@ -112,7 +112,7 @@ impl Meter {
         Some(Look { usage, at, took: at.elapsed() })
     }
 
-    /// What each launch's ranks have used, as of the last look or later. `None`: that cannot be read now, or not here.
+    /// What each launch's ranks have used, as of the last measurement or later. `None`: it cannot be read now, or not on this machine.
     pub fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
         self.group.parts(text)
     }
@@ -262,7 +262,7 @@ mod tests {
         };
         let stands = [Measure::Processes, Measure::Threads, Measure::FaultsMinor];
         let moves = [Measure::Memory, Measure::OomKills, Measure::IoRead, Measure::IoWritten, Measure::PressureCpuSome];
-        // The signs are known from the second look on, and have to be the same twice.
+        // The signs are known from the second measurement on, and have to be the same twice.
         for _ in 0..4 {
             let _ = look(0);
         }

@@ -42,10 +42,10 @@ const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a token.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Whether the process can do what it is for; an error says why it cannot, for people. Asked often: it is to answer at once.
+/// Whether the process can serve; an error is the reason why not, for people. Called often: it must answer at once.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What a scraper shows to see allocations. Only its digest is kept.
+/// The token with which a scraper may see allocations. Only its digest is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
@@ -129,7 +129,7 @@ impl OpenConnections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more; where they are too many, another one is told to end.
+    /// One more connection; if there are too many, another one is closed.
     fn add(&self, from: IpAddr) -> OpenConnection {
         let mut all = self.all();
         if all.len() >= CONNECTIONS_MAX {
@@ -265,7 +265,7 @@ async fn answer<B>(pages: &Pages, token: Option<&Token>, ready: &Ready, request:
 
 fn is_right(shown: &HeaderValue, token: &Token) -> bool {
     let text = shown.to_str().ok().and_then(|text| text.split_once(' '));
-    // Digests are compared: how long that takes says nothing of the token.
+    // Digests are compared: the time that takes reveals nothing about the token.
     text.is_some_and(|(scheme, text)| scheme.eq_ignore_ascii_case("bearer") && Token::of(text.trim()) == *token)
 }
 
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn allocations_are_told_to_who_shows_the_token_and_requests_are_counted() {
+    async fn a_token_shows_allocations_and_requests_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let exporter = Exporter::new("agent", vec![("node_id", "n1".to_owned())], vec![Box::new(One)]);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whether_it_can_serve_is_told_without_a_token_with_the_reason_why_not() {
+    async fn readiness_needs_no_token_and_has_the_reason_why_not() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let exporter = Exporter::new("agent", Vec::new(), Vec::new());

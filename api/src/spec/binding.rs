@@ -1,14 +1,14 @@
-//! How ranks are bound: empty words and 0 are not said.
+//! How ranks are bound: an empty text and 0 stand for no value.
 
 use crate::v1;
 use lattice_model::RankBinding;
 use lattice_model::SpecError;
 use lattice_model::binding::{BindingRequest, CpuBind, GPUS_PER_TASK_MAX, GpuBind, MemoryPolicy};
 
-/// Reads what was said.
+/// Decodes the binding.
 ///
 /// # Errors
-/// A word that is none of those that there are, or more GPUs than a rank may have.
+/// An unknown name, or more GPUs than a rank may have.
 pub fn binding_request(message: Option<&v1::RankBinding>) -> Result<BindingRequest, SpecError> {
     let Some(v1::RankBinding { cpu_bind, gpus_per_task, gpu_bind, memory_policy }) = message else {
         return Ok(BindingRequest::default());

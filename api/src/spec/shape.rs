@@ -1,4 +1,4 @@
-//! How a launch's ranks are laid out: empty words and 0 are not said.
+//! How a launch's ranks are laid out: an empty text and 0 stand for no value.
 
 use super::binding::named_value;
 use crate::v1;
@@ -12,10 +12,10 @@ const PLACES_MAX: usize = 1_000_000;
 /// What becomes of the others when a rank ends badly.
 const ON_BAD_EXIT: [(&str, bool); 2] = [("kill", true), ("keep", false)];
 
-/// Reads what was said of a launch's layout.
+/// Decodes a launch's layout.
 ///
 /// # Errors
-/// A word that is none of those that there are, a node's name that is none, more than is possible.
+/// An unknown name, an invalid name of a node, or a number that is too large.
 pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, SpecError> {
     let Some(v1::LaunchShape { distribution, programs, cpus_per_task, slurm_env, on_bad_exit, places, ranks: _, nodes }) = message else {
         return Ok(ShapeRequest::default());

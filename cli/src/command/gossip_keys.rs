@@ -148,7 +148,7 @@ KEY  STANDING    HAVE IT   SEAL WITH IT  MADE AT                   BY
 0    seals       20 of 20  20 of 20      —                         the agents' configuration
 1    brought in  3 of 20   0 of 20       2026-03-05T10:00:12.034Z  root
 
-gossip key 1 is being brought in: 3 of 20 nodes have it; waits for n[1-2] and 15 more
+gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 15 more
 ";
         assert_eq!(text(&now), want);
         assert!(!is_over(&now, 1));

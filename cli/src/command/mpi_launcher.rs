@@ -208,7 +208,7 @@ mod tests {
         let of = |host: &str| node_of(host, &nodes).map(|n| n.to_string()).map_err(|failure| failure.text());
         assert_eq!(["a.x", "a", "b.y", "c", "c.z"].map(of), ["a.x", "a.x", "b.y", "c", "c"].map(|n| Ok(n.to_owned())));
         assert!(of("b").is_err_and(|text| text.contains("more than one")));
-        assert!(of("d").is_err_and(|text| text.contains("none of the allocation's nodes")));
+        assert!(of("d").is_err_and(|text| text.contains("not one of the allocation's nodes")));
     }
 
     #[test]

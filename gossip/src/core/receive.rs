@@ -148,7 +148,7 @@ mod tests {
         a.foca.handle_data(&ping, &mut a.wishes).unwrap();
         assert_eq!((ours.len(), ours), (1, std::mem::take(&mut a.wishes.sends)));
 
-        // One who tells something new, or is not who we know, is foca's.
+        // A sender with something new, or whose identity is new, is for foca to handle.
         let refuting = Header { src_incarnation: 1, ..header.clone() };
         let renewed = Header { src: b.me.renewed(), ..header };
         for header in [refuting, renewed] {

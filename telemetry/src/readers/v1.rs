@@ -1,4 +1,4 @@
-//! Cgroup version 1: each hierarchy says what its controllers count.
+//! Cgroup version 1: each hierarchy has the numbers of its controllers.
 
 use super::devices::Devices;
 use super::polled_file::{CachedFile, PolledFile};
@@ -58,10 +58,10 @@ impl Reader for V1 {
 }
 
 impl Files {
-    /// `rests`: nothing of the work ran since the last look.
+    /// `rests`: nothing of the work has run since the last measurement.
     fn read(&mut self, rests: bool, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
         let number = |text: &str| text.trim().parse::<u64>().ok().map(|number| number as f64);
-        // A file is looked for only where its numbers are wanted: most directories have few of them.
+        // A file is opened only where its numbers are wanted: most directories have few of them.
         if usage.lacks(Measure::CpuUser)
             && let Some(stat) = self.cpu.read(text)
         {
@@ -98,7 +98,7 @@ impl Files {
     }
 }
 
-/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that lie on no other.
+/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that are on top of no other.
 pub(super) fn served_bytes(text: &str, operation: &str, devices: &mut Devices) -> f64 {
     let of_operation = text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

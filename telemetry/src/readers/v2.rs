@@ -130,7 +130,7 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse::<u64>().ok().map(|number| number as f64)
 }
 
-/// Lines are `MAJOR:MINOR KEY=NUMBER …`; the sum over the devices that lie on no other.
+/// Lines are `MAJOR:MINOR KEY=NUMBER …`; the sum over the devices that are on top of no other.
 pub(super) fn of_whole_devices(stat: &str, key: &str, devices: &mut Devices) -> f64 {
     let mut sum = 0u64;
     for line in stat.lines() {

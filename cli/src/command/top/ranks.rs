@@ -175,7 +175,7 @@ launch 1: 4 ranks, 1 running, 2 sleeping, 1 uninterruptible; busiest rank 2 on n
         assert_eq!((&json.1[0]["busiest"]["rank"], &json.1[0]["states"]["sleeping"]), (&2.into(), &2.into()));
         nodes[0].ranks_unreached = "it does not answer".into();
         nodes[1].ranks_unknown = 3;
-        let said = ["n2 does not tell of its ranks: it does not answer", "of 3 processes on n1 it cannot be told which rank they are of"];
+        let said = ["n2 does not report its ranks: it does not answer", "of 3 processes on n1 it is not known to which rank they belong"];
         assert_eq!(notes(&nodes), said);
         assert_eq!((text(&[], TableSize::default()), notes(&[])), (String::new(), vec!["no rank of a launch runs".to_owned()]));
     }
