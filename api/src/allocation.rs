@@ -18,7 +18,7 @@ pub const STATES: [AllocationState; 7] = [
 
 /// The text names no state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no state; Pending, Staging, Running, Suspended, Completed, Failed and Cancelled are")]
+#[error("there is no state {0:?}; the states are Pending, Staging, Running, Suspended, Completed, Failed and Cancelled")]
 pub struct UnknownState(pub String);
 
 /// One allocation as a message. `exit_code` is set once it has ended and a program's own code is known; `reason` is why it

@@ -29,7 +29,7 @@ pub enum ConnectError {
         endpoint: String,
     },
     /// Nobody listens there.
-    #[error("no agent answers at {endpoint}: is lattice-agent running on this machine? `lattice doctor` tells")]
+    #[error("no agent answers at {endpoint}: is lattice-agent running on this machine? `lattice doctor` checks that")]
     NoAgent {
         /// Where.
         endpoint: String,

@@ -196,18 +196,19 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The options of a command are made when they are needed, and their struct may have a comment of its own.
+    /// The notes below the options are broken by hand, for a screen of 80 columns.
     #[test]
-    fn each_command_keeps_its_own_description() {
-        let mut built = Cli::command();
-        built.build();
-        for command in Cli::command().get_subcommands() {
-            let name = command.get_name();
-            let after = built.find_subcommand(name).unwrap();
-            assert!(command.get_about().is_some(), "{name}");
-            assert_eq!(after.get_about(), command.get_about(), "{name}");
-            assert_eq!(after.get_long_about(), command.get_long_about(), "{name}");
+    fn notes_fit_into_eighty_columns() {
+        fn check(command: &clap::Command) {
+            let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in notes.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
         }
+        let mut all = Cli::command();
+        all.build();
+        check(&all);
     }
 
     #[test]

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 const CHECKPOINT_EXAMPLES: &str = "Examples:
   lattice submit --checkpoint=signal -- ./train
-      work that saves its state when it gets SIGUSR1 (--checkpoint-signal: another)
+      work that saves its state when it gets SIGUSR1 (--checkpoint-signal:
+      another)
   lattice submit --checkpoint=shmem -- ./train
   lattice submit --checkpoint=grpc -- ./train
-      work that is asked through memory that it shares with the agent, or in a call
-      in which it waits
+      work that is asked through memory that it shares with the agent, or in a
+      call in which it waits
   lattice submit --checkpoint=signal --checkpoint-every=auto -- ./train
-      it is also asked whenever that is worth more than it costs; `lattice explain`
-      says why it was asked or not
+      it is also asked whenever that is worth more than it costs; `lattice
+      explain` says why it was asked or not
   lattice checkpoint create 1f0c9a4e --deadline 5m
       ask it now, and wait until the whole checkpoint is in the store
   lattice checkpoint list 1f0c9a4e

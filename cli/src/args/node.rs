@@ -210,11 +210,11 @@ const DRAIN_HELP: &str = "Examples:
   lattice node drain n[1-8] --reason 'new firmware' --wait
       no new work there; the command ends when all eight are Drained
   lattice node drain n7 --reason disk --deadline 4h
-      work that still runs after four hours is ended, and requeued if its --requeue
-      says so
+      work that still runs after four hours is ended, and requeued if its
+      --requeue says so
   lattice node drain n7 --reason memory --urgent --deadline 10m --wait --yes
-      work that can save its state does so now and continues elsewhere; work that
-      still runs after ten minutes is ended
+      work that can save its state does so now and continues elsewhere; work
+      that still runs after ten minutes is ended
 
 A deadline is a time from now (90s, 30m, 4h), or 2026-03-01T18:00:00Z, or 18:00
 (the next 18:00 in UTC).";

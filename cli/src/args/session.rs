@@ -7,8 +7,8 @@ const SESSION_EXAMPLES: &str = "Examples:
   lattice session --walltime 4h
       your shell on a node of your own, as soon as there is one
   lattice session -N 2 --walltime 8h --uenv ./env.sqfs -C gpu_type=GH200
-      a shell on the first of two such nodes, in an image; `lattice launch` in it
-      uses both
+      a shell on the first of two such nodes, in an image; `lattice launch` in
+      it uses both
   lattice session list
       the sessions that are open
   lattice session delete 1f0c9a4e

@@ -5,8 +5,8 @@ use lattice_model::signal::WorkSignal;
 
 const SIGNAL_HELP: &str = "Examples:
   lattice signal 1f0c9a4e
-      SIGUSR1 to every rank on all of its nodes: to the process that was started as
-      the rank, not to its children
+      SIGUSR1 to every rank on all of its nodes: to the process that was started
+      as the rank, not to its children
   lattice signal @last --signal TERM --to script
       SIGTERM to the script, which can then end in its own way
   lattice signal 1f0c9a4e --signal STOP --to launches
@@ -56,8 +56,8 @@ impl Whom {
 
 const REQUEUE_HELP: &str = "Examples:
   lattice requeue 1f0c9a4e --reason 'wrong library on n3'
-      it is ended (SIGTERM, then SIGKILL), keeps its place in the queue, and waits
-      for nodes again
+      it is ended (SIGTERM, then SIGKILL), keeps its place in the queue, and
+      waits for nodes again
 
 It begins from its last checkpoint if it has one, else from its beginning. An
 attempt that had begun counts for --max-requeues. `lattice logs ID --previous`

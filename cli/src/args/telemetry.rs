@@ -8,12 +8,12 @@ use std::time::Duration;
 
 const TELEMETRY_HELP: &str = "Examples:
   lattice telemetry --alloc 1f0c9a4e --mode debug
-      for half an hour its nodes keep every measurement, one a second, in the object
-      store, as lines of JSON
+      for half an hour its nodes keep every measurement, one a second, in the
+      object store, as lines of JSON
   lattice telemetry --alloc 1f0c9a4e --mode debug --duration 2h
   lattice telemetry --alloc 1f0c9a4e --mode audit
-      until it ends, its nodes keep which files it opens and which connections it
-      makes and accepts, by user
+      until it ends, its nodes keep which files it opens and which connections
+      it makes and accepts, by user
   lattice telemetry --alloc 1f0c9a4e --mode prod
       back to normal; what was kept stays
   lattice telemetry --alloc 1f0c9a4e

@@ -12,10 +12,11 @@ const TOP_EXAMPLES: &str = "Examples:
   lattice top 77ab01cd --duration=6h
       the last six hours; of work that has ended: the last six hours of its run
   lattice top @last --per-gpu
-      each of its GPUs: how busy, how full, its power, why its clocks are reduced
+      each of its GPUs: how busy, how full, its power, why its clocks are
+      reduced
   lattice top @last --per-rank
-      each rank: its node, process, busy processors, memory and activity over one
-      second; and which rank is the busiest, which the least busy
+      each rank: its node, process, busy processors, memory and activity over
+      one second; and which rank is the busiest, which the least busy
 
 The agents of its nodes measure once a second and keep one hour. For a longer
 time, and for work that has ended, the store for metrics is asked; NOW is then

@@ -8,7 +8,8 @@ const UPDATE_HELP: &str = "Examples:
   lattice update 1f0c9a4e --walltime 90
       90 minutes from its beginning; work that waits gets that walltime
   lattice update @last -t 30m
-      work that runs is ended after 30 minutes in all, with SIGTERM and its grace
+      work that runs is ended after 30 minutes in all, with SIGTERM and its
+      grace
 
 The owner may shorten the walltime at any time, to at least a minute more than
 the work has run, and lengthen it while the work waits for nodes or is held.

@@ -30,12 +30,12 @@ const VCLUSTER_EXAMPLES: &str = "Examples:
       a queue with four nodes that no other queue uses from now on
   lattice admin vcluster create physics --scheduler interactive-fifo \\
       --tenant physics
-      a queue for the work of one tenant, on the nodes that belong to no vCluster
+      a queue for the work of one tenant, on nodes that belong to no vCluster
   lattice admin vcluster set-config debug --nodes n[1-6]
       the whole list of its nodes; work that runs on other nodes continues there
 
-The vCluster \"default\" always exists. It has the work that names no vCluster, and
-the nodes that belong to no other.";
+The vCluster \"default\" always exists. It has the work that names no vCluster,
+and the nodes that belong to no other.";
 
 #[derive(Args)]
 #[command(after_help = VCLUSTER_EXAMPLES)]

@@ -48,13 +48,13 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 const DIAG_EXAMPLES: &str = "Examples:
   lattice diag 1f0c9a4e
-      each process: its state, what it waits for in the kernel, and for how long;
-      pressure, GPUs, network and storage of each node
+      each process: its state, what it waits for in the kernel, and for how
+      long; pressure, GPUs, network and storage of each node
   lattice diag 1f0c9a4e --stacks
       the kernel stack of each process: where a rank hangs
   lattice diag 1f0c9a4e --storage
-      how full each mount is, which mount does not answer, and how long requests to
-      disks took
+      how full each mount is, which mount does not answer, and how long requests
+      to disks took
 
 STATE is the kernel's: R runs, S waits, D waits uninterruptibly, T is stopped,
 Z has ended. STILL is how long ago the process last ran. SOURCE is where a value

@@ -154,7 +154,7 @@ gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 1
         assert!(!is_over(&now, 1));
         now.keys = vec![key(0, Role::Opens, 20, 0), key(1, Role::Seals, 20, 20)];
         (now.awaited, now.awaited_all) = (vec![], 0);
-        assert_eq!(progress(&now), "gossip key 1 seals: 20 of 20 nodes seal with it");
+        assert_eq!(progress(&now), "gossip key 1 is in use: 20 of 20 nodes encrypt with it");
         assert!(!is_over(&now, 1));
         now.keys.remove(0);
         assert!(is_over(&now, 1) && !is_over(&now, 2));
