@@ -195,7 +195,7 @@ struct CutArgs {
     /// `all`, `quorum`, a node (n2) or a member (member-1)
     #[arg(long, default_value = "all", value_name = "WHOM")]
     from: From,
-    /// Which packets of the node are lost
+    /// Which packets of the node are dropped
     #[arg(long, value_enum, default_value_t = Direction::Both)]
     direction: Direction,
 }
