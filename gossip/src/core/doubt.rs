@@ -69,7 +69,7 @@ impl Core {
         }
         self.accused.push_back(accusation);
         if let Some(fact) = self.fact() {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
         self.wait_for(now_ms, peer.key, out);
     }

@@ -80,7 +80,7 @@ impl Core {
         let fact = self.fact();
         self.facts.book().set_life(self.me.key, self.me.incarnation);
         if let Some(fact) = fact {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
         // foca begins its count again in its new identity; the first header that it writes shows that.
         self.refuted.store(0, Ordering::Relaxed);

@@ -85,7 +85,7 @@ impl Core {
         if self.contradicted_until_ms.take().is_some()
             && let Some(fact) = self.fact()
         {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
     }
 
