@@ -13,6 +13,8 @@ mod binding;
 mod command;
 mod data;
 mod directives;
+#[cfg(test)]
+mod documented;
 mod exits;
 mod failure;
 mod feeder;

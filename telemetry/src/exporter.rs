@@ -1,4 +1,4 @@
-//! What a process tells of itself: its own numbers, and those of the process as such.
+//! The metrics that a process exports: its own, and those that every process has.
 
 use crate::catalogue::process as family;
 use crate::process;
@@ -6,9 +6,9 @@ use crate::sample::{Collect, Samples, Whose};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Cloneable; all clones are one.
+/// A handle; all clones share one state.
 #[derive(Clone)]
-pub struct Telling(Arc<Inner>);
+pub struct Exporter(Arc<Inner>);
 
 struct Inner {
     /// `agent` or `quorum`.
@@ -18,13 +18,13 @@ struct Inner {
     requests: Mutex<BTreeMap<u16, u64>>,
 }
 
-impl Telling {
-    /// `common`: labels of every series; `parts`: who has numbers.
+impl Exporter {
+    /// `common`: labels of every series; `parts`: the parts of the process that have metrics.
     pub fn new(process: &'static str, common: Vec<(&'static str, String)>, parts: Vec<Box<dyn Collect>>) -> Self {
         Self(Arc::new(Inner { process, common, parts, requests: Mutex::new([(200, 0)].into()) }))
     }
 
-    /// All numbers of this moment. Reads a few files of `/proc`: call it where blocking is allowed.
+    /// All metrics now. Reads a few files of `/proc`: call it where blocking is allowed.
     pub fn samples(&self, whose: Whose) -> Samples {
         let mut samples = Samples::new(self.0.common.clone());
         process::read(&mut samples);
@@ -38,7 +38,7 @@ impl Telling {
         samples
     }
 
-    /// A request was answered so.
+    /// Counts a request that was answered with this status code.
     pub(crate) fn answered(&self, code: u16) {
         *self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).entry(code).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! Files of the kernel's that are read again and again: how, and for how long they are held open.
+//! Files of the kernel that are read again and again: how they are read, and how long they stay open.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
@@ -9,19 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of a file of the kernel that are read; of a longer one the beginning.
+/// How many bytes of a file are read, from its beginning.
 pub(super) const FILE_BYTES_MAX: usize = 64 << 10;
-/// The kernel makes its files of records, as many as go into a page, and no record here is as long as this: what leaves so much of a page
-/// empty is the end.
+/// The kernel fills each page with whole records, and none of them is as long as this: a page with so much left empty is the last.
 const LAST_BYTES: usize = 2048;
-/// A file that is not there is looked for again after one look, two, four … and at last this many.
+/// A missing file is tried again after one round of measurements, two, four … and finally after this many.
 const ABSENT_LOOKS_MAX: u32 = 64;
-/// Of the descriptors that the process may have, those that are held here: one in so many.
+/// Files that stay open may use one in so many of the descriptors that the process may have.
 const HELD_ONE_IN: usize = 4;
-/// And so many at most, however many it may have: each costs a page of the kernel's for what was read.
+/// At most so many files stay open: each costs a page of kernel memory.
 const HELD_MAX: usize = 8192;
 
-/// Those that are.
+/// How many files are open here now.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// A buffer for small files, used again for each.
@@ -61,10 +60,10 @@ impl Text {
     }
 }
 
-/// A file that is read with each look. It is opened when it is there, held open where there is room for that, and let go with what it
-/// tells of. One that is not there is looked for less and less often.
+/// A file that is read with each measurement. It is opened once it exists, stays open while descriptors allow it, and is closed when
+/// what it describes is gone. A missing one is tried less and less often.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct PolledFile {
     path: PathBuf,
     state: State,
     /// How often it was opened.
@@ -74,21 +73,21 @@ pub(crate) struct Kept {
 #[derive(Debug)]
 enum State {
     Open(Held),
-    /// There was no descriptor or no memory for the last look, which says nothing of the file.
+    /// The last read lacked a descriptor or memory: the file may exist.
     Missed,
-    /// So many looks in a row found none; so many more do not look.
+    /// `found_none` tries in a row found no file; the next `rests` reads do not try.
     Absent {
         found_none: u32,
         rests: u32,
     },
 }
 
-/// An open file or directory that counts.
+/// An open file or directory, counted in [`HELD`].
 #[derive(Debug)]
 pub(super) struct Held(File);
 
 impl Held {
-    /// `None`: there are enough, and it is closed.
+    /// `None`: too many are open, and it is closed.
     pub(super) fn new(file: File) -> Option<Self> {
         let held = Self(file);
         (HELD.fetch_add(1, Ordering::Relaxed) < most()).then_some(held)
@@ -114,38 +113,38 @@ fn most() -> usize {
     })
 }
 
-/// Whether there is only no descriptor or no memory for it now.
+/// Whether only a descriptor or memory is missing now.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM))
 }
 
-impl Kept {
+impl PolledFile {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, state: State::Absent { found_none: 0, rests: 0 }, openings: 0 }
     }
 
-    /// What it says now; what is no UTF-8 is empty. `None`: it is not there.
+    /// Its text now, empty if it is not UTF-8. `None`: there is no such file.
     pub(crate) fn read<'a>(&mut self, text: &'a mut Text) -> Option<&'a str> {
         self.bytes(text).map(|bytes| std::str::from_utf8(bytes).unwrap_or_default())
     }
 
-    /// The same of one that need be no text.
+    /// Its bytes now. `None`: there is no such file.
     pub(crate) fn bytes<'a>(&mut self, text: &'a mut Text) -> Option<&'a [u8]> {
         let length = self.length(text)?;
         Some(&text.0[..length])
     }
 
-    /// Whether it could not be read the last time although it may be there.
+    /// Whether the last read failed although the file may exist.
     pub(super) fn is_missed(&self) -> bool {
         matches!(self.state, State::Missed)
     }
 
-    /// Moves where it was opened anew: it may be another of its name that tells now.
+    /// How often it was opened: after a change it may be another file of the same name.
     pub(super) fn openings(&self) -> u64 {
         self.openings
     }
 
-    /// Whether it is held open, and could be read the last time.
+    /// Whether it is open, and the last read succeeded.
     fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
     }
@@ -154,7 +153,7 @@ impl Kept {
         let found_none = match &mut self.state {
             State::Open(Held(file)) => match text.bytes(file, FILE_BYTES_MAX) {
                 Ok(bytes) => return Some(bytes.len()),
-                // What it told of is gone. There may be another of its name.
+                // What it described is gone. There may be another file of its name.
                 Err(_gone) => 0,
             },
             State::Missed => 0,
@@ -168,10 +167,10 @@ impl Kept {
         let (length, state) = match read {
             Ok((length, file)) => match Held::new(file) {
                 Some(held) => (Some(length), State::Open(held)),
-                // It is opened with each look.
+                // It is opened with each read.
                 None => (Some(length), State::Absent { found_none: 0, rests: 0 }),
             },
-            // That it is not there is not known: it is looked for with the next look.
+            // It may exist: the next read tries again.
             Err(error) if is_passing(&error) => (None, State::Missed),
             Err(_) => {
                 let rests = (1u32 << found_none.min(16)).min(ABSENT_LOOKS_MAX) - 1;
@@ -184,26 +183,26 @@ impl Kept {
     }
 }
 
-/// A file whose numbers stand at times: then what it said last is told again.
+/// A file whose numbers are known to be unchanged at times: the last ones are used again then.
 #[derive(Debug)]
-pub(super) struct Standing<T> {
-    file: Kept,
+pub(super) struct CachedFile<T> {
+    file: PolledFile,
     last: Option<T>,
 }
 
-impl<T: Copy> Standing<T> {
+impl<T: Copy> CachedFile<T> {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { file: Kept::new(path), last: None }
+        Self { file: PolledFile::new(path), last: None }
     }
 
-    /// What it said last.
+    /// The last numbers.
     pub(super) fn last(&self) -> Option<T> {
         self.last
     }
 
-    /// What it says, by `of`. `stands`: that is what it said last. One that is not held open is looked for all the same.
-    pub(super) fn read(&mut self, stands: bool, text: &mut Text, of: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        if !(stands && self.file.is_open()) {
+    /// The numbers, parsed by `of`. `unchanged`: the last ones are still right. A file that is not open is read all the same.
+    pub(super) fn read(&mut self, unchanged: bool, text: &mut Text, of: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        if !(unchanged && self.file.is_open()) {
             self.last = self.file.read(text).and_then(of);
         }
         self.last
@@ -216,19 +215,19 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_is_not_there_is_looked_for_less_and_less_and_found() {
-        let path = std::env::temp_dir().join(format!("lattice-kept-{}", std::process::id()));
+    fn a_missing_file_is_tried_less_and_less_often_and_found() {
+        let path = std::env::temp_dir().join(format!("lattice-polled-file-{}", std::process::id()));
         let _ = fs::remove_file(&path);
-        let (mut kept, mut text) = (Kept::new(path.clone()), Text::default());
-        let looks_until_found = |kept: &mut Kept, text: &mut Text| (1..).find(|_| kept.read(text).is_some()).unwrap();
+        let (mut polled, mut text) = (PolledFile::new(path.clone()), Text::default());
+        let looks_until_found = |polled: &mut PolledFile, text: &mut Text| (1..).find(|_| polled.read(text).is_some()).unwrap();
         for _ in 0..1000 {
-            assert_eq!(kept.read(&mut text), None);
+            assert_eq!(polled.read(&mut text), None);
         }
         fs::write(&path, "7\n").unwrap();
-        let looks = looks_until_found(&mut kept, &mut text);
+        let looks = looks_until_found(&mut polled, &mut text);
         assert!((2..=ABSENT_LOOKS_MAX).contains(&looks), "{looks}");
-        assert_eq!(kept.read(&mut text), Some("7\n"));
-        let mut young = Kept::new(path.with_extension("young"));
+        assert_eq!(polled.read(&mut text), Some("7\n"));
+        let mut young = PolledFile::new(path.with_extension("young"));
         assert_eq!(young.read(&mut text), None);
         fs::write(path.with_extension("young"), [b"8\xff".as_slice()].concat()).unwrap();
         assert_eq!(young.bytes(&mut text), Some(b"8\xff".as_slice()), "at once, while it is young");
@@ -239,30 +238,30 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_long_file_is_read_and_its_new_text_with_the_next_look() {
-        let path = std::env::temp_dir().join(format!("lattice-kept-long-{}", std::process::id()));
+    fn all_of_a_long_file_is_read_and_its_new_text_with_the_next_read() {
+        let path = std::env::temp_dir().join(format!("lattice-polled-file-long-{}", std::process::id()));
         let long = "word ".repeat(4000);
         fs::write(&path, &long).unwrap();
-        let (mut kept, mut text) = (Kept::new(path.clone()), Text::default());
-        assert_eq!(kept.read(&mut text), Some(long.as_str()));
+        let (mut polled, mut text) = (PolledFile::new(path.clone()), Text::default());
+        assert_eq!(polled.read(&mut text), Some(long.as_str()));
         fs::write(&path, "short").unwrap();
-        assert_eq!(kept.read(&mut text), Some("short"));
+        assert_eq!(polled.read(&mut text), Some("short"));
         assert_eq!(text.up_to(&path, 2).unwrap(), "sh");
         fs::remove_file(&path).unwrap();
     }
 
     #[test]
-    fn what_stands_is_told_without_a_look_and_what_is_not_there_is_looked_for() {
-        let path = std::env::temp_dir().join(format!("lattice-standing-{}", std::process::id()));
+    fn unchanged_numbers_are_not_read_again_and_a_missing_file_is_tried() {
+        let path = std::env::temp_dir().join(format!("lattice-cached-file-{}", std::process::id()));
         let _ = fs::remove_file(&path);
-        let (mut standing, mut text) = (Standing::new(path.clone()), Text::default());
+        let (mut cached, mut text) = (CachedFile::new(path.clone()), Text::default());
         let number = |text: &str| text.trim().parse::<u64>().ok();
-        assert_eq!(standing.read(true, &mut text, number), None);
+        assert_eq!(cached.read(true, &mut text, number), None);
         fs::write(&path, "7\n").unwrap();
-        assert_eq!(standing.read(true, &mut text, number), Some(7), "it was not there");
+        assert_eq!(cached.read(true, &mut text, number), Some(7), "it was not there");
         fs::write(&path, "8\n").unwrap();
-        assert_eq!(standing.read(true, &mut text, number), Some(7));
-        assert_eq!((standing.read(false, &mut text, number), standing.read(true, &mut text, number)), (Some(8), Some(8)));
+        assert_eq!(cached.read(true, &mut text, number), Some(7));
+        assert_eq!((cached.read(false, &mut text, number), cached.read(true, &mut text, number)), (Some(8), Some(8)));
         fs::remove_file(&path).unwrap();
     }
 
@@ -271,8 +270,8 @@ mod tests {
     fn a_file_of_many_records_is_read_to_its_end() {
         let last = |maps: &str| maps.lines().last().map(str::to_owned);
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let (mut kept, mut text) = (Kept::new("/proc/self/maps".into()), Text::default());
-        let read = kept.read(&mut text).unwrap();
+        let (mut polled, mut text) = (PolledFile::new("/proc/self/maps".into()), Text::default());
+        let read = polled.read(&mut text).unwrap();
         assert!(maps.len() > 4096 && last(read) == last(&maps), "{} of {} bytes", read.len(), maps.len());
     }
 }

@@ -1,8 +1,8 @@
-//! What the core makes of foca's messages from others, and which of them foca need not see.
+//! Handling of foca's messages from other nodes, and which of them foca need not see.
 
 use super::{Core, Stage};
 use crate::counters::Refusal;
-use crate::wire::{Heard, KIND_FOCA, ack, only_new};
+use crate::wire::{KIND_FOCA, NewInMessage, ack, only_new};
 use foca::{Message, State};
 
 impl Core {
@@ -11,38 +11,38 @@ impl Core {
         let newest_life = self.newest_life(now_ms);
         let (view, touched, me) = (&self.view, &mut self.wishes.touched, &self.me);
         let (mut claims, mut refused) = (None, 0);
-        // Newcomers that are taken in and not told of: see [`MUCH_NEW`](super::MUCH_NEW).
+        // Newcomers that are accepted and not passed on: see [`MUCH_NEW`](super::MUCH_NEW).
         let (much_new, mut newcomers) = (self.much_new, Vec::new());
-        let heard = only_new(body, &self.me, &self.known, |header, word| {
-            if word.id().outranks_own(me) {
-                claims = claims.max(Some(word.id().incarnation));
+        let message = only_new(body, &self.me, &self.known, |header, update| {
+            if update.id().outranks_own(me) {
+                claims = claims.max(Some(update.id().incarnation));
                 return false;
             }
-            if !view.is_news(word) {
+            if !view.is_news(update) {
                 return false;
             }
-            if view.is_ahead(word.id(), newest_life) {
+            if view.is_ahead(update.id(), newest_life) {
                 refused += 1;
                 return false;
             }
-            touched.insert(word.id().key);
-            let is_newcomer = word.state() == State::Alive && view.of(word.id().key).is_none();
-            let is_kept_quiet = much_new && is_newcomer && header.dst == self.me && view.is_active(&header.src);
-            if is_kept_quiet {
-                newcomers.push(word.clone());
+            touched.insert(update.id().key);
+            let is_newcomer = update.state() == State::Alive && view.of(update.id().key).is_none();
+            let is_not_passed_on = much_new && is_newcomer && header.dst == self.me && view.is_active(&header.src);
+            if is_not_passed_on {
+                newcomers.push(update.clone());
             }
-            !is_kept_quiet
+            !is_not_passed_on
         });
-        let heard = heard.map_err(|_| Refusal::Undecodable)?;
-        self.check_sender(sealed_by, &heard.header.src)?;
+        let message = message.map_err(|_| Refusal::Undecodable)?;
+        self.check_sender(sealed_by, &message.header.src)?;
         self.counters.claims_refused += refused;
-        if heard.header.dst.outranks_own(&self.me) {
-            claims = claims.max(Some(heard.header.dst.incarnation));
+        if message.header.dst.outranks_own(&self.me) {
+            claims = claims.max(Some(message.header.dst.incarnation));
         }
-        let done = if self.is_done_without_foca(&heard) { Ok(()) } else { self.foca.handle_data(&heard.body, &mut self.wishes) };
-        // Others know them no sooner than we compare what we have.
+        let done = if self.is_done_without_foca(&message) { Ok(()) } else { self.foca.handle_data(&message.body, &mut self.wishes) };
+        // Others learn of them when we compare our lists.
         self.catch_up.done &= newcomers.is_empty();
-        // Only encoding could fail, and what is not passed on is not encoded.
+        // Only encoding could fail, and nothing is encoded that is not passed on.
         let _ = self.foca.apply_many(newcomers.into_iter(), false, &mut self.wishes);
         if let Some(life) = claims {
             self.contradict(now_ms, life);
@@ -54,19 +54,19 @@ impl Core {
         })
     }
 
-    /// Does what foca would do with a message that brings nothing new: nothing, or an answer to a ping, to the byte. Foca would
-    /// look through its whole list for the sender first, and most messages are of this kind.
-    pub(super) fn is_done_without_foca(&mut self, heard: &Heard<'_>) -> bool {
-        let (Stage::Joined, Some(items), header) = (&self.stage, heard.items, &heard.header) else { return false };
+    /// Handles a message with nothing new exactly as foca would: with nothing, or with the same answer to a ping. Foca would first search
+    /// its whole list for the sender, and most messages are of this kind.
+    pub(super) fn is_done_without_foca(&mut self, message: &NewInMessage<'_>) -> bool {
+        let (Stage::Joined, Some(items), header) = (&self.stage, message.items, &message.header) else { return false };
         let is_ours_to_judge = header.dst == self.me && header.src.key != self.me.key && self.view.is_active(&header.src);
-        if !is_ours_to_judge || heard.is_new {
+        if !is_ours_to_judge || message.is_new {
             return false;
         }
         match header.message {
             Message::Gossip | Message::Feed => self.facts.book().knows_all(items),
             Message::Ping(number) => {
-                let has_to_tell = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > 0;
-                let done = !has_to_tell && self.facts.book().knows_all(items);
+                let has_updates = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > 0;
+                let done = !has_updates && self.facts.book().knows_all(items);
                 if done {
                     self.send(header.src.addr, KIND_FOCA, ack(&self.me, self.incarnation(), header, number));
                 }
@@ -97,7 +97,7 @@ mod tests {
         SocketAddr::from(([10, 0, 0, n as u8 + 1], 7))
     }
 
-    /// Two that know each other and have nothing left to tell.
+    /// Two nodes that know each other and have no updates left to send.
     fn two_at_rest() -> [Core; 2] {
         let mut cores = ["a", "b"].map(|name| {
             let n = usize::from(name == "b");
@@ -142,21 +142,21 @@ mod tests {
         let header = Header { src: b.me.clone(), src_incarnation: 0, dst: a.me.clone(), message: Message::Ping(7) };
         crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
         ping.put_u16(0);
-        let heard = only_new(&ping, &a.me, &a.known, |_, word| a.view.is_news(word)).unwrap();
-        assert!(a.is_done_without_foca(&heard));
+        let message = only_new(&ping, &a.me, &a.known, |_, update| a.view.is_news(update)).unwrap();
+        assert!(a.is_done_without_foca(&message));
         let ours = std::mem::take(&mut a.wishes.sends);
         a.foca.handle_data(&ping, &mut a.wishes).unwrap();
         assert_eq!((ours.len(), ours), (1, std::mem::take(&mut a.wishes.sends)));
 
-        // One who tells something new, or is not who we know, is foca's.
+        // A sender with something new, or whose identity is new, is for foca to handle.
         let refuting = Header { src_incarnation: 1, ..header.clone() };
         let renewed = Header { src: b.me.renewed(), ..header };
         for header in [refuting, renewed] {
             let mut ping = Vec::new();
             crate::wire::Wire::new(b.me.clone(), b.known.clone(), b.refuted.clone()).encode_header(&header, &mut ping).unwrap();
             ping.put_u16(0);
-            let heard = only_new(&ping, &a.me, &a.known, |_, word| a.view.is_news(word)).unwrap();
-            assert!(!a.is_done_without_foca(&heard));
+            let message = only_new(&ping, &a.me, &a.known, |_, update| a.view.is_news(update)).unwrap();
+            assert!(!a.is_done_without_foca(&message));
         }
     }
 }
