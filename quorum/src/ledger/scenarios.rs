@@ -1,7 +1,7 @@
 //! One story at a time, as people tell them.
 
 use super::{Action, Applied, Command, Ledger, NodeStanding, Outcome, Registration, SCHEDULER_LEASE};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{

@@ -3,7 +3,7 @@
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
 use crate::pack;
-use crate::wire::{HeldShare, Refusal};
+use crate::ledger::{HeldShare, Refusal};
 use lattice_model::claim::ClaimShare;
 use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{
@@ -196,7 +196,7 @@ fn what_a_claim_began_from_is_known_again() {
 #[test]
 fn numbers_of_network_domains_are_what_the_nodes_say_and_none_is_given_before() {
     let mut quorum = three_nodes();
-    let none = crate::wire::VniPoolChange { grace_ms: Some(0), ..Default::default() };
+    let none = crate::ledger::VniPoolChange { grace_ms: Some(0), ..Default::default() };
     quorum.act(Action::SetVniPool { change: none, by: "root".into() }).unwrap();
     quorum.submit_within(1, 1, "a");
     let known = quorum.run(1, &[0]);

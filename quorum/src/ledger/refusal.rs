@@ -1,6 +1,6 @@
 //! Why a request was not granted, and what to do about it.
 
-use crate::ledger::UserLimit;
+use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
