@@ -83,6 +83,8 @@ mod admission_scenarios;
 #[cfg(test)]
 mod checkpoint_scenarios;
 #[cfg(test)]
+mod claim_scenarios;
+#[cfg(test)]
 mod conformance_scenarios;
 #[cfg(test)]
 mod fencing_properties;
@@ -100,6 +102,10 @@ mod network_scenarios;
 mod preemption_scenarios;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod registration_scenarios;
+#[cfg(test)]
+mod requeue_scenarios;
 #[cfg(test)]
 mod revocation_scenarios;
 #[cfg(test)]
