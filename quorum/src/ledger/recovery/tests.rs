@@ -7,13 +7,10 @@ use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEA
 use crate::ledger::{HeldShare, Refusal};
 use crate::pack;
 use lattice_model::claim::ClaimShare;
-use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, CheckpointId, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation,
-    Incarnation, NodeReport, NodeState, PreemptCause, Preemption, ReportItem, RequeuePolicy, Revision, SharePhase, TelemetryMode,
-    TelemetryOrder, Timestamp,
+    AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport,
+    NodeState, ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
 };
-use std::time::Duration;
 
 struct Quorum {
     ledger: Ledger,

@@ -1,6 +1,9 @@
 //! The audit chain: what a crash at any byte leaves, and damage.
 
-use super::*;
+use super::{Scratch, segment};
+use crate::store::StoreError;
+use crate::store::audit::{AuditChain, SEGMENT_RECORDS};
+use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
 
 /// Records that follow each other; what their hashes are of is checked elsewhere.
 fn chained(count: u64) -> Vec<AuditRecord> {

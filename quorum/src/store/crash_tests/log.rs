@@ -1,6 +1,15 @@
 //! Segments and the log: what a crash at any byte leaves, and damage.
 
-use super::*;
+use super::{Scratch, entry, id, no_reserve};
+use crate::raft::{Entry, Proposal, Vote};
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+use crate::store::kept::Kept;
+use crate::store::log::Log;
+use crate::store::segments::{SEGMENT_HEADER, Segments};
+use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
+use openraft::{EntryPayload, RaftLogReader};
+use std::path::{Path, PathBuf};
 
 fn payloads(dir: &Path) -> Result<Vec<Vec<u8>>, StoreError> {
     let mut found = Vec::new();

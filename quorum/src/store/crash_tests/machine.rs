@@ -1,6 +1,17 @@
 //! The state machine: what is applied, and which snapshots count.
 
-use super::*;
+use super::{Scratch, entry, id, no_reserve, segment};
+use crate::ledger::LEVEL_MAX;
+use crate::ledger::scenarios::of_level;
+use crate::raft::SnapshotMeta;
+use crate::store::audit::AuditChain;
+use crate::store::directory::Directory;
+use crate::store::kept::Kept;
+use crate::store::machine::Machine;
+use crate::store::{StoreError, snapshot_file};
+use lattice_model::{AuditRecord, Revision, Timestamp};
+use openraft::RaftSnapshotBuilder;
+use openraft::storage::RaftStateMachine;
 
 #[tokio::test]
 async fn nothing_is_applied_that_is_not_on_disk() {

@@ -1,6 +1,15 @@
 //! What the backup does not know of work: ends, checkpoints, and what was asked of it.
 
-use super::*;
+use super::three_nodes;
+use crate::ledger::HeldShare;
+use crate::ledger::scenarios::{SIZE, id, node, registration, spec, user};
+use crate::ledger::{Action, Command, Outcome};
+use lattice_model::telemetry::CLOSELY_MS;
+use lattice_model::{
+    AllocationSpec, AllocationState, AuditAction, CheckpointId, CheckpointRef, EndReason, PreemptCause, Preemption, ReportItem, Revision,
+    TelemetryMode, TelemetryOrder, Timestamp,
+};
+use std::time::Duration;
 
 #[test]
 fn what_ended_since_the_backup_does_not_run_again() {
