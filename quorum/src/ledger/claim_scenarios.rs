@@ -1,6 +1,6 @@
 //! Claims, one story at a time: what they take, what stands against them, and how work comes to run.
 
-use super::scenarios::{SIZE, Story, id, node, prepared, released, spec, user};
+use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::{Action, NodeStanding, Outcome, Refusal, Registration};
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;

@@ -1,6 +1,6 @@
 //! Nodes that register and report, one story at a time.
 
-use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, user};
+use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::{Action, Outcome, Refusal, Registration};
 use lattice_model::spec::share_of;
 use lattice_model::{
@@ -43,22 +43,22 @@ fn an_agent_that_lost_its_memory_keeps_what_it_found_and_has_lost_the_rest() {
     s.report(0, prepared(1, epoch));
     let found = |found| Action::Register(Registration { found: Some(found), ..registration(0, 1, 0, true) });
     s.done(found(vec![(id(1), epoch)]));
-    s.seqs[0] = 0;
+    s.forget_reports(0);
     assert_eq!((s.state(1), s.desired(0)), (AllocationState::Running, 1));
     // What it is still ending counts until it says that it is gone.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     s.done(found(vec![(id(1), epoch)]));
-    s.seqs[0] = 0;
+    s.forget_reports(0);
     assert_eq!(s.ledger.held(&node(0)), SIZE);
     s.report(0, released(1, epoch));
     let epoch = s.claimed(2, &[0]);
     s.report(0, prepared(2, epoch));
     s.done(found(vec![(id(2), Epoch(epoch.0 + 1))]));
-    s.seqs[0] = 0;
+    s.forget_reports(0);
     assert_eq!((s.state(2), s.ledger.held(&node(0))), (AllocationState::Pending, Resources::default()), "requeued, as it asked for");
     s.claimed(2, &[0]);
     s.done(found(vec![]));
-    s.seqs[0] = 0;
+    s.forget_reports(0);
     assert_eq!(s.state(2), AllocationState::Failed);
     assert!(matches!(s.ledger.allocation(id(2)).unwrap().reason, Some(EndReason::NodeLost { .. })));
 }

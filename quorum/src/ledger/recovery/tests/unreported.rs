@@ -2,7 +2,7 @@
 
 use super::three_nodes;
 use crate::ledger::HeldShare;
-use crate::ledger::scenarios::{SIZE, id, node, registration, spec, user};
+use crate::ledger::scenarios::{SIZE, id, node, registration, user};
 use crate::ledger::{Action, Command, Outcome};
 use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{
