@@ -215,6 +215,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<TypeConfig>>, StorageError> {
         let present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        present.map(|meta| open_snapshot(&self.directory, meta)).transpose()
+        match present {
+            Some(meta) => open_snapshot(&self.directory, meta).map(Some),
+            None => Ok(None),
+        }
     }
 }
