@@ -344,7 +344,7 @@ fn diagnosed(w: &World) {
     faults::kill_node(&w.dir, "n2").unwrap();
     let part = w.run(&["diag", &id, "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
-    assert!(part.err().contains("n2 tells nothing"), "{}", part.err());
+    assert!(part.err().contains("n2 reports nothing"), "{}", part.err());
     let part = w.run(&["top", &id, "--per-rank", "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
     assert!(part.err().contains("n2 does not report its ranks"), "{}", part.err());
