@@ -117,9 +117,9 @@ impl Alerts {
         }
     }
 
-    /// What this node says of its ranks of a launch. Of the script: what it says of all that runs here, as the script waits for what it
-    /// launched.
-    pub fn word(&self, launch: u32) -> IdleReport {
+    /// The report of this node about its ranks of a launch. For the script: about all that runs here, because the
+    /// script waits for what it launched.
+    pub fn report(&self, launch: u32) -> IdleReport {
         let idle = match launch {
             0 => self.idle.values().max_by_key(|idle| idle.since_ms),
             launch => self.idle.get(&launch),
@@ -345,7 +345,7 @@ mod tests {
         let mut alerts = Alerts::default();
         let part = |launch, used_us| Part { launch, used_us, processes: 1 };
         let of = |parts: &[Part]| Parts { all: parts.to_vec(), cut: false };
-        assert_eq!(alerts.word(1), IdleReport::Unknown, "nobody has looked");
+        assert_eq!(alerts.report(1), IdleReport::Unknown, "nobody has looked");
         let nothing = [("io", None)];
         alerts.look_at_launches(0, &of(&[part(0, 0), part(1, 0)]), &nothing);
         alerts.look_at_launches(10_000, &of(&[part(0, 0), part(1, 0)]), &nothing);
@@ -364,16 +364,16 @@ mod tests {
         alerts.look_at_launches(35_000, &of(&[part(0, 0), part(2, 0)]), &nothing);
         alerts.look_at_launches(40_000, &of(&[part(0, 0), part(2, 900_000)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [0].into());
-        assert_eq!(alerts.word(0), IdleReport::There { idle_ms: 0, moved: true });
+        assert_eq!(alerts.report(0), IdleReport::There { idle_ms: 0, moved: true });
         assert!(alerts.decide(0, Verdict::Moves, 40_000, 10_000));
         // On another node, the script's launches are what it waits for.
         let mut other = Alerts::default();
         other.look_at_launches(0, &of(&[part(2, 0), part(3, 0)]), &nothing);
         other.look_at_launches(30_000, &of(&[part(2, 0), part(3, 900_000)]), &nothing);
-        assert_eq!(other.word(0), IdleReport::There { idle_ms: 0, moved: true });
-        assert_eq!(other.word(1), IdleReport::None);
+        assert_eq!(other.report(0), IdleReport::There { idle_ms: 0, moved: true });
+        assert_eq!(other.report(1), IdleReport::None);
         other.look_at_launches(31_000, &Parts { all: vec![part(2, 0)], cut: true }, &nothing);
-        assert_eq!(other.word(9), IdleReport::Unknown, "it may be among those that are not looked at");
+        assert_eq!(other.report(9), IdleReport::Unknown, "it may be among those that are not looked at");
     }
 
     #[test]

@@ -66,12 +66,12 @@ pub async fn run(context: Shared, stop: CancellationToken) {
 
 /// What becomes of asking all nodes, and who moves.
 async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
-    let mut words = vec![suspect.word];
-    if verdict([suspect.word], limit_ms) == Verdict::Moves && suspect.word != IdleReport::None {
+    let mut words = vec![suspect.report];
+    if verdict([suspect.report], limit_ms) == Verdict::Moves && suspect.report != IdleReport::None {
         return (Verdict::Moves, Some(context.me.clone()));
     }
     let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.me);
-    let moves = |word: IdleReport| word != IdleReport::None && verdict([word], limit_ms) == Verdict::Moves;
+    let moves = |report: IdleReport| report != IdleReport::None && verdict([report], limit_ms) == Verdict::Moves;
     // Alone: while work goes on nobody else is asked.
     let mut answered = None;
     if let Some(node) = nodes().find(|node| Some(*node) == mover)

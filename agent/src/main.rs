@@ -34,8 +34,8 @@ struct Serve {
     /// The agent's configuration.
     #[arg(long, default_value = "/etc/lattice/agent.yaml")]
     config: PathBuf,
-    /// Start even if the node's state is that of another node or was written by a newer version: move it aside, and begin from the
-    /// shims that run here. Work that they do not know is reported as lost.
+    /// Start even if the node's state is that of another node or was written by a newer version: move it aside, and
+    /// begin from the shims that run here. Work that they do not know is reported as lost.
     #[arg(long)]
     recover: bool,
     #[command(flatten)]

@@ -46,7 +46,7 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
             (Some(Duration::from_millis(interval_ms).clamp(INTERVAL_MIN, INTERVAL_MAX)), metrics)
         }
         MonitorWhat::Idle { launch } => {
-            let (idle_ms, moved) = match context.measuring.word(key, launch) {
+            let (idle_ms, moved) = match context.measuring.report(key, launch) {
                 IdleReport::There { idle_ms, moved } => (Some(idle_ms), moved),
                 IdleReport::None => (None, true),
                 IdleReport::Unknown => {

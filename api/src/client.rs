@@ -173,8 +173,8 @@ impl Client {
     }
 }
 
-/// An application's own endpoint, over one connection that exists already: no other connection is made. `message_bytes_max`: the most
-/// that is read of one message.
+/// An application's own endpoint, over one connection that exists already: no other connection is made.
+/// `message_bytes_max`: the most that is read of one message.
 ///
 /// # Errors
 /// The connection broke.

@@ -24,8 +24,9 @@ fn wipe(wipe: &Wipe) -> String {
     )
 }
 
-/// One node as a message, with the allocations that own shares of it, the sum of the shares, and what the answering agent's gossip knows of it
-/// (`alive`, `suspect`, `down`, `unknown`). `group_nodes`: how many are of its conformance group.
+/// One node as a message, with the allocations that own shares of it, the sum of the shares, and what the answering
+/// agent's gossip knows of it (`alive`, `suspect`, `down`, `unknown`). `group_nodes`: how many are of its conformance
+/// group.
 pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resources, gossip: &str, group_nodes: u32) -> v1::Node {
     let holds = node.holds.iter().map(ToString::to_string);
     v1::Node {

@@ -32,9 +32,9 @@ const TASKS_PER_NODE_DEFAULT: u32 = 1;
 
 /// Reads and validates a specification.
 ///
-/// Defaults are applied where the message has none (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0). Where a
-/// uenv is named, `environment.sha256` must have been filled in: the agent that takes the submission reads the image (see
-/// [`image_request`]) and records the digest first.
+/// Defaults are applied where the message has none (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0).
+/// Where a uenv is named, `environment.sha256` must have been filled in: the agent that takes the submission reads the
+/// image (see [`image_request`]) and records the digest first.
 ///
 /// # Errors
 /// [`SpecError::NotBuilt`] names the first documented field that this version cannot honour, as the user spells it;

@@ -56,9 +56,9 @@ use watching::{Compare, Diag, Watch};
 
 /// Runs work on the machines of a cluster
 ///
-/// What you submit is an allocation. Name it by its id, by the beginning of its id where no other id begins so, or by @last:
-/// the one that was submitted last in this terminal session. Every command asks the agent of this machine, or the one that
-/// --endpoint names.
+/// What you submit is an allocation. Name it by its id, by the beginning of its id where no other id begins so, or by
+/// @last: the one that was submitted last in this terminal session. Every command asks the agent of this machine, or
+/// the one that --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {

@@ -14,7 +14,8 @@ pub struct BindingFlags {
     /// GPUs for each rank, which no other rank uses
     #[arg(long, value_name = "N", overrides_with = "gpus_per_task", value_parser = clap::value_parser!(u32).range(1..=i64::from(GPUS_PER_TASK_MAX)))]
     pub gpus_per_task: Option<u32>,
-    /// Which GPUs each rank sees: closest (to its processors) or none (all) [default: those of --gpus-per-task, else all]
+    /// Which GPUs each rank sees: closest (to its processors) or none (all) [default: those of --gpus-per-task, else
+    /// all]
     #[arg(long, value_name = "WHAT", overrides_with = "gpu_bind", value_parser = words(&GpuBind::NAMES), hide_possible_values = true)]
     pub gpu_bind: Option<String>,
     /// The NUMA policy for each rank's memory: local, interleave, preferred or bind [default: local]

@@ -18,8 +18,8 @@ pub struct DataFlags {
     /// Do not mount the home, scratch and output directories that every allocation gets
     #[arg(long)]
     pub no_data_defaults: bool,
-    /// End it when it does not answer this probe: tcp:PORT or http:PORT/PATH, and then, as wanted, ,period=30s ,delay=10s ,timeout=5s
-    /// ,failures=3
+    /// End it when it does not answer this probe: tcp:PORT or http:PORT/PATH, and then, as wanted, ,period=30s
+    /// ,delay=10s ,timeout=5s ,failures=3
     #[arg(long, value_name = "PROBE", overrides_with = "liveness_probe", value_parser = probe)]
     pub liveness_probe: Option<v1::LivenessProbe>,
 }

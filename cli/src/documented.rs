@@ -1,6 +1,5 @@
-//! Every command line of `lattice` that the documents show is built, or refused by name with what to do instead.
-//!
-//! `tests/documented.txt` has the command lines. What an agent refuses in a submission is found by the conversion that it uses.
+//! Every command line in `tests/documented.txt` is built, or refused by name with what to do instead. What an agent refuses in a submission is found by the conversion that
+//! it uses.
 
 use crate::args::admin::AdminCommand;
 use crate::args::vcluster::AdminVCluster;

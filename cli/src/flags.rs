@@ -21,11 +21,12 @@ pub struct SubmitFlags {
     /// How many nodes; they are whole nodes unless --cores, --mem or --gpus is given [default: 1]
     #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
     pub nodes: Option<Nodes>,
-    /// How many ranks in all; of a script: in each `lattice launch` that gives no number [default: nodes × tasks-per-node]
+    /// How many ranks in all; of a script: in each `lattice launch` that gives no number [default: nodes ×
+    /// tasks-per-node]
     #[arg(short = 'n', long = "ntasks", value_name = "RANKS", overrides_with = "ranks", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
-    /// Exactly these nodes: n1,n2 or n[1-2], or a file with such lines (a name with a /). In a launch inside an allocation: the node
-    /// of each rank, in rank order, such as n1,n2,n1
+    /// Exactly these nodes: n1,n2 or n[1-2], or a file with such lines (a name with a /). In a launch inside an
+    /// allocation: the node of each rank, in rank order, such as n1,n2,n1
     #[arg(short = 'w', long, value_name = "LIST", overrides_with = "nodelist")]
     pub nodelist: Option<String>,
     /// Whole nodes, shared with nobody (the default); not together with --cores, --mem or --gpus
@@ -37,7 +38,8 @@ pub struct SubmitFlags {
     /// Share the nodes: take this many cores of each [default: in proportion to --mem or --gpus]
     #[arg(long, aliases = ["cpus", "cpu-cores"], value_name = "N", overrides_with = "cores", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// Share the nodes: take this much memory of each, with a unit, such as 512M or 16G [default: in proportion to --cores or --gpus]
+    /// Share the nodes: take this much memory of each, with a unit, such as 512M or 16G [default: in proportion to
+    /// --cores or --gpus]
     #[arg(long, alias = "memory", value_name = "SIZE", overrides_with = "mem", value_parser = crate::memory::parse)]
     pub mem: Option<u64>,
     /// A share of each node: this much memory in GiB
@@ -46,8 +48,8 @@ pub struct SubmitFlags {
     /// Share the nodes: take this many GPUs of each [default: none]
     #[arg(long, aliases = ["gpus-per-node", "gpu-count"], value_name = "N", overrides_with = "gpus", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
-    /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, gpu_count=4, memory_gb>=512, or a feature
-    /// that the site defines
+    /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, gpu_count=4, memory_gb>=512,
+    /// or a feature that the site defines
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
     pub constraint: Vec<String>,
     /// Said by the amounts above; alone it is refused
@@ -56,8 +58,8 @@ pub struct SubmitFlags {
     /// Ranks on each node [default: 1]
     #[arg(long, alias = "ntasks-per-node", value_name = "N", overrides_with = "tasks_per_node", value_parser = clap::value_parser!(u32).range(1..))]
     pub tasks_per_node: Option<u32>,
-    /// How long it may run: 90 (minutes), 90s, 30m, 24h, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS [default: 1h; a session
-    /// has no default and needs it]
+    /// How long it may run: 90 (minutes), 90s, 30m, 24h, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS [default:
+    /// 1h; a session has no default and needs it]
     #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = walltime)]
     pub walltime: Option<Duration>,
     /// It is a service, which needs no walltime: it runs until it ends, is cancelled, or fails its liveness probe
@@ -72,7 +74,8 @@ pub struct SubmitFlags {
     /// Set a variable for the program; may be given more than once
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub env: Vec<(String, String)>,
-    /// For MPI programs that close inherited files: offer PMI on a port of the loopback interface, to the launch's processes alone
+    /// For MPI programs that close inherited files: offer PMI on a port of the loopback interface, to the launch's
+    /// processes alone
     #[arg(long)]
     pub pmi_port: bool,
     /// How the ranks of an MPI program find each other [default: auto]
@@ -84,8 +87,8 @@ pub struct SubmitFlags {
     /// A name for people [default: the name of the script or the program]
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
     pub name: Option<String>,
-    /// When it is put back into the queue instead of ending as Failed [default: on_node_failure; of a --service: always; of a launch
-    /// or session: never]
+    /// When it is put back into the queue instead of ending as Failed [default: on_node_failure; of a --service:
+    /// always; of a launch or session: never]
     #[arg(
         long,
         value_name = "WHEN",
@@ -101,20 +104,21 @@ pub struct SubmitFlags {
     /// What it does on a node that is cut off from the cluster [default: continue]
     #[arg(long, alias = "on_isolation", value_name = "WHAT", overrides_with = "on_isolation")]
     pub on_isolation: Option<OnIsolation>,
-    /// It can save its state, and is asked to do so by a signal (signal), through shared memory (shmem), or in a call in which it
-    /// waits (grpc). It saves into $LATTICE_CHECKPOINT_DIR; when it runs again, it finds its files in $LATTICE_RESTORE_FROM
-    /// [default: none]
+    /// It can save its state, and is asked to do so by a signal (signal), through shared memory (shmem), or in a call
+    /// in which it waits (grpc). It saves into $LATTICE_CHECKPOINT_DIR; when it runs again, it finds its files in
+    /// $LATTICE_RESTORE_FROM [default: none]
     #[arg(long, value_name = "HOW", overrides_with = "checkpoint")]
     pub checkpoint: Option<String>,
-    /// The signal that asks it to save: any that a program can catch, such as USR2, RTMIN+3 or 37. All processes that catch it get
-    /// it; with "group:" before it the process groups of the script and the ranks, with "ranks:" the ranks alone [default: SIGUSR1]
+    /// The signal that asks it to save: any that a program can catch, such as USR2, RTMIN+3 or 37. All processes that
+    /// catch it get it; with "group:" before it the process groups of the script and the ranks, with "ranks:" the
+    /// ranks alone [default: SIGUSR1]
     #[arg(long, value_name = "[WHOM:]SIGNAL", overrides_with = "checkpoint_signal")]
     pub checkpoint_signal: Option<String>,
     /// With --checkpoint=grpc: the agent of each node calls it at this port of 127.0.0.1 [default: it calls the agent]
     #[arg(long, value_name = "PORT", overrides_with = "checkpoint_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub checkpoint_port: Option<u16>,
-    /// When it is asked to save without a request: "auto" (when that is worth more than it costs), or an interval such as 30m (a bare
-    /// number is seconds) [default: only before its walltime ends]
+    /// When it is asked to save without a request: "auto" (when that is worth more than it costs), or an interval such
+    /// as 30m (a bare number is seconds) [default: only before its walltime ends]
     #[arg(long, alias = "checkpoint_every", value_name = "WHEN", overrides_with = "checkpoint_every")]
     pub checkpoint_every: Option<CheckpointEvery>,
     /// The queue (vCluster) that it waits in
@@ -331,7 +335,8 @@ pub enum Wireup {
     Pmi,
     /// By PMIx, which Open MPI speaks, on nodes that have its library
     Pmix,
-    /// By PMI, and also by PMIx on nodes that have it if the program may need it; a program linked with Open MPI fails on other nodes
+    /// By PMI, and also by PMIx on nodes that have it if the program may need it; a program linked with Open MPI fails
+    /// on other nodes
     Auto,
     /// They do not
     None,

@@ -17,8 +17,8 @@ const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Of `submit`, for its command, or for its script's launches where they do not say otherwise; of `launch`, for that one.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutFlags {
-    /// How ranks are distributed over the nodes: block (neighbours together), cyclic (one on each node in turn) or plane=N (N on each
-    /// node in turn) [default: block]
+    /// How ranks are distributed over the nodes: block (neighbours together), cyclic (one on each node in turn) or
+    /// plane=N (N on each node in turn) [default: block]
     #[arg(short = 'm', long, value_name = "HOW", overrides_with = "distribution")]
     pub distribution: Option<Distribution>,
     /// Cores for each rank; with --cpu-bind=cores the rank is bound to them

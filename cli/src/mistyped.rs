@@ -29,7 +29,7 @@ const UNBUILT_COMMANDS: [(&str, &str); 14] = [
          `lattice session` for salloc, `lattice launch` for srun, `lattice nodes` for sinfo",
     ),
     ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),
-    ("admin backup", "`lattice quorum verify` checks a backup, on a member's machine"),
+    ("admin backup", "on a member's machine, `lattice quorum backup` makes a backup and `lattice quorum verify` checks one"),
     ("admin federation", "there is one site: name another one's agent with --endpoint"),
     ("admin accounting", "`lattice status ID` shows what one allocation used; nothing is sent to an accounting service"),
     ("admin reserve", "a queue can have nodes of its own: `lattice admin vcluster create NAME --nodes HOSTLIST`"),
@@ -40,8 +40,8 @@ const UNBUILT_COMMANDS: [(&str, &str); 14] = [
 /// Options that the documents have and this version has not, of any command.
 const UNBUILT_OPTIONS: [(&str, &str); 12] = [
     ("--site", "there is one site: name another one's agent with --endpoint"),
-    ("--gpu-hours-budget", "budgets are not kept: --max-nodes and --max-concurrent-allocations limit a tenant"),
-    ("--node-hours-budget", "budgets are not kept: --max-nodes and --max-concurrent-allocations limit a tenant"),
+    ("--gpu-hours-budget", "there are no budgets: --max-nodes and --max-concurrent-allocations limit a tenant"),
+    ("--node-hours-budget", "there are no budgets: --max-nodes and --max-concurrent-allocations limit a tenant"),
     ("--min-nodes", "work that scales is not built: --nodes says how many it has"),
     ("--max-nodes", "work that scales is not built: --nodes says how many it has"),
     ("--scale-metric", "work that scales is not built: --nodes says how many it has"),
@@ -49,8 +49,8 @@ const UNBUILT_OPTIONS: [(&str, &str); 12] = [
     ("--tools-uenv", "an allocation has one image: name one that has the tools with --uenv"),
     ("--begin", "submit it with --hold, and `lattice resume ID` when it may run"),
     ("--wrap", "a command line goes after --: `lattice submit -- sh -c 'COMMAND LINE'`"),
-    ("--metric", "`lattice top ID` shows all numbers, `lattice watch ID --metrics=NAME` only those that are named"),
-    ("--count", "count the lines of the names: `lattice status --state=pending -o name | wc -l`"),
+    ("--metric", "`lattice compare` has it; `lattice watch ID --metrics=NAME` shows only the numbers that are named"),
+    ("--count", "`lattice status --state=pending -o name | wc -l` counts"),
 ];
 
 /// Options that the documents have for every command, and this version for some or for none.
@@ -82,15 +82,25 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
     let option = context(ContextKind::InvalidArg)?;
     match error.kind() {
         ErrorKind::InvalidValue if option.starts_with("--output") => format_or_file(&context(ContextKind::InvalidValue)?, typed),
-        ErrorKind::UnknownArgument => unbuilt_option(&option).or_else(|| {
-            let command = typed.iter().skip(1).find_map(|word| SUBMITTING.into_iter().find(|command| *word == **command))?;
-            Some(unknown(command, &option, context(ContextKind::SuggestedArg)))
+        ErrorKind::UnknownArgument => unbuilt(&UNBUILT_OPTIONS, &option, "").or_else(|| {
+            let command = typed.iter().skip(1).find_map(|word| SUBMITTING.into_iter().find(|command| *word == **command));
+            let is_before_command = typed.get(1).and_then(|first| first.to_str()).is_some_and(|first| first.starts_with('-'));
+            match command {
+                // Behind such a command it may be one of Slurm's.
+                Some(command) if !is_before_command => Some(unknown(command, &option, context(ContextKind::SuggestedArg))),
+                // A short one behind another command is mistyped: that command gives it another meaning, or none.
+                _ if is_before_command || option.starts_with("--") => {
+                    unbuilt(&UNBUILT_EVERYWHERE, &option, " as an option of every command")
+                }
+                _ => None,
+            }
         }),
         _ => None,
     }
 }
 
-/// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the command before it.
+/// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the command
+/// before it.
 fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<Failure> {
     let commands = Cli::command();
     let before = typed.iter().skip(1).take_while(|typed| **typed != *word);
@@ -100,13 +110,10 @@ fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<Failure> {
     Some(Failure::usage(format!("`lattice {command}` is not built yet")).hint(hint))
 }
 
-fn unbuilt_option(option: &str) -> Option<Failure> {
-    let named = |(name, _): &(&str, &str)| *name == option;
-    if let Some((option, hint)) = UNBUILT_OPTIONS.into_iter().find(named) {
-        return Some(Failure::usage(format!("{option} is not built yet")).hint(hint));
-    }
-    let (option, hint) = UNBUILT_EVERYWHERE.into_iter().find(named)?;
-    Some(Failure::usage(format!("{option} is not built yet as an option of every command")).hint(hint))
+/// An option of one of the tables above that is not built. `of_what` says of which commands it is none.
+fn unbuilt(table: &[(&'static str, &'static str)], option: &str, of_what: &str) -> Option<Failure> {
+    let (option, hint) = table.iter().find(|(name, _)| *name == option)?;
+    Some(Failure::usage(format!("{option} is not built yet{of_what}")).hint(*hint))
 }
 
 /// `-o` of other systems names a file.

@@ -51,7 +51,8 @@ pub struct Config {
     pub forget_down_after_ms: u64,
     /// The largest datagram, in bytes, seal included; the same on all nodes. 640 to 1400.
     pub packet_bytes_max: usize,
-    /// The most nodes of which facts and replay windows are stored (about 250 bytes each). 16 to 1,000,000; more than the cluster has.
+    /// The most nodes of which facts and replay windows are stored (about 250 bytes each). 16 to 1,000,000; more than
+    /// the cluster has.
     pub nodes_max: usize,
 }
 

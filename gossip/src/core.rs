@@ -38,9 +38,9 @@ mod lives;
 mod progress;
 mod receive;
 
-/// With this many changes pending, each is sent less often, and newcomers that others reported, and their first facts, are not passed
-/// on at all: when a whole cluster starts at once, its nodes find each other by comparing views. Foca goes through all pending
-/// changes for each datagram.
+/// With this many changes pending, each is sent less often, and newcomers that others reported, and their first facts,
+/// are not passed on at all: when a whole cluster starts at once, its nodes find each other by comparing views. Foca
+/// goes through all pending changes for each datagram.
 const MUCH_NEW: usize = 256;
 
 /// The input of the core. The first event of any kind starts it.
@@ -55,8 +55,9 @@ pub enum Event<'a> {
     },
     /// A timer asked for by [`Output::Timer`] has fired. A token that is not known, or was given before, is ignored.
     Timer(Token),
-    /// A node of the cluster may have this address. It is stored, tried again until a node answers, and every so often as long
-    /// as no member has that address, so that two halves that started apart find each other. Our own address is ignored.
+    /// A node of the cluster may have this address. It is stored, tried again until a node answers, and every so often
+    /// as long as no member has that address, so that two halves that started apart find each other. Our own address
+    /// is ignored.
     Join(SocketAddr),
     /// The fact about this node that all others get from now on. The same fact again costs nothing.
     SetFact(Fact),
@@ -538,8 +539,8 @@ impl Core {
         }
     }
 
-    /// News takes longer to travel in a larger cluster: foca's patience grows with its size. When there is much news, comparing
-    /// views is cheaper than sending everything to all nodes again and again.
+    /// News takes longer to travel in a larger cluster: foca's patience grows with its size. When there is much news,
+    /// comparing views is cheaper than sending everything to all nodes again and again.
     fn resize(&mut self) {
         let nodes = self.foca.num_members() + 1;
         let much_new = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > MUCH_NEW;

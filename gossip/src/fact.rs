@@ -18,8 +18,8 @@ pub(crate) const CONTRADICTED: u8 = 4;
 /// The offset of a fact's flags in [`Fact::encode`].
 pub(crate) const FLAGS_AT: usize = 1;
 
-/// What a node publishes about itself to all nodes. Small, because every node of the cluster stores it; what is larger is
-/// pulled over the mesh by whoever needs it, when [`Fact::digest`] has changed.
+/// What a node publishes about itself to all nodes. Small, because every node of the cluster stores it; what is larger
+/// is pulled over the mesh by whoever needs it, when [`Fact::digest`] has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// How the node sees its own state.

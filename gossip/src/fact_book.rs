@@ -108,8 +108,8 @@ impl FactBook {
         self.newest_life = newest_life;
     }
 
-    /// The life of which others have a fact of ours that we never published, if there is one since the last call; and how
-    /// many facts were refused.
+    /// The life of which others have a fact of ours that we never published, if there is one since the last call; and
+    /// how many facts were refused.
     pub fn take_claimed(&mut self) -> (Option<u64>, u64) {
         (self.claimed.take(), std::mem::take(&mut self.refused))
     }

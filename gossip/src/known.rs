@@ -11,8 +11,8 @@ use lattice_model::NodeId;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most names of which the latest life and fact are stored. With more, all are dropped and decoded again: nothing else
-/// depends on what is stored here.
+/// The most names of which the latest life and fact are stored. With more, all are dropped and decoded again: nothing
+/// else depends on what is stored here.
 const NAMES_MAX: usize = 131_072;
 
 /// A cloneable handle on what was read. Every core has one of its own, unless several of one process are given the same,

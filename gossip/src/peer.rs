@@ -21,7 +21,8 @@ pub struct Identity {
 
 /// foca's identity: a node's life. Of two with one name the later life wins; within a life, the one that was renewed more often.
 ///
-/// Small, since foca searches its list of all for every datagram: all copies share the life itself, see [`Known`](crate::known::Known).
+/// Small, since foca searches its list of all for every datagram: all copies share the life itself, see
+/// [`Known`](crate::known::Known).
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// [`node_key`] of the name: what foca compares most.

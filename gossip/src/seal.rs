@@ -38,8 +38,8 @@ const PREFIX_BYTES: usize = 1 + 8 + SENDER_BYTES;
 const HEADER_BYTES: usize = PREFIX_BYTES + 8;
 const TAG_BYTES: usize = 16;
 
-/// Subkeys are stored for up to this many senders. With more, each is received from too rarely to be worth the memory of
-/// thousands of subkeys.
+/// Subkeys are stored for up to this many senders. With more, each is received from too rarely to be worth the memory
+/// of thousands of subkeys.
 const SUBKEYS_MAX: usize = 1_024;
 
 /// By how many bytes a sealed datagram is longer than its body.
@@ -187,8 +187,8 @@ impl Opener {
         opener
     }
 
-    /// Opens with these keys and no others from now on. What was seen under these keys stays seen. Returns whether a key
-    /// has left the ring.
+    /// Opens with these keys and no others from now on. What was seen under these keys stays seen. Returns whether a
+    /// key has left the ring.
     pub fn rekey(&mut self, ring: &Keyring) -> bool {
         let before = std::mem::take(&mut self.subkeys);
         self.subkeys = ring.keys().map(|(id, key)| (id, Subkeys::new(id, key, &self.name))).collect();

@@ -11,7 +11,8 @@ use crate::rows::{Keyed, Rows};
 /// Of a sender in the header of a datagram.
 pub(crate) const SENDER_BYTES: usize = 24;
 
-/// Streams that are stored of one node: two lives, each under two keys. The one that was silent longest is dropped for another.
+/// Streams that are stored of one node: two lives, each under two keys. The one that was silent longest is dropped for
+/// another.
 const STREAMS_OF_NODE_MAX: usize = 4;
 
 /// The sender in the header: one life of a node, from one start or rejoin to the next.

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A pull names a range of the members in order of their names, `after` < name ≤ `upto` (empty: no bound), and a tag
-//! for each record that the sender has in it. The answer holds the records whose tag was missing, in order; when
-//! they do not all fit, `covered` is the last name that did, and the asker pulls the rest. One datagram each way when nothing is new.
+//! for each record that the sender has in it. The answer holds the records whose tag was missing, in order; when they
+//! do not all fit, `covered` is the last name that did, and the asker pulls the rest. One datagram each way when
+//! nothing is new.
 
 use crate::fact::FactVersion;
 use crate::fact_book::FactBook;

@@ -54,7 +54,8 @@ pub enum Name {
     Checkpoint,
     /// Starting work: inside an allocation, and a whole job
     Launch,
-    /// MPI programs compared with Hydra and mpirun; launches one after another compared with srun; fences of many agents
+    /// MPI programs compared with Hydra and mpirun; launches one after another compared with srun; fences of many
+    /// agents
     Mpi,
     /// Many agents, each with a network: their cost at rest, and how soon a killed one is Degraded and Down
     Nodes,

@@ -12,6 +12,10 @@
 //! "Immediate Action"), the rest is after "GPU Memory Error Management" and the NVML reference. An action that the catalogue leaves
 //! to a workflow is the severest that the workflow ends with, but for 45, which comes with another one.
 //!
+//! No default response is `fail`, although the requirement has the node Down for an uncorrectable memory error and for
+//! a GPU that fell off the bus. The node knows which of its GPUs failed, whose it was and whether a reset helps; Down
+//! would end the work on all others. A site that wants it sets `gpu_policy: {version: 1, xids: {48: fail, 79: fail}}`.
+//!
 //! What an error asks for stands until the GPU is seen to be new: it was gone from the bus and came back, the bus found it anew, the
 //! driver had lost it and has it again, or asks for no recovery any more. A restart of the machine is all of that. Errors that the
 //! kernel's log has from before the first look do not stand where the driver's first word is that it asks for none: that was done

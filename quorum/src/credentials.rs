@@ -8,6 +8,10 @@
 //! ```
 //!
 //! Connections that stand are not touched. No TLS session is resumed: a certificate is looked at in each handshake.
+//! The handshakes are our own (tokio-rustls), because tonic keeps one certificate for the life of a server or channel.
+//! A client waits for the server's first bytes: with TLS 1.3 only these show that its certificate was accepted.
+//! Connections are not closed when their certificate expires: their holder would have renewed it.
+//!
 //! The kept file counts as long as the configured certificate is the one that it was renewed from, and itself holds:
 //! another configured certificate is an operator's word.
 

@@ -7,7 +7,7 @@
 //! ```text
 //!   state ◀── apply_context ◀── a file per family of commands ◀── action (the table) ◀── command (apply)
 //!     ▲                                   │
-//!     ╰── refusal, outcome ◀──────────────╯          an arrow points at what is used, and never back
+//!     ╰── refusal, outcome ◀──────────────╯          an arrow points from a module to one that it uses
 //! ```
 //!
 //! Nothing here reads a clock, draws a number or touches a file: every member that applies the same commands holds
@@ -142,7 +142,7 @@ pub use members::MembersStep;
 pub use networks::{DomainStanding, VniPoolChange, VniPoolStanding, domain_of};
 pub use outcome::{Applied, Changed, Outcome};
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, OPERATOR_REMEDY, Refusal, WalltimeRefusal};
+pub use refusal::{Conflict, Refusal, WalltimeRefusal};
 pub use registration::{NodeStanding, Registration};
 pub use revocations::REVOCATIONS_MAX;
 pub use services::{Endpoint, ServiceStanding};

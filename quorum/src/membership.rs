@@ -164,7 +164,7 @@ async fn lacks_history(core: &Core, learner: Option<u64>) -> Option<String> {
 
 async fn audit(core: &Core, by: &Principal, step: MembersStep) -> Result<(), Refusal> {
     tracing::info!(by = by.name, "the membership: {step}");
-    let results = core.propose_here(vec![Action::Members { by: by.clone(), change: step }]).await.map_err(unserved)?;
+    let results = core.propose_here(vec![Action::Members { by: by.clone(), step }]).await.map_err(unserved)?;
     results.into_iter().try_for_each(|result| result.map(drop))
 }
 

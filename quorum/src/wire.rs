@@ -12,8 +12,8 @@ mod watch;
 
 // What the ledger answers with, and what its commands carry, is sent as it is.
 pub use crate::ledger::{
-    Conflict, DomainStanding, Endpoint, HeldShare, LimitsStanding, ListFilter, ListPlace, OPERATOR_REMEDY, Refusal, ServiceStanding,
-    TenantStanding, VClusterStanding, VniPoolChange, VniPoolStanding, WalltimeRefusal, WatchPlace,
+    Conflict, DomainStanding, Endpoint, HeldShare, LimitsStanding, ListFilter, ListPlace, Refusal, ServiceStanding, TenantStanding,
+    VClusterStanding, VniPoolChange, VniPoolStanding, WalltimeRefusal, WatchPlace,
 };
 pub use answer::{Answer, AuditFound, RefusedClaim, SignedPage};
 pub use audit_walk::{AuditWalk, KeyPeriod};

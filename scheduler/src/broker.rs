@@ -218,9 +218,9 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// The decision about each running allocation that is to be asked without a request. Those that are due are asked in the order of their
-/// value, as many as the store can write at once; the others are due again in the next round, with a higher value. Work that failed to
-/// save comes after all other work, and only one such allocation at a time.
+/// The decision about each running allocation that is to be asked without a request. Those that are due are asked in
+/// the order of their value, as many as the store can write at once; the others are due again in the next round, with
+/// a higher value. Work that failed to save comes after all other work, and only one such allocation at a time.
 pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<AllocationId, Judgement> {
     let queue = Queue::of(view.cluster, now);
     let mut judged = BTreeMap::new();

@@ -3,8 +3,8 @@
 use lattice_model::{Allocation, AllocationId, Epoch, Node, NodeId, Resources, SharePhase};
 use std::collections::BTreeMap;
 
-/// Shares that are not released, also those of work that has ended. (Both the allocation and the node list such a share: it counts
-/// once.)
+/// Shares that are not released, also those of work that has ended. (Both the allocation and the node list such a
+/// share: it counts once.)
 #[derive(Clone, Debug, Default)]
 pub struct Holdings(BTreeMap<NodeId, BTreeMap<(AllocationId, Epoch), Resources>>);
 

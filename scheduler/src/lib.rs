@@ -1,7 +1,8 @@
 //! From a frozen view of the cluster to placements and reasons. First come first served in each vCluster's queue, whole nodes
 //! or shares of them.
 //!
-//! [`place`] decides and [`explain`] gives reasons; both ask `why_not`, so that the reason shown is the reason of the decision.
+//! [`place`] decides and [`explain`] gives reasons; both ask `why_not`, so that the reason shown is the reason of the
+//! decision.
 
 pub mod broker;
 mod conformity;
@@ -121,8 +122,9 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
     place(&view, |name| (name == queue).then_some(lease_token)).pop()
 }
 
-/// What blocks a pending allocation whatever nodes are free, in one sentence. `None`: it is within the quotas of its tenant and of
-/// its user, there is a VNI for its network domain, no earlier attempt may still run, and it waits for no time.
+/// What blocks a pending allocation whatever nodes are free, in one sentence. `None`: it is within the quotas of its
+/// tenant and of its user, there is a VNI for its network domain, no earlier attempt may still run, and it waits for
+/// no time.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
     Judge::of(view).blocked(allocation).map(|(why, _)| why)
 }

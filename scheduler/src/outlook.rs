@@ -1,5 +1,5 @@
-//! Why each allocation waits, and in which order they are expected to begin. [`crate::explain`] has a sentence and a list has a few
-//! words, both from one decision: [`Judge::waits`].
+//! Why each allocation waits, and in which order they are expected to begin. [`crate::explain`] has a sentence and a
+//! list has a few words, both from one decision: [`Judge::waits`].
 
 use crate::conformity;
 use crate::domains::Domains;

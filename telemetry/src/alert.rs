@@ -8,8 +8,8 @@
 //!      └──────────────────────── so for for_ms ────────────── Recovering
 //! ```
 //!
-//! An alert has two bounds, so that what swings about one of them is one alert and not many. A time without measurements proves
-//! nothing: it raises no alert and clears none.
+//! An alert has two bounds, so that what swings about one of them is one alert and not many. A time without
+//! measurements proves nothing: it raises no alert and clears none.
 
 pub mod idle;
 pub mod rules;

@@ -1,4 +1,5 @@
-//! Joules of the node and of each allocation, from counters that wrap or restart. Pure: the caller gives the readings and stores the result.
+//! Joules of the node and of each allocation, from counters that wrap or restart. Pure: the caller gives the readings
+//! and stores the result.
 //!
 //! ```text
 //!   RAPL's counters, which wrap ──▶ NodeMeter: what processors and memory drew, never falling ─┐
@@ -37,8 +38,8 @@ struct Counted {
 }
 
 impl NodeMeter {
-    /// Adds a reading. A counter that is lower than before has restarted once; if it restarted more often between two readings, the
-    /// result is too low.
+    /// Adds a reading. A counter that is lower than before has restarted once; if it restarted more often between two
+    /// readings, the result is too low.
     pub fn take(&mut self, read: &[Domain]) {
         for domain in read.iter().take(KEPT_MAX) {
             let now = domain.microjoules;

@@ -8,10 +8,11 @@
 //!                                                                                 └──▶ push: remote write, with a buffer on disk
 //! ```
 //!
-//! Every metric is a [`catalogue::Family`] with unit, source and meaning: nothing else can be exported, and `docs/metrics.md` is made
-//! of it ([`reference`]). What cannot be measured on a machine is absent, never 0.
+//! Every metric is a [`catalogue::Family`] with unit, source and meaning: nothing else can be exported, and
+//! `docs/metrics.md` is made of it ([`reference`]). What cannot be measured on a machine is absent, never 0.
 //!
-//! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails loses only its own numbers.
+//! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails loses only its own
+//! numbers.
 
 pub mod alert;
 pub mod catalogue;

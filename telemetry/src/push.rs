@@ -243,7 +243,8 @@ impl Pushed {
         }
     }
 
-    /// Gathers every `interval` and sends to `store`, until `stop`. `job`: the label of all series, as a scraper would set it.
+    /// Gathers every `interval` and sends to `store`, until `stop`. `job`: the label of all series, as a scraper would
+    /// set it.
     pub async fn run(
         self,
         exporter: Exporter,

@@ -4,12 +4,12 @@
 //!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage, each number with its source
 //! ```
 //!
-//! First each reader gives the signs that something of the work has run (`rest`). If nothing has, the numbers that only its own
-//! processes change are as they were, and are not read again.
+//! First each reader gives the signs that something of the work has run (`rest`). If nothing has, the numbers that
+//! only its own processes change are as they were, and are not read again.
 //!
-//! A reader adds the numbers that no reader before it had. Counting by eBPF needs programs in the kernel, which belong to the agent: it
-//! gives that [`Reader`]. All numbers are in the kernel's memory: nothing here waits for a disk or a network. Only ports of adapters
-//! (`fabric`) may wait, for the adapter's firmware: they are read apart.
+//! A reader adds the numbers that no reader before it had. Counting by eBPF needs programs in the kernel, which belong
+//! to the agent: it gives that [`Reader`]. All numbers are in the kernel's memory: nothing here waits for a disk or a
+//! network. Only ports of adapters (`fabric`) may wait, for the adapter's firmware: they are read apart.
 
 mod devices;
 pub mod fabric;
@@ -84,8 +84,8 @@ impl Meter {
         self.look(text, &mut Pass { processes_left: PROCESSES_MAX, scanned: None }).map(|look| look.usage)
     }
 
-    /// The same as a part of a pass, which lists a limited number of processes: those of this work count. If too few are left for it, what
-    /// is read of processes is absent.
+    /// The same as a part of a pass, which lists a limited number of processes: those of this work count. If too few
+    /// are left for it, what is read of processes is absent.
     pub fn look(&mut self, text: &mut Text, pass: &mut Pass) -> Option<Look> {
         if !self.group.is_there() {
             return None;
@@ -112,7 +112,8 @@ impl Meter {
         Some(Look { usage, at, took: at.elapsed() })
     }
 
-    /// What each launch's ranks have used, as of the last measurement or later. `None`: it cannot be read now, or not on this machine.
+    /// What each launch's ranks have used, as of the last measurement or later. `None`: it cannot be read now, or not
+    /// on this machine.
     pub fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
         self.group.parts(text)
     }

@@ -16,8 +16,8 @@ pub const QUORUM_PORT: u16 = 9100;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetrySettings {
-    /// Where `/metrics` is served, an IP address and port. Default: the address of an agent's mesh or a member's service, with the
-    /// documents' port (9103 an agent, 9100 a member); empty: nowhere.
+    /// Where `/metrics` is served, an IP address and port. Default: the address of an agent's mesh or a member's
+    /// service, with the documents' port (9103 an agent, 9100 a member); empty: nowhere.
     pub metrics_listen: Option<String>,
     /// The file with the token (mode 0600) that a scraper shows to see the series of allocations; empty: they are shown to nobody
     /// there, and only pushed.
@@ -31,8 +31,8 @@ pub struct TelemetrySettings {
     pub tsdb_ca: PathBuf,
     /// How often everything is pushed, in seconds. 1 to 3,600.
     pub prod_interval_seconds: u64,
-    /// Bytes on the disk that may wait for the store; the oldest are dropped for more. 64 KiB to 1 TiB. The default holds about ten hours of a node
-    /// with 50 allocations. A disk with less free space stores less.
+    /// Bytes on the disk that may wait for the store; the oldest are dropped for more. 64 KiB to 1 TiB. The default
+    /// holds about ten hours of a node with 50 allocations. A disk with less free space stores less.
     pub tsdb_buffer_bytes_max: u64,
 }
 
@@ -91,8 +91,8 @@ impl TelemetrySettings {
         if self.metrics_token_file.as_os_str().is_empty() { Ok(None) } else { Token::read(&self.metrics_token_file).map(Some) }
     }
 
-    /// Where the store answers PromQL. `address`: the setting; empty: the address for pushing, if that is VictoriaMetrics's (no path
-    /// of its own). `None`: it is not known.
+    /// Where the store answers PromQL. `address`: the setting; empty: the address for pushing, if that is
+    /// VictoriaMetrics's (no path of its own). `None`: it is not known.
     pub fn query(&self, address: &str) -> Result<Option<Query>, push::StoreError> {
         let own = || push::address(&self.tsdb_endpoint).is_ok_and(|url| url.path() == "/");
         let address = match address {

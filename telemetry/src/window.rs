@@ -1,7 +1,7 @@
 //! A few numbers for all samples of a window of time. Pure: the caller gives the time.
 //!
-//! Windows begin at whole multiples of their length, so that those of all nodes are the same. Percentiles are the nearest rank:
-//! each is a value that was seen; of what was counted in ranges ([`latency`]) the end of a range.
+//! Windows begin at whole multiples of their length, so that those of all nodes are the same. Percentiles are the
+//! nearest rank: each is a value that was seen; of what was counted in ranges ([`latency`]) the end of a range.
 
 pub mod latency;
 pub mod smoothing;
@@ -46,8 +46,8 @@ impl Window {
         Self { length_ms, from_ms: 0, values: Vec::new(), count: 0, sum: 0.0, max: f64::NEG_INFINITY }
     }
 
-    /// Adds a value; returns the previous window if this value is the first of a later one. What is not a number is ignored; a late
-    /// value, or one by a clock that was set back, counts in the open window.
+    /// Adds a value; returns the previous window if this value is the first of a later one. What is not a number is
+    /// ignored; a late value, or one by a clock that was set back, counts in the open window.
     pub fn push(&mut self, at_ms: u64, value: f64) -> Option<Summary> {
         if !value.is_finite() {
             return None;
@@ -173,8 +173,8 @@ impl Whole {
         self.windows.shrink_to_fit();
     }
 
-    /// The window that is exported now. `ended_ms`: how long ago its end was, of what ended. A smoothed window is exported two lengths after
-    /// its own, also that of work that has ended.
+    /// The window that is exported now. `ended_ms`: how long ago its end was, of what ended. A smoothed window is
+    /// exported two lengths after its own, also that of work that has ended.
     pub fn exported(&self, smoothing: Smoothing, ended_ms: Option<u64>) -> Option<Summary> {
         let (count, later) = (self.windows.len(), smoothing.later());
         let since_end = usize::try_from(ended_ms.unwrap_or(0) / self.length_ms).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! What an application answers that was asked to save itself, and what is found of what it saved.
+//! The answer of an application that was asked to save itself, compared with the files that it saved.
 
 use super::simulated::SimulatedTime;
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
-//! What the broker knows, kept for who explains.
+//! The latest knowledge of the broker, for `lattice explain`.
 
 use lattice_model::AllocationId;
 use lattice_scheduler::broker::{Known, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the broker of this moment knows, for who explains.
+/// What the broker knew at its last round.
 #[derive(Clone, Debug)]
 pub struct Latest {
     pub(super) known: BTreeMap<AllocationId, Known>,

@@ -15,7 +15,6 @@ use lattice_checkpoint::layout::{
 use lattice_model::Principal;
 use lattice_node::Progress;
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::remove::remove_tree;
 use nix::unistd::{Gid, Uid, fchown};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -44,7 +43,10 @@ pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), String> 
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
         Err(_) => {}
     }
-    remove_tree(aside).map_err(failed)?;
+    match fs::remove_file(aside) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+        Ok(()) | Err(_) => {}
+    }
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(aside).map_err(failed)?;
     let mut page = [0; BYTES];
     page[..AT_BYTES + 4].copy_from_slice(&beginning());

@@ -39,7 +39,7 @@ const BLOCK: u64 = 4096;
 /// The part of this round: the one that goes on, or a new one in place of an older round's.
 pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
     let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
-    context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, told, out, ready, stop }| {
+    context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, may_ask: told, reports: out, ready, stop }| {
         let left = older.as_ref().and_then(|says| left(says.borrow().as_ref()));
         let (context, share, open) = (Arc::clone(context), Arc::clone(share), open.clone());
         tokio::spawn(Round { context, share, open, left, told, out, ready, stop, asking: Arc::default() }.run(older));

@@ -33,7 +33,8 @@ pub(super) struct Ends {
 /// Asks the work.
 type Act = Box<dyn FnOnce() + Send>;
 
-/// What a part does once it may, until somebody does it: its own task, or the thread that has just written down that it may.
+/// What a part does once it may, until somebody does it: its own task, or the thread that has just written down that
+/// it may.
 #[derive(Clone, Default)]
 pub(super) struct Ready(Arc<Mutex<Option<Act>>>);
 
@@ -49,17 +50,17 @@ impl Ready {
 
 /// A part that is to begin.
 pub(super) struct NewPart {
-    /// What the part of an older round says, in whose place this one is.
+    /// The reports of the part of an older round that this one replaces.
     pub older: Option<watch::Receiver<Option<FromSaver>>>,
     /// Whether it may ask.
-    pub told: watch::Receiver<bool>,
-    pub out: watch::Sender<Option<FromSaver>>,
+    pub may_ask: watch::Receiver<bool>,
+    pub reports: watch::Sender<Option<FromSaver>>,
     pub ready: Ready,
     pub stop: CancellationToken,
 }
 
 impl Parts {
-    /// The part of this round: the one that goes on, or a new one in place of an older round's, which `begin` begins.
+    /// The part of this round: the running one, or a new one, which `begin` starts, in place of that of an older round.
     pub fn attach(&self, allocation: AllocationId, of: (Epoch, CheckpointId, u32), begin: impl FnOnce(NewPart)) -> Ends {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(going) = all.get(&allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {
@@ -69,17 +70,18 @@ impl Parts {
             older.stop.cancel();
             older.ends.says
         });
-        let (go, told) = watch::channel(false);
-        let (out, says) = watch::channel(None);
+        let (go, may_ask) = watch::channel(false);
+        let (reports, says) = watch::channel(None);
         let (stop, ready) = (CancellationToken::new(), Ready::default());
         let ends = Ends { go, says, ready: ready.clone() };
         all.insert(allocation, Going { of, ends: ends.clone(), stop: stop.clone() });
-        begin(NewPart { older, told, out, ready, stop });
+        begin(NewPart { older, may_ask, reports, ready, stop });
         ends
     }
 
-    /// Asks this node's work for its part of this round, where that waits for nothing but the word that it may. From a thread that may
-    /// block, and that has just written it down: changing to another one would take longer than asking.
+    /// Asks this node's work for its part of this round, where that waits for nothing but the word that it may. From a
+    /// thread that may block, and that has just written it down: changing to another one would take longer than
+    /// asking.
     pub fn act(&self, allocation: AllocationId, (epoch, id, round): (Epoch, CheckpointId, u32)) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let going = all.get(&allocation).filter(|going| going.of == (epoch, id, round) && !going.stop.is_cancelled());

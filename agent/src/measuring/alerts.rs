@@ -17,7 +17,7 @@ pub struct Suspect {
     pub share: Arc<DesiredShare>,
     pub launch: u32,
     /// What this node says of its own ranks.
-    pub word: IdleReport,
+    pub report: IdleReport,
 }
 
 /// What there is of an allocation's alerts for one who follows them.
@@ -61,10 +61,10 @@ impl Measuring {
     }
 
     /// What this node says of its ranks of a launch.
-    pub fn word(&self, (allocation, epoch): Key, launch: u32) -> IdleReport {
+    pub fn report(&self, (allocation, epoch): Key, launch: u32) -> IdleReport {
         let known = self.known();
         match known.running.get(&allocation).filter(|of| of.share.epoch == epoch) {
-            Some(of) => of.alerts.word(launch),
+            Some(of) => of.alerts.report(launch),
             None => IdleReport::Unknown,
         }
     }
@@ -77,7 +77,7 @@ impl Measuring {
         let waits = |share: &DesiredShare| share.spec.session || share.spec.liveness_probe.is_some();
         let of = |of: &Tracked| {
             let launches = of.alerts.suspects(limit_ms);
-            let suspect = |launch| Suspect { share: Arc::clone(&of.share), launch, word: of.alerts.word(launch) };
+            let suspect = |launch| Suspect { share: Arc::clone(&of.share), launch, report: of.alerts.report(launch) };
             launches.into_iter().map(suspect).collect::<Vec<_>>()
         };
         known.running.values().filter(|of| !waits(&of.share)).flat_map(of).collect()

@@ -61,7 +61,7 @@ impl Devices {
         Self { newest: None, utilization: history(), memory: history(), power: history(), busiest: None, silent: false }
     }
 
-    /// Takes the newest look; `None`: there is none of now, and what was told before is not told any more.
+    /// Takes the newest measurement; `None`: there is none now, and the previous one is no longer exported.
     pub(super) fn take(&mut self, mine: Option<Mine>, at_ms: u64) {
         let is_new = mine.as_ref().map(|mine| mine.at) != self.newest.as_ref().map(|mine| mine.at);
         self.newest = mine;
@@ -94,7 +94,8 @@ impl Devices {
         self.newest.iter().flat_map(|mine| &mine.gpus).filter_map(|gpu| of(&gpu.load)).collect()
     }
 
-    /// Whether a GPU did something since this was asked last, of work that has some. Of those that are silent nobody knows.
+    /// Whether a GPU did something since this was asked last, of work that has some. Of those that are silent nobody
+    /// knows.
     pub(super) fn moved(&mut self, has_some: bool) -> Option<Moved> {
         let (busiest, silent) = (self.busiest.take(), std::mem::take(&mut self.silent));
         let moved = match busiest {

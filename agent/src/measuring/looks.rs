@@ -26,7 +26,7 @@ const PAUSE_TIMES: u32 = 20;
 const PROCESSES_MAX: usize = 16_384;
 
 impl Measuring {
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last of what ended is told.
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last numbers of ended work are exported.
     pub fn begin(&self, context: Shared, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
         let (measuring, view, stopped) = (self.clone(), context.view.clone(), stop.clone());
         let ended_for = ended_for + told_later(self.0.smoothing);

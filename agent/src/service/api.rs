@@ -63,7 +63,7 @@ pub struct Api {
     pub looks: Looks,
     /// The store that answers what was measured, or why it cannot be asked.
     pub past: Arc<Result<Option<Query>, String>>,
-    /// How long behind the end of work its last window is told to it.
+    /// How long after the end of work its last window is still sent.
     pub stored_tail: Duration,
     /// Who reads how many logs here.
     pub log_streams: Places,
@@ -91,9 +91,9 @@ impl Api {
         }
     }
 
-    /// One that is to be followed: as the agent's own watch has it, which is what it is then followed on; else as the quorum has it.
-    /// Of what was just submitted here the watch is about to tell, and that costs the quorum nothing. `being_submitted`: who asks is
-    /// submitting it here at the same time.
+    /// An allocation to follow: from the agent's own watch, which then follows it, else from the quorum. For one that
+    /// was just submitted here, waits for the watch, which costs the quorum nothing. `being_submitted`: the caller is
+    /// submitting it at this moment.
     pub(super) async fn followed(&self, key: &str, being_submitted: bool) -> Result<Allocation, Status> {
         let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
         if let Some(revision) = self.submitted.at(id, being_submitted).await {

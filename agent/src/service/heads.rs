@@ -1,4 +1,4 @@
-//! Heads of allocations whose word on their entry point is followed here.
+//! Watches on the entry points of allocations, as their heads report them.
 
 use crate::mesh::open::EntryItem;
 use lattice_model::{AllocationId, Epoch};

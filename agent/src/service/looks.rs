@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a look at what was measured stands for those that follow.
+/// How long one audit record covers further looks of the same user at the same allocation.
 const LOOK_STANDS: Duration = Duration::from_secs(3600);
 /// Looks that are remembered; of more, the oldest are written down again when they are repeated.
 const LOOKS_MAX: usize = 4096;
 
-/// Who looked at what is measured of somebody else's work within the last hour: whose uid, at which allocation, how. Cloneable; all clones
-/// are one.
+/// Who looked at what is measured of somebody else's work within the last hour: whose uid, at which allocation, how.
+/// Cloneable; all clones are one.
 #[derive(Clone, Default)]
 pub struct Looks(Arc<Mutex<BTreeMap<Look, Instant>>>);
 

@@ -10,8 +10,8 @@ const ABOUT_TO_COME: Duration = Duration::from_millis(500);
 /// Submissions that a watch which lags leaves noted, at most.
 const SUBMITTED_MAX: usize = 1024;
 
-/// What is being submitted here (without a revision yet), or was and the agent's watch has not told of it yet. Cloneable; all clones
-/// are one.
+/// Submissions of this agent that are under way (no revision yet), or committed and not yet in the agent's watch.
+/// Cloneable; all clones are one.
 #[derive(Clone, Default)]
 pub struct Submitted(watch::Sender<HashMap<AllocationId, Option<Revision>>>);
 
@@ -34,7 +34,7 @@ impl Submitted {
         Submitting { all: self, id }
     }
 
-    /// Where this one was committed, as far as it is noted. `being_submitted`: its submission is waited for, where it comes.
+    /// The revision that committed it, if known. `being_submitted`: wait for the submission if it is under way.
     pub(super) async fn at(&self, id: AllocationId, being_submitted: bool) -> Option<Revision> {
         let mut all = self.0.subscribe();
         if being_submitted {

@@ -51,8 +51,8 @@ impl Spool {
         self.index().streams.iter().map(all).collect()
     }
 
-    /// Looks at all files, or at those of one launch, and takes in how they are. Blocking. One looks at a time: what was seen before something else
-    /// was would tell of a file that shrank.
+    /// Reads the state of all files, or of those of one launch. Blocking. One call at a time: an older state that is
+    /// stored after a newer one would look like a file that shrank.
     pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
         let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = list(&self.dir, launch)?;

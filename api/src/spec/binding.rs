@@ -1,4 +1,4 @@
-//! How ranks are bound: an empty text and 0 stand for no value.
+//! How ranks are bound: an empty text and 0 mean that no value is given.
 
 use crate::v1;
 use lattice_model::RankBinding;

@@ -52,8 +52,8 @@ pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1
     }
 }
 
-/// Without a policy, a service is requeued after any failure, other work when a node is lost, and a session never: somebody sits
-/// before it.
+/// Without a policy, a service is requeued after any failure, other work when a node is lost, and a session never:
+/// somebody sits before it.
 pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
     let absent = v1::Requeue::default();
     let requeue = spec.requeue.as_ref().unwrap_or(&absent);

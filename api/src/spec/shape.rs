@@ -1,4 +1,4 @@
-//! How a launch's ranks are laid out: an empty text and 0 stand for no value.
+//! How a launch's ranks are laid out: an empty text and 0 mean that no value is given.
 
 use super::binding::named_value;
 use crate::v1;

@@ -49,10 +49,12 @@ pub struct SetLimits {
     /// How many allocations of a user may have nodes at once (Staging or Running); others wait [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_running: Option<Quota>,
-    /// How many allocations a user may submit per second in the long run; a hundred times as many at once [none: no limit]
+    /// How many allocations a user may submit per second in the long run; a hundred times as many at once [none: no
+    /// limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_submissions_per_second: Option<Quota>,
-    /// How many bytes of a user's scripts are stored (equal scripts once); ended work is forgotten to stay below it [none: no limit]
+    /// How many bytes of a user's scripts are stored (equal scripts once); ended work is forgotten to stay below it
+    /// [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_script_bytes: Option<Quota>,
     /// How many ended allocations of a user are kept and shown [none: a share of the 10,000 for all users]

@@ -24,8 +24,8 @@ pub struct Status {
     pub state: Vec<AllocationState>,
     #[command(flatten)]
     pub filter: StatusFilter,
-    /// At most this many: first those that have not ended, then the newest of the others [default: 100 in a table; no limit with
-    /// -o json, yaml, name]
+    /// At most this many: first those that have not ended, then the newest of the others [default: 100 in a table; no
+    /// limit with -o json, yaml, name]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
     /// As one member of the quorum has it, which may be old: it answers even without a majority. Its age is shown

@@ -10,11 +10,11 @@ pub struct Gossip {
 
 #[derive(Subcommand)]
 pub enum GossipCommand {
-    /// List the nodes that this agent knows by gossip, and which are suspected, since when and by how many. Warns of nodes of which
-    /// others received a state that they never published
+    /// List the nodes that this agent knows by gossip, and which are suspected, since when and by how many. Warns of
+    /// nodes of which others received a state that they never published
     Members(GossipMembers),
-    /// Print a line for each change that this agent sees, until interrupted: a node joins, is suspected, refutes that, is Down, or
-    /// changes its state
+    /// Print a line for each change that this agent sees, until interrupted: a node joins, is suspected, refutes that,
+    /// is Down, or changes its state
     Watch,
     /// Show the keys that encrypt gossip, and how far their rotation is
     Keys(GossipKeys),
@@ -38,8 +38,8 @@ pub struct GossipKeys {
 
 #[derive(Subcommand)]
 pub enum GossipKeysCommand {
-    /// Replace the key: hand out a new one, encrypt with it once every node that is not Down has it, and remove the old one. Waits
-    /// until that is done; given again, it continues a rotation that has begun
+    /// Replace the key: hand out a new one, encrypt with it once every node that is not Down has it, and remove the
+    /// old one. Waits until that is done; given again, it continues a rotation that has begun
     Rotate(RotateKeys),
 }
 

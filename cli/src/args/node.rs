@@ -52,8 +52,8 @@ pub struct Node {
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
-    /// Show what the agent knows of its own node, even without a quorum, and what a drain of it waits for. Of other nodes: what the
-    /// quorum knows, and what they say of themselves
+    /// Show what the agent knows of its own node, even without a quorum, and what a drain of it waits for. Of other
+    /// nodes: what the quorum knows, and what they say of themselves
     Status(Nodes),
     /// List the nodes, or some of them; without a quorum, what gossip knows of them
     List(ListNodes),
@@ -76,15 +76,18 @@ pub enum NodeCommand {
     Release(OnNodes),
     /// Take nodes out of service at once; their work is ended, and requeued if its --requeue says so
     Disable(Disable),
-    /// Take disabled nodes back into service; each is Ready as soon as its agent reports
+    /// Take disabled nodes back into service; each is in service as soon as its agent reports
     Enable(OnNodes),
-    /// Report that the hardware of nodes failed: they are Down at once. Their work starts elsewhere only on evidence that it has ended
+    /// Report that the hardware of nodes failed: they are Down at once. Work with --on-isolation=stop is
+    /// ended; other work starts elsewhere only on evidence that it has ended
     Fail(Fail),
-    /// Report that failed nodes are repaired; each is Ready as soon as its agent reports
+    /// Report that failed nodes are repaired; each is in service as soon as its agent reports
     Repaired(OnNodes),
-    /// Report that nodes are being booted: each is back when it registers with a new boot id, and Failed if it does not in time
+    /// Report that nodes are being booted: each is back when it registers with a new boot id, and Failed if it does
+    /// not in time
     Boot(Boot),
-    /// Confirm that nothing runs any more on nodes that do not answer: their work is ended, and starts elsewhere if its --requeue says so
+    /// Confirm that nothing runs any more on nodes that do not answer: their work is ended, and starts elsewhere if
+    /// its --requeue says so
     ConfirmDead(ConfirmDead),
     /// Keep new work off nodes, and run the site's wipe hook on each when its work has ended
     Wipe(Wipe),
@@ -230,8 +233,8 @@ pub struct Drain {
     /// Wait until all of them are Drained, and print what they wait for
     #[arg(long)]
     pub wait: bool,
-    /// Have work that can (--checkpoint) save its state now and continue elsewhere; other work runs until it ends, or until the
-    /// deadline
+    /// Have work that can (--checkpoint) save its state now and continue elsewhere; other work runs until it ends, or
+    /// until the deadline
     #[arg(long)]
     pub urgent: bool,
     /// Do not ask whether work may lose its nodes
@@ -279,7 +282,8 @@ pub struct Boot {
 pub struct ConfirmDead {
     #[command(flatten)]
     pub on: OnNodes,
-    /// Do not ask whether they are powered off, or all their work has ended. Caution: work that does still run would then run twice
+    /// Do not ask whether they are powered off, or all their work has ended. Caution: work that does still run would
+    /// then run twice
     #[arg(long)]
     pub yes: bool,
     /// How you know that, for the audit log

@@ -4,7 +4,8 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct OfTenant {
-    /// Only of this tenant [default: the tenant of your submissions, else those of your allocations; for operators: all]
+    /// Only of this tenant [default: the tenant of your submissions, else those of your allocations; for operators:
+    /// all]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
     /// Of all tenants that you may see, even if your submissions have one

@@ -16,7 +16,8 @@ pub enum QuorumCommand {
     Status,
     /// Show the members, as the leader sees them
     Members,
-    /// Add a member, which already runs with an empty data_dir and without --bootstrap; it copies the log first, and votes then
+    /// Add a member, which already runs with an empty data_dir and without --bootstrap; it copies the log first, and
+    /// votes then
     Add(AddMember),
     /// Remove a member; it stops serving
     Remove(MemberId),
@@ -32,7 +33,8 @@ pub enum QuorumCommand {
     /// Check every part of a backup (on a member's machine, by lattice-quorum)
     #[command(disable_help_flag = true)]
     Verify(Rest),
-    /// Recover from a backup after the loss of the whole quorum, or diagnose it (--plan) (on a member's machine, by lattice-quorum)
+    /// Recover from a backup after the loss of the whole quorum, or diagnose it (--plan) (on a member's machine, by
+    /// lattice-quorum)
     #[command(disable_help_flag = true)]
     Recover(Rest),
     /// Go back to a backup on purpose (on a member's machine, by lattice-quorum)
@@ -68,8 +70,8 @@ pub struct Ca {
 
 #[derive(Subcommand)]
 pub enum CaCommand {
-    /// Revoke all certificates of a name that were issued until now (operators). Its sessions and connections are closed, and the gossip
-    /// key is replaced
+    /// Revoke all certificates of a name that were issued until now (operators). Its sessions and connections are
+    /// closed, and the gossip key is replaced
     Revoke(Revoke),
     /// List the names that were revoked
     Revoked,

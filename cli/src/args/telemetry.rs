@@ -45,10 +45,12 @@ pub struct Telemetry {
     /// The allocation: its id, the beginning of it, or @last
     #[arg(long, value_name = "ID")]
     pub alloc: String,
-    /// prod: windows of 30 s; debug: every single measurement as well; audit: files opened and connections [default: show the mode]
+    /// prod: windows of 30 s; debug: every single measurement as well; audit: files opened and connections [default:
+    /// show the mode]
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub mode: Option<TelemetryMode>,
-    /// How long it lasts, such as 90s or 2h, at most a day; a bare number is seconds [default: debug 30m, audit until it ends]
+    /// How long it lasts, such as 90s or 2h, at most a day; a bare number is seconds [default: debug 30m, audit until
+    /// it ends]
     #[arg(long, value_name = "TIME", requires = "mode", value_parser = lasting)]
     pub duration: Option<Duration>,
     /// Print what was kept and is in the store, as lines of JSON

@@ -85,12 +85,12 @@ const COMPARE_EXAMPLES: &str = "Examples:
 Metrics are, summed over the nodes of an allocation: cpu_cores, memory_used,
 io_read_bytes, io_write_bytes, network_received_bytes, network_sent_bytes,
 gpu_memory_used, gpu_power_draw, processes and threads; gpu_utilization is the
-mean of its GPUs, io_latency_p99 (in seconds) that of the slowest node. Also
+mean of its nodes, io_latency_p99 (in seconds) that of the slowest node. Also
 understood: network_rx_bytes, network_tx_bytes and gpu_util.
 
-The numbers come from the store for metrics: MEAN and MAX are of about sixty
-windows of 30 s, spread over each run. Without a store that answers, they come
-from the agents of work that runs, and are of its last hour.";
+The numbers come from the store for metrics: MEAN and MAX are of at most
+about sixty windows of 30 s, spread over each run. Without a store that
+answers, they come from the agents of work that runs, and are of its last hour.";
 
 #[derive(Args)]
 #[command(after_help = COMPARE_EXAMPLES)]

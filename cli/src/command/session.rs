@@ -145,7 +145,7 @@ async fn created(session: &Session, client: &mut Client, request: &v1::CreateSes
     }
 }
 
-/// Ends a session whose shell has ended; said again where the agent closed the connection meanwhile.
+/// Ends a session whose shell has ended; repeats that if the connection to the agent breaks.
 async fn end(session: &Session, mut client: Client, id: &str) -> Result<(), Failure> {
     let patience = Patience::default();
     // The terminal was there: a quorum that is away comes back.

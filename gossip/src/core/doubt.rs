@@ -18,8 +18,8 @@ impl Core {
     pub(super) fn foca_timer(&mut self, now_ms: u64, due_ms: u64, timer: Timer<Peer>, again: bool, out: &mut Vec<Output>) {
         let (probe, indirect) = (matches!(timer, Timer::ProbeRandomMember(_)), matches!(timer, Timer::SendIndirectProbe { .. }));
         if (probe || indirect) && self.is_late(now_ms, due_ms) && !again {
-            // This node was suspended. Its socket has what came meanwhile, perhaps also the answer to the probe: that is
-            // read first, and there is time to ask others.
+            // This node was suspended. Its socket has what came meanwhile, perhaps also the answer to the probe: that
+            // is read first, and there is time to ask others.
             self.suspicions.unwell();
             self.counters.timers_late += 1;
             let rounds = if probe { 2 } else { 1 };
@@ -130,7 +130,8 @@ impl Core {
     /// Pings suspects with the suspicion, so that each that is alive refutes it in its answer. Gossip may not
     /// have reached one that was cut off, and its probes of us are answered whether we suspect it or not.
     ///
-    /// A node that found the suspect silent asks. Others ask when the suspicion should have been decided: they missed that.
+    /// A node that found the suspect silent asks. Others ask when the suspicion should have been decided: they missed
+    /// that.
     pub(super) fn ask_suspects(&mut self, now_ms: u64) {
         let (_, longest_ms) = self.config.patience_ms(self.sized_for);
         let is_overdue = |key| self.view.of(key).is_some_and(|(_, entry)| now_ms.saturating_sub(entry.since_ms) > longest_ms);

@@ -54,8 +54,8 @@ impl Core {
         })
     }
 
-    /// Handles a message with nothing new exactly as foca would: with nothing, or with the same answer to a ping. Foca would first search
-    /// its whole list for the sender, and most messages are of this kind.
+    /// Handles a message with nothing new exactly as foca would: with nothing, or with the same answer to a ping. Foca
+    /// would first search its whole list for the sender, and most messages are of this kind.
     pub(super) fn is_done_without_foca(&mut self, message: &NewInMessage<'_>) -> bool {
         let (Stage::Joined, Some(items), header) = (&self.stage, message.items, &message.header) else { return false };
         let is_ours_to_judge = header.dst == self.me && header.src.key != self.me.key && self.view.is_active(&header.src);

@@ -78,7 +78,7 @@ struct PageRun<'a> {
     name: &'a str,
     page: &'a Page,
     shell: Shell,
-    /// The allocation that stands for each placeholder.
+    /// The allocation that replaces each placeholder.
     ids: BTreeMap<&'static str, String>,
 }
 
@@ -192,6 +192,10 @@ fn tutorial() {
     let shell = Shell::new(&folder.0, &binaries().dir, &dir.join("agent.sock"));
     let mut dev = None;
     let commands = markdown::commands(&page);
+    assert!(
+        commands.iter().any(|command| command.text.starts_with("lattice dev ")),
+        "tutorial.md starts no cluster: are its blocks `sh` or `console`?"
+    );
     for (number, command) in commands.iter().enumerate() {
         let place = format!("tutorial.md:{}", command.line);
         // The last command removes what `lattice dev` made, after Ctrl-C.

@@ -27,7 +27,7 @@ fn history(dir: &Path) -> (Ledger, AuditChain) {
     for index in 1..=SEGMENT_RECORDS + 50 {
         let action = match index {
             1 => Action::Bootstrap { cluster: "c".into() },
-            _ => Action::Members { by: root.clone(), change: MembersStep::Forget { id: index } },
+            _ => Action::Members { by: root.clone(), step: MembersStep::Forget { id: index } },
         };
         records.extend(ledger.apply(Revision(index), &Command { at: Timestamp(index), action }).audit);
     }

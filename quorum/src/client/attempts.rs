@@ -1,4 +1,4 @@
-//! What comes of asking one member after another: why each gave no answer, and the pauses between rounds over all.
+//! Asking one member after another: why each gave no answer, and the pauses between rounds.
 
 use crate::wire::Refusal;
 use std::collections::BTreeMap;

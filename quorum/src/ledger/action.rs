@@ -2,12 +2,13 @@
 //! proposed, its urgency, who may ask for it, about how many bytes it takes in the log, and the function of
 //! the ledger that applies it.
 //!
-//! A new command is a row here, and a function in a file of its own beside this one.
+//! A new command is a row here, and a function in the file of its family beside this one.
 
 use super::asker::Asker::{self, Member, Operator, Owner, User, UserOrOperator};
 use super::refusal::Refusal;
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
+use super::state::user_usage::script_of;
 use super::tenants::{QuotaChange, TenantChange};
 use super::urgency::Urgency::{self, Keeps, Mends, New};
 use super::user_limits::UserLimitsChange;
@@ -18,8 +19,8 @@ use super::{
 };
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, AllocationSpec, Claim, Entrypoint, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeReport, Preemption, Principal,
-    ReportItem, Revision, TelemetryMode, Timestamp, When,
+    AllocationId, AllocationSpec, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeReport, Preemption, Principal, ReportItem,
+    Revision, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -48,8 +49,6 @@ macro_rules! commands {
             $($(#[$about])* $name $(($content_type))? $({ $($(#[$attribute])* $field: $type),+ })?,)+
         }
 
-        // An expression uses the fields that it needs.
-        #[allow(unused_variables)]
         impl Action {
             /// The names of all of them.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
@@ -61,21 +60,25 @@ macro_rules! commands {
 
             /// The cluster level that it needs. Raising the level needs none: it is proposed when every
             /// member knows it.
+            #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn level(&self) -> u32 {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $level,)+ }
             }
 
             /// What it is for, where the disk has little room.
+            #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn urgency(&self) -> Urgency {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $urgency,)+ }
             }
 
             /// Who may ask for it.
+            #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn asker(&mut self) -> Asker<'_> {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $asker,)+ }
             }
 
             /// About how many bytes it will take in the log.
+            #[allow(unused_variables, reason = "`apply` alone needs every field")]
             pub fn bytes_about(&self) -> usize {
                 match self { $(Self::$name $(($content))? $({ $($field),+ })? => $bytes,)+ }
             }
@@ -131,8 +134,8 @@ commands! { |ledger, context|
         => 1, Keeps, Member, 256, ledger.expire_lease(context, name, *token, *renewed);
 
     /// A step of a change of the members that is about to be taken: written down first.
-    Members { by: Principal, change: MembersStep }
-        => 1, Mends, Member, 1024, ledger.record_members(context, by, change);
+    Members { by: Principal, step: MembersStep }
+        => 1, Mends, Member, 1024, ledger.record_members(context, by, step);
 
     /// See [`crate::wire::Request::RecordAccess`].
     RecordAccess(access: Access)
@@ -402,10 +405,7 @@ fn telemetry_urgency(mode: TelemetryMode) -> Urgency {
 }
 
 fn submission_bytes(spec: &AllocationSpec, claim: Option<&Claim>) -> usize {
-    let script = match &spec.entrypoint {
-        Entrypoint::Script { text, .. } => text.len(),
-        Entrypoint::Command { .. } => 0,
-    };
+    let script = script_of(spec).map_or(0, |text| text.len());
     spec.bytes_without_script() + script + 256 + claim.map_or(0, claim_bytes)
 }
 

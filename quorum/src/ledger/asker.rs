@@ -2,15 +2,17 @@
 
 use lattice_model::{AllocationId, Principal};
 
-/// Who may ask for a command, always through an agent of role `api`. It has the places where their name stands: a member
-/// writes there whom it knows.
+/// Who may ask for a command. Every request comes through an agent of role `api`. The variants borrow the fields with
+/// the asker's name: the member that answers writes the name there that it has verified.
 #[derive(Debug)]
 pub enum Asker<'a> {
-    /// Nobody: members propose it, by their clocks, for a session, or for a request of another form.
+    /// No request may carry it. Members propose it: by a clock, for a session, or for a request such as
+    /// [`crate::wire::Request::Submit`].
     Member,
-    /// A user whom the agent authenticated, about this allocation. Applying it tells its owner, and root, from others.
+    /// A user whom the agent authenticated, about this allocation. The ledger refuses all but its owner and root.
     User(&'a mut Principal, AllocationId),
-    /// A user whom the agent authenticated, of what is theirs from now on or already. `None`: it is the agent's.
+    /// A user whom the agent authenticated, about what they own or come to own; their name is never changed.
+    /// `None`: the agent owns it.
     Owner(Option<&'a mut Principal>),
     /// A user as above; or an operator, who may do more.
     UserOrOperator {

@@ -1,4 +1,4 @@
-//! The name of the cluster, and who its members are. The membership itself is Raft's; this is for the audit log.
+//! The command that names the cluster, and the audit records of changes of its members.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -47,8 +47,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn record_members(&mut self, context: &mut ApplyContext, by: &Principal, change: &MembersStep) -> Result<Outcome, Refusal> {
-        self.record(context, &by.name, AuditAction::MembersChanged, Subject::default(), change.to_string());
+    pub(super) fn record_members(&mut self, context: &mut ApplyContext, by: &Principal, step: &MembersStep) -> Result<Outcome, Refusal> {
+        self.record(context, &by.name, AuditAction::MembersChanged, Subject::default(), step.to_string());
         Ok(Outcome::Done)
     }
 }

@@ -9,11 +9,12 @@
 
 use super::refusal::{Conflict, Refusal};
 use super::state::tenant_usage::TenantUsage;
+use super::state::user_usage::script_of;
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Entrypoint, Epoch,
-    Generation, Incarnation, NodeId, ReportItem, Revision, Share, SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Epoch, Generation,
+    Incarnation, NodeId, ReportItem, Revision, Share, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -43,10 +44,7 @@ pub struct HeldShare {
 impl HeldShare {
     /// About how many bytes it takes in a message.
     pub fn bytes_about(&self) -> usize {
-        let script = match &self.share.spec.entrypoint {
-            Entrypoint::Script { text, .. } => text.len(),
-            Entrypoint::Command { .. } => 0,
-        };
+        let script = script_of(&self.share.spec).map_or(0, |text| text.len());
         512 + self.share.spec.bytes_without_script() + script + self.share.nodes.len() * 64
     }
 }

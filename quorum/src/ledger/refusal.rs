@@ -15,7 +15,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 /// How a person becomes an operator.
-pub const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice quorum ca operator --dir DIR --name NAME --out FILE`; \
+const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice quorum ca operator --dir DIR --name NAME --out FILE`; \
      put it at ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
 
 /// Why a request was not granted. A refusal changed nothing.

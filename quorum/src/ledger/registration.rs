@@ -1,4 +1,4 @@
-//! What is said of a node: by its agent, and by the leader's clocks.
+//! What an agent registers with, and the node states that the leader's clocks propose.
 
 use lattice_model::conformance::Components;
 use lattice_model::{AllocationId, Boot, Epoch, Incarnation, NodeAddresses, NodeId, NodeState, Resources};

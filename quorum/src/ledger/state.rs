@@ -1,4 +1,4 @@
-//! The agreed state, and the records that stand in it. Who changes them: the files of the commands, beside this one.
+//! The agreed state and its records. The files of the commands, beside this one, change them.
 
 pub mod keyring;
 pub mod revocations;

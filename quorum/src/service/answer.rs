@@ -122,8 +122,13 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             (Action::Submit { id, spec, owner, claim }, 0)
         }
         Request::Command(action) => {
-            if let Action::Revoke { name, .. } = &*action {
-                may_be_revoked(core, name)?;
+            match &*action {
+                Action::Revoke { name, .. } => may_be_revoked(core, name)?,
+                Action::LiftHold { until: Some(_), .. } => {
+                    let why = "the leader alone lifts a hold at its end: leave `until` out".to_owned();
+                    return Err(Refusal::Malformed { why });
+                }
+                _ => {}
             }
             (*action, 0)
         }

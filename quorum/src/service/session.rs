@@ -29,7 +29,7 @@ use lattice_api::v1::Packed;
 use lattice_model::conformance::Components;
 use lattice_model::{DesiredList, Incarnation, NodeId, NodeReport, Revision};
 use link::{DownLink, Ended, PATIENCE, next};
-use registration::{checked, registration};
+use registration::{checked, read_registration};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     async fn register(core: &'a Arc<Core>, (caller, from): (&Caller, Option<IpAddr>), up: Up, down: &'a DownLink) -> Result<Self, Ended> {
-        let (registration, keys, health) = registration(core, (caller, from), up)?;
+        let (registration, keys, health) = read_registration(core, (caller, from), up)?;
         let (node, size) = (registration.node.clone(), registration.size);
         let growth = core.agreed.ledger().node(&node).and_then(|known| growth(&known.size, &size));
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;

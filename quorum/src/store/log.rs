@@ -41,6 +41,7 @@ use writer::{Append, Job, Writer};
 const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Jobs that wait for the writer.
 const JOBS_MAX: usize = 1024;
+
 /// The log. Clones read.
 #[derive(Clone, Debug)]
 pub struct Log {

@@ -56,7 +56,10 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
     let holder = who.parse().unwrap();
     let id = Uuid::new_v4();
     vec![match call {
-        Call::Command => return commands().into_iter().map(Request::from).collect(),
+        Call::Command => {
+            let (of_users, of_operators) = commands();
+            return of_users.into_iter().chain(of_operators).map(Request::from).collect();
+        }
         Call::Submit => Request::Submit { id: AllocationId(id), spec: Box::new(spec(1)), owner: owner(), claim: None, life: None },
         Call::CheckSubmission => Request::CheckSubmission { spec: Box::new(spec(1)), owner: owner() },
         Call::GetAllocation => Request::GetAllocation { key: of.to_string() },
@@ -64,7 +67,9 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
             Request::ListAllocations { uid: None, states: vec![], limit: 1, before: None, filter: ListFilter::default() }
         }
         Call::ListNodes => Request::ListNodes,
-        Call::Claim => Request::Claim(Claim { allocation: none(), requeue_count: 0, lease_token: 9, shares: vec![], by: None }),
+        Call::Claim => {
+            Request::Claim(Claim { allocation: missing_allocation(), requeue_count: 0, lease_token: 9, shares: vec![], by: None })
+        }
         Call::AcquireLease => Request::AcquireLease { name: "mine".into(), holder, ttl_ms: 60_000, user: Some(owner()) },
         Call::RenewLease => Request::RenewLease { name: "mine".into(), token: 9, holder, user: Some(owner()) },
         Call::QueryAudit => Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 },
@@ -110,14 +115,15 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
 }
 
 /// An allocation that there is not.
-fn none() -> AllocationId {
+fn missing_allocation() -> AllocationId {
     AllocationId(Uuid::from_u128(7))
 }
 
-/// Every command that somebody may ask for, about something that there is not where it would change what the others need.
-fn commands() -> Vec<Action> {
+/// Every command that users may ask for, and every one that operators may: about something that there is not, where it
+/// would change what the others need.
+fn commands() -> (Vec<Action>, Vec<Action>) {
     let node: lattice_model::NodeId = "nowhere".parse().unwrap();
-    let (allocation, epoch, id) = (none(), lattice_model::Epoch(1), Uuid::new_v4());
+    let (allocation, epoch, id) = (missing_allocation(), lattice_model::Epoch(1), Uuid::new_v4());
     let (by, reason) = ("root".to_owned(), "x".to_owned());
     let tenant =
         TenantChange { name: "physics".into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
@@ -164,7 +170,7 @@ fn commands() -> Vec<Action> {
         Action::Admit { node: node.clone(), by: by.clone(), reason },
         Action::WithdrawAdmission { node, by },
     ];
-    [of_users, of_operators].concat()
+    (of_users, of_operators)
 }
 
 /// Commands that members alone propose.
@@ -202,7 +208,8 @@ const OF_MEMBERS: &[&str] = &[
 
 #[test]
 fn every_command_is_asked_for_here_or_proposed_by_members_alone() {
-    let mut known: Vec<&str> = commands().iter().map(Action::name).chain(OF_MEMBERS.iter().copied()).collect();
+    let (of_users, of_operators) = commands();
+    let mut known: Vec<&str> = of_users.iter().chain(&of_operators).map(Action::name).chain(OF_MEMBERS.iter().copied()).collect();
     let mut all = Action::NAMES.to_vec();
     known.sort_unstable();
     all.sort_unstable();
@@ -210,12 +217,45 @@ fn every_command_is_asked_for_here_or_proposed_by_members_alone() {
 }
 
 #[test]
+fn users_ask_for_commands_of_users_and_operators_for_those_of_operators() {
+    let (of_users, of_operators) = commands();
+    for mut action in of_users {
+        let name = action.name();
+        assert!(matches!(action.asker(), Asker::User(..) | Asker::Owner(_) | Asker::UserOrOperator { .. }), "{name}");
+    }
+    for mut action in of_operators {
+        let name = action.name();
+        assert!(matches!(action.asker(), Asker::Operator(..)), "{name}");
+    }
+}
+
+#[test]
 fn clients_sign_for_every_method_that_a_command_names() {
-    for mut action in commands() {
+    let (of_users, of_operators) = commands();
+    for mut action in of_users.into_iter().chain(of_operators) {
         let name = action.name();
         let (Asker::Operator(_, methods) | Asker::UserOrOperator { methods, .. }) = action.asker() else { continue };
         assert!(!methods.is_empty() && methods.iter().all(|method| METHODS.contains(method)), "{name}: {methods:?}");
     }
+}
+
+/// Some of the commands that members alone propose.
+fn proposed_by_members() -> Vec<Action> {
+    let node: lattice_model::NodeId = "nowhere".parse().unwrap();
+    let allocation = missing_allocation();
+    vec![
+        Action::AdvanceTime,
+        Action::RaiseLevel { level: 1 },
+        Action::SetRunLease { ms: 1 },
+        Action::ReleaseDomains,
+        Action::Bootstrap { cluster: "other".into() },
+        Action::SealWithKey { id: 9 },
+        Action::RetireKey { id: 9 },
+        Action::Submit { id: allocation, spec: Box::new(spec(1)), owner: owner(), claim: None },
+        Action::Claim(Claim { allocation, requeue_count: 0, lease_token: 9, shares: vec![], by: None }),
+        Action::GrantLease { name: "other".into(), holder: node.clone(), ttl_ms: 1, user: None },
+        Action::Fence { node, incarnation: lattice_model::Incarnation(1), silent_ms: 1 },
+    ]
 }
 
 /// The connection of a certificate's holder who speaks gRPC itself.
@@ -322,13 +362,26 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
             }
         }
         // Nobody asks for what members propose.
-        for action in [Action::AdvanceTime, Action::RaiseLevel { level: 1 }, Action::SetRunLease { ms: 1 }] {
+        for action in proposed_by_members() {
             let answer = client.call(&Request::from(action), SHORT).await;
             let Err(CallError::Refused(refusal)) = answer else { panic!("as {role}: {answer:?}") };
             let why = refusal.to_string();
             assert!(if role == Role::Api { why.contains("members alone propose") } else { is_refused(&why) }, "as {role}: {why}");
         }
     }
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_alone_lifts_a_hold_at_its_end() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let api = lab.api(&[1]);
+    let (node, by) = ("nowhere".parse().unwrap(), "anna".to_owned());
+    let lift = Action::LiftHold { node, kind: HoldKind::Cordon, by, until: Some(lattice_model::Timestamp(1)) };
+    let answer = api.call(&lab.as_operator("anna", Request::from(lift)), SHORT).await;
+    assert!(matches!(&answer, Err(CallError::Refused(Refusal::Malformed { .. }))), "{answer:?}");
     member.stop().await;
 }
 

@@ -1,11 +1,13 @@
 //! Whether a launch hangs: all its ranks, on all its nodes, do nothing for a long time. Pure.
 //!
-//! Each node reports how long its ranks of a launch have done nothing; one that has the reports of all nodes decides. A rank that waits in
-//! a loop uses a processor and looks like one that computes: a launch that is reported does hang, but not every hang is reported.
+//! Each node reports how long its ranks of a launch have done nothing; one that has the reports of all nodes decides.
+//! A rank that waits in a loop uses a processor and looks like one that computes: a launch that is reported does hang,
+//! but not every hang is reported.
 
 /// Ranks that each used less than this share of a processor since the last measurement did nothing.
 const IDLE_CORES_PER_PROCESS: f64 = 0.01;
-/// Ranks that together use this many processors do something, however many they are: one computes, and the others wait for it.
+/// Ranks that together use this many processors do something, however many they are: one computes, and the others wait
+/// for it.
 const IDLE_CORES_MAX: f64 = 0.25;
 
 /// One launch's ranks on one node.

@@ -145,7 +145,8 @@ pub fn documented() -> Vec<Rule> {
     ]
 }
 
-/// `alerts:` in an agent's configuration. Unknown keys, measures and bounds that make no sense are refused with their line.
+/// `alerts:` in an agent's configuration. Unknown keys, measures and bounds that make no sense are refused with their
+/// line.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "SettingsText")]
 pub struct AlertSettings {

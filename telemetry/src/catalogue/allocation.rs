@@ -1,4 +1,5 @@
-//! The work of each allocation on a node. `allocation` is its whole id; its owner and name are in `lattice_allocation_info` alone.
+//! The work of each allocation on a node. `allocation` is its whole id; its owner and name are in
+//! `lattice_allocation_info` alone.
 
 use super::family::families;
 

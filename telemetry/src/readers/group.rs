@@ -65,7 +65,8 @@ impl Group {
         self.whole.then_some(self.processes.as_slice())
     }
 
-    /// Whether nothing of it has run since the last measurement: its processes, and what only they change, are as they were.
+    /// Whether nothing of it has run since the last measurement: its processes, and what only they change, are as they
+    /// were.
     pub fn rests(&self) -> bool {
         self.rests
     }

@@ -1,6 +1,7 @@
 //! What the launches of an allocation have used here.
 
-/// The most launches of one allocation that are measured, from the first; a script that runs more at once has the others unmeasured.
+/// The most launches of one allocation that are measured, from the first; a script that runs more at once has the
+/// others unmeasured.
 pub const LAUNCHES_MAX: usize = 64;
 
 /// The launches of an allocation that have ranks here.

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many bytes of a file are read, from its beginning.
 pub(super) const FILE_BYTES_MAX: usize = 64 << 10;
-/// The kernel fills each page with whole records, and none of them is as long as this: a page with so much left empty is the last.
+/// The kernel fills each page with whole records, and none of them is as long as this: a page with so much left empty
+/// is the last.
 const LAST_BYTES: usize = 2048;
 /// A missing file is tried again after one round of measurements, two, four … and finally after this many.
 const ABSENT_LOOKS_MAX: u32 = 64;
@@ -60,8 +61,8 @@ impl Text {
     }
 }
 
-/// A file that is read with each measurement. It is opened once it exists, stays open while descriptors allow it, and is closed when
-/// what it describes is gone. A missing one is tried less and less often.
+/// A file that is read with each measurement. It is opened once it exists, stays open while descriptors allow it, and
+/// is closed when what it describes is gone. A missing one is tried less and less often.
 #[derive(Debug)]
 pub(crate) struct PolledFile {
     path: PathBuf,
@@ -200,7 +201,8 @@ impl<T: Copy> CachedFile<T> {
         self.last
     }
 
-    /// The numbers, parsed by `of`. `unchanged`: the last ones are still right. A file that is not open is read all the same.
+    /// The numbers, parsed by `of`. `unchanged`: the last ones are still right. A file that is not open is read all
+    /// the same.
     pub(super) fn read(&mut self, unchanged: bool, text: &mut Text, of: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         if !(unchanged && self.file.is_open()) {
             self.last = self.file.read(text).and_then(of);

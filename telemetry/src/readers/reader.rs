@@ -8,8 +8,8 @@ pub trait Reader: Send {
     /// The source of its numbers.
     fn source(&self) -> Source;
 
-    /// Reads the signs that something of the work has run, before anything else is read. Numbers in the same files are returned by
-    /// [`Reader::read`], which follows.
+    /// Reads the signs that something of the work has run, before anything else is read. Numbers in the same files are
+    /// returned by [`Reader::read`], which follows.
     fn signs(&mut self, _group: &Group, _text: &mut Text, _signs: &mut Signs) {}
 
     /// Adds the numbers that it can read of the group to those of the readers before it.

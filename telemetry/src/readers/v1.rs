@@ -98,7 +98,8 @@ impl Files {
     }
 }
 
-/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that are on top of no other.
+/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that are on top of no
+/// other.
 pub(super) fn served_bytes(text: &str, operation: &str, devices: &mut Devices) -> f64 {
     let of_operation = text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

@@ -27,8 +27,8 @@ impl LatencyHistory {
         Self { length_ms, from_ms: 0, began: None, newest: None, whole: Whole::new(length_ms, whole_max) }
     }
 
-    /// Adds the counts of a measurement. What came since the last one belongs to the window of this one. Counts that fell, or that are of
-    /// other ranges, start again.
+    /// Adds the counts of a measurement. What came since the last one belongs to the window of this one. Counts that
+    /// fell, or that are of other ranges, start again.
     pub fn push(&mut self, at_ms: u64, counts: Counts) {
         let from_ms = at_ms - at_ms % self.length_ms;
         if from_ms > self.from_ms {

@@ -5,8 +5,9 @@
 //! M. J. E. Golay, Anal. Chem. 36 (1964) 1627. What is a trend (up to the third power of time) comes out as it went in, and what
 //! changes from window to window is damped, which a store packs into less. The result is never beyond all five.
 //!
-//! A window is exported two lengths later, when the two windows after it are complete. Percentiles and the greatest are values that were
-//! measured, and are not smoothed. If one of the five is missing (the beginning, the end, an agent that was away), the mean is not either.
+//! A window is exported two lengths later, when the two windows after it are complete. Percentiles and the greatest
+//! are values that were measured, and are not smoothed. If one of the five is missing (the beginning, the end, an
+//! agent that was away), the mean is not either.
 
 use serde::{Deserialize, Serialize};
 

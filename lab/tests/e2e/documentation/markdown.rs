@@ -3,6 +3,9 @@
 //! A block `sh` is a script where it begins with `#!`, else commands. A block `console` has commands behind `$ `, and
 //! below each what it shows.
 
+/// The languages of blocks. Commands are in `sh` and `console` alone.
+const LANGUAGES: [&str; 7] = ["sh", "console", "python", "c", "yaml", "json", "text"];
+
 /// One command as it is written.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Command {
@@ -35,7 +38,10 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut open: Option<(bool, usize, Vec<&str>)> = None;
     for (number, line) in page.lines().enumerate() {
         match (open.take(), line.trim_start().strip_prefix("```")) {
-            (None, Some(opened)) => open = Some((opened == language, number + 2, Vec::new())),
+            (None, Some(opened)) => {
+                assert!(LANGUAGES.contains(&opened), "line {}: a block of the unknown language {opened:?}", number + 1);
+                open = Some((opened == language, number + 2, Vec::new()));
+            }
             (None, None) => {}
             (Some((wanted, first, lines)), Some(_)) => {
                 if wanted {

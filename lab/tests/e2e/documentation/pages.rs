@@ -26,7 +26,7 @@ pub struct Page {
 /// Programs that pages start: they succeed at once.
 pub const PROGRAMS: [&str; 6] = ["program", "mpi_program", "simulate", "server", "worker", "open_mpi_program"];
 
-/// What stands for `NAME`.
+/// The name that replaces `NAME`.
 pub const VCLUSTER: &str = "documented";
 
 const SLEEPS: &str = "--cores 1 -- sleep 300";

@@ -1,4 +1,4 @@
-//! What an agent says that is written down.
+//! Commits to the log what an agent reports.
 
 use super::Session;
 use super::link::Ended;

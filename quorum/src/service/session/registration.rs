@@ -21,8 +21,9 @@ pub(super) fn checked(node: &str, said: Components) -> Option<Components> {
     }
 }
 
-/// What an agent registers with, the gossip keys that it has and how it finds its node; each as far as it is believed.
-pub(super) fn registration(
+/// Splits a registration into what is proposed, the agent's gossip keys and the node's health, each checked and cut to
+/// its bounds.
+pub(super) fn read_registration(
     core: &Core,
     (caller, from): (&Caller, Option<IpAddr>),
     up: Up,
