@@ -24,6 +24,7 @@ mod adapters;
 mod adoption;
 mod alerting;
 mod allocation;
+mod allocations;
 mod audit;
 mod bounds;
 mod checkpoint;
@@ -36,6 +37,7 @@ mod data_plane;
 pub mod dev;
 mod devices;
 mod diagnosis;
+mod diagnosis_slots;
 mod disk;
 pub mod doctor;
 mod driver;
@@ -48,6 +50,7 @@ mod file_system;
 pub mod footprint;
 mod gossip_keys;
 mod gpu_loads;
+mod gpu_standings;
 mod gpus;
 mod growth;
 mod hangs;
@@ -81,6 +84,7 @@ mod places;
 mod placing;
 mod pmix;
 mod preemption;
+mod questions;
 mod quorum_list;
 mod readiness;
 pub mod recovery;
@@ -105,7 +109,7 @@ mod words;
 pub use checkpoint::packers;
 
 use crate::adoption::Adoption;
-use crate::allocation::Workers;
+use crate::allocations::Allocations;
 use crate::bounds::Bounds;
 use crate::checkpoint::Checkpoints;
 use crate::cluster::Cluster;
@@ -114,7 +118,7 @@ use crate::conformance::Conforming;
 use crate::context::Context;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
-use crate::diagnosis::Diagnosing;
+use crate::diagnosis_slots::DiagnosisSlots;
 use crate::driver::Outputs;
 use crate::fabric::Fabric;
 use crate::facts::Facts;
@@ -301,13 +305,65 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     let (view, mut node_view) = watch::channel(Arc::new(NodeView::default()));
     let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
     let (session_state, session_view) = watch::channel(lost);
+    let shim = config.shim_program()?;
+    let bounds = Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?;
+    let (workers, gpu_readings) = (Allocations::default(), GpuReadings::default());
+    let facts = Facts::new(
+        own,
+        facts::Handles {
+            me: me.clone(),
+            mesh: mesh.clone(),
+            cluster: cluster_view.clone(),
+            view: node_view.clone(),
+            checks: checks.clone(),
+            conformance: conformance.clone(),
+            topology: gpus.topology(),
+            gpus: gpus.standings(),
+            images: images.clone(),
+        },
+    );
+    let of_measuring = measuring::Handles {
+        me: me.clone(),
+        state_dir: config.state_dir.clone(),
+        slice: slice.clone(),
+        bounds: bounds.clone(),
+        workers: workers.clone(),
+        view: node_view.clone(),
+        topology: gpus.topology(),
+        gpus: gpus.standings(),
+        gpu_readings: gpu_readings.clone(),
+        traces: traces.clone(),
+        troubles: troubles.clone(),
+        mesh: mesh.clone(),
+    };
+    let measuring = Measuring::new(config.alerts.clone(), config.window_smoothing, of_measuring);
+    let of_launches = launch::Handles {
+        me: me.clone(),
+        mesh: mesh.clone(),
+        cluster: cluster_view.clone(),
+        workers: workers.clone(),
+        fabric: fabric.clone(),
+        fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
+        fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),
+    };
+    let of_checkpoints = checkpoint::Handles {
+        me: me.clone(),
+        checkpoints: checkpoints.clone(),
+        workers: workers.clone(),
+        slice: slice.clone(),
+        bounds: bounds.clone(),
+        mesh: mesh.clone(),
+        cluster: cluster_view.clone(),
+        troubles: troubles.clone(),
+        events: events.clone(),
+    };
     let context = Arc::new(Context {
         me: me.clone(),
         state_dir: config.state_dir.clone(),
-        shim: config.shim_program()?,
+        shim,
         socket: config.socket.clone(),
         slice,
-        bounds: Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?,
+        bounds,
         device_filter,
         topology: gpus.topology(),
         hwloc,
@@ -315,33 +371,32 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
         work_may_gain_privileges: config.work_may_gain_privileges,
         user_images: config.user_images,
         grace: Duration::from_secs(config.grace_seconds),
-        fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
-        launch_fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),
         spools: spools.clone(),
         log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
         hooks: Hooks::of(&config),
         images,
         data,
+        checkpoint_handles: Arc::new(of_checkpoints),
         checkpoints,
         fabric: fabric.clone(),
         troubles,
         checks: checks.clone(),
         gpus: gpus.standings(),
-        gpu_readings: GpuReadings::default(),
-        facts: Facts::new(own),
+        gpu_readings,
+        facts,
         conformance,
         latencies: Latencies::default(),
-        diagnosing: Diagnosing::default(),
-        measuring: Measuring::new(config.alerts.clone(), config.window_smoothing),
+        diagnosis_slots: DiagnosisSlots::default(),
+        measuring,
         traces: traces.clone(),
         mesh: mesh.clone(),
         peers: peers.clone(),
         carried: Carried::new(config.relay_max, session_view.clone()),
         acknowledged,
-        workers: Workers::default(),
+        workers,
         adoption: Adoption::default(),
         growth: Growth::start().context("inotify")?,
-        launches: Launches::default(),
+        launches: Launches::new(of_launches),
         parents: Parents::default(),
         attached: Places::default(),
         attach_max_concurrent: config.attach_max_concurrent,
@@ -350,8 +405,8 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
         events: events.clone(),
     });
     supervisor::status("taking up the node's work");
-    let (sweeper, loader, in_kernel) = (Arc::clone(&context), Arc::clone(&context), config.kernel_probes);
-    let loading = tokio::task::spawn_blocking(move || loader.measuring.load(&loader, in_kernel));
+    let (sweeper, loader, in_kernel) = (Arc::clone(&context), context.measuring.clone(), config.kernel_probes);
+    let loading = tokio::task::spawn_blocking(move || loader.load(in_kernel));
     let brain = tokio::task::spawn_blocking(move || {
         let mut brain = brain;
         let alive = sweep::strays(&sweeper, &brain);
@@ -422,16 +477,16 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     }
     tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
     tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
-    tasks.spawn(checkpoint::sightings::run(Arc::clone(&context), stop.child_token()));
+    tasks.spawn(checkpoint::sightings::run(Arc::clone(&context.checkpoint_handles), stop.child_token()));
     tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
     tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster_view.clone(), stop.child_token()));
-    tasks.spawn(facts::follow(Arc::clone(&context), offer, membership.clone(), stop.child_token()));
+    tasks.spawn(facts::follow(context.facts.clone(), offer, membership.clone(), stop.child_token()));
     let (held, leases) = watch::channel(placing::Leases::new());
     let (rounds, requests) = (Rounds::default(), service::Requests::default());
     let placing = Placing { leases, cluster: cluster_view.clone(), membership: membership.clone(), rounds: rounds.clone() };
     if config.has(Role::Scheduler) {
         tasks.spawn(placing::run(me.clone(), quorum.clone(), placing.clone(), config.scheduler_lease_ms, held, stop.child_token()));
-        tasks.spawn(checkpoint::broker::run(Arc::clone(&context), quorum.clone(), placing.clone(), stop.child_token()));
+        tasks.spawn(checkpoint::broker::run(Arc::clone(&context.checkpoint_handles), quorum.clone(), placing.clone(), stop.child_token()));
     }
     tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
     tasks.spawn(traces.flush(context.troubles.clone(), stop.child_token()));

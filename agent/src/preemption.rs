@@ -9,7 +9,7 @@
 //! Nothing is written down here: the list has the request until the claim ends, and the checkpoint has its own state file. The next
 //! life of the agent asks for the same checkpoint again, and gets the one that there is.
 
-use crate::allocation::Standing;
+use crate::allocations::Standing;
 use crate::checkpoint::{self, broker};
 use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
@@ -88,7 +88,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
             // A store that hangs is waited for before anything is begun, too. One that is there already is followed first.
             let begun = tokio::select! {
                 biased;
-                begun = checkpoint::begin(context, &open) => Ok(begun),
+                begun = checkpoint::begin(&context.checkpoint_handles, &open) => Ok(begun),
                 () = &mut over => Err(Followed::TooLong),
                 why = &mut away => Err(Followed::StoreAway(why)),
             };

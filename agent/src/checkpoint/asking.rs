@@ -1,7 +1,7 @@
 //! An allocation's head is asked for a checkpoint, from whichever agent: for a user, or by the broker.
 
+use super::handles::Shared;
 use crate::checkpoint;
-use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame;
 use crate::mesh::open::Open;

@@ -8,11 +8,11 @@
 //! next one reads the manifests and decides anew, so that a lost broker loses one round. Two at once would ask the same head, which
 //! makes one checkpoint of two requests. Nothing of it is needed for work to run, or for anybody to ask for a checkpoint.
 
+use super::handles::Shared;
 use super::store::{CheckpointStore, Owner, StoreError};
 use super::{ask, retention, saving};
 use crate::cluster::Cluster;
 use crate::config::checkpoint::CheckpointSettings;
-use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::placing::Placing;
 use futures::StreamExt;

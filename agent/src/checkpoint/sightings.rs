@@ -9,8 +9,8 @@
 //! Nothing of it outlives the agent: its next life looks anew.
 
 use super::catching::{self, MOMENT, Program};
-use crate::allocation::{AllocationHandle, Standing};
-use crate::context::Shared;
+use super::handles::Shared;
+use crate::allocations::{AllocationHandle, Standing};
 use lattice_model::{AllocationId, AskBy, AskSignal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -7,7 +7,7 @@ use super::access::{Whose, shown};
 use super::caller::Caller;
 use super::output::{Selection, gather, received};
 use super::{Api, attaching, feeding};
-use crate::allocation::AllocationHandle;
+use crate::allocations::AllocationHandle;
 use crate::environment::entry_launch_id;
 use crate::mesh::frame;
 use crate::mesh::launch::WireOutcome;
