@@ -9,10 +9,14 @@
 //! What is raised is on the disk, so that an agent that was killed does not begin by taking everything back: an alert is cleared by what is
 //! measured, never by a restart. So is since when a launch does nothing: the count of its processor time says whether it did
 //! anything while no agent looked.
+//!
+//! Alerts are found where work is measured, so that they need no store. What is not measured for a
+//! while raises nothing and clears nothing. A rule that makes no sense stops the agent at its
+//! start: an alert that nobody gets is found out too late.
 
 pub mod saved;
 
-use lattice_telemetry::alert::idle::{Idle, Verdict, Word};
+use lattice_telemetry::alert::idle::{Idle, IdleReport, Verdict};
 use lattice_telemetry::alert::rules::{HANG, Rule, Severity};
 use lattice_telemetry::alert::{AlertSettings, Standing};
 use lattice_telemetry::catalogue::alert as family;
@@ -115,15 +119,15 @@ impl Alerts {
 
     /// What this node says of its ranks of a launch. Of the script: what it says of all that runs here, as the script waits for what it
     /// launched.
-    pub fn word(&self, launch: u32) -> Word {
+    pub fn word(&self, launch: u32) -> IdleReport {
         let idle = match launch {
             0 => self.idle.values().max_by_key(|idle| idle.since_ms),
             launch => self.idle.get(&launch),
         };
         match (self.looked, idle) {
-            (Looked::No, _) | (Looked::AtSome, None) => Word::Silent,
-            (Looked::AtSome | Looked::AtAll, Some(idle)) => idle.word(),
-            (Looked::AtAll, None) => Word::None,
+            (Looked::No, _) | (Looked::AtSome, None) => IdleReport::Unknown,
+            (Looked::AtSome | Looked::AtAll, Some(idle)) => idle.report(),
+            (Looked::AtAll, None) => IdleReport::None,
         }
     }
 
@@ -161,7 +165,7 @@ impl Alerts {
                 let text = if self.idle.contains_key(&launch) { format!("{what} moves again") } else { format!("{what} is over here") };
                 Change { alert: HANG.to_owned(), launch: Some(launch), severity, raised: false, since_ms, text }
             }
-            (Verdict::Hangs, Some(_)) | (Verdict::Moves, None) | (Verdict::Unsaid, _) => return false,
+            (Verdict::Hangs, Some(_)) | (Verdict::Moves, None) | (Verdict::Unknown, _) => return false,
         };
         self.change(change);
         true
@@ -341,12 +345,12 @@ mod tests {
         let mut alerts = Alerts::default();
         let part = |launch, used_us| Part { launch, used_us, processes: 1 };
         let of = |parts: &[Part]| Parts { all: parts.to_vec(), cut: false };
-        assert_eq!(alerts.word(1), Word::Silent, "nobody has looked");
+        assert_eq!(alerts.word(1), IdleReport::Unknown, "nobody has looked");
         let nothing = [("io", None)];
         alerts.look_at_launches(0, &of(&[part(0, 0), part(1, 0)]), &nothing);
         alerts.look_at_launches(10_000, &of(&[part(0, 0), part(1, 0)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [1].into());
-        assert!(alerts.decide(1, Verdict::Hangs, 10_000, 10_000) && !alerts.decide(1, Verdict::Unsaid, 11_000, 10_000));
+        assert!(alerts.decide(1, Verdict::Hangs, 10_000, 10_000) && !alerts.decide(1, Verdict::Unknown, 11_000, 10_000));
         let text = &alerts.since(0).unwrap()[0].text;
         assert!(text.contains("launch 1") && text.ends_with("(looked at: cpu; not measured: io)"), "{text}");
         // It went on, and is still asked about.
@@ -360,16 +364,16 @@ mod tests {
         alerts.look_at_launches(35_000, &of(&[part(0, 0), part(2, 0)]), &nothing);
         alerts.look_at_launches(40_000, &of(&[part(0, 0), part(2, 900_000)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [0].into());
-        assert_eq!(alerts.word(0), Word::There { idle_ms: 0, moved: true });
+        assert_eq!(alerts.word(0), IdleReport::There { idle_ms: 0, moved: true });
         assert!(alerts.decide(0, Verdict::Moves, 40_000, 10_000));
         // On another node, the script's launches are what it waits for.
         let mut other = Alerts::default();
         other.look_at_launches(0, &of(&[part(2, 0), part(3, 0)]), &nothing);
         other.look_at_launches(30_000, &of(&[part(2, 0), part(3, 900_000)]), &nothing);
-        assert_eq!(other.word(0), Word::There { idle_ms: 0, moved: true });
-        assert_eq!(other.word(1), Word::None);
+        assert_eq!(other.word(0), IdleReport::There { idle_ms: 0, moved: true });
+        assert_eq!(other.word(1), IdleReport::None);
         other.look_at_launches(31_000, &Parts { all: vec![part(2, 0)], cut: true }, &nothing);
-        assert_eq!(other.word(9), Word::Silent, "it may be among those that are not looked at");
+        assert_eq!(other.word(9), IdleReport::Unknown, "it may be among those that are not looked at");
     }
 
     #[test]

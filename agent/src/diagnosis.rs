@@ -5,6 +5,9 @@
 //!
 //! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
 //! layout could be guessed. `/proc/PID/stack` itself is root's.
+//!
+//! Names of kernel functions are in `/proc/kallsyms` for everybody, and say where a rank waits;
+//! addresses and offsets would help to attack the kernel.
 
 mod fact;
 pub mod gpus;

@@ -1,4 +1,4 @@
-//! Keys for a fabric that keeps work apart by numbers (VNIs), asked of the fabric's manager (decision 0039).
+//! Keys for a fabric that keeps work apart by numbers (VNIs), asked of the fabric's manager.
 //!
 //! ```text
 //!   preparing, on the first node    record ─▶ POST a service ─▶ record its id ─▶ GET its key ─▶ record it ─▶ ranks' environment
@@ -7,6 +7,12 @@
 //!
 //! What a service is made for is on the disk before it is asked for, and whoever asks again under the same name is given the same
 //! service: a crash at any moment leaves none that nobody revokes.
+//!
+//! One service for an allocation, not for a launch, because 50 ms for each launch would be most of
+//! a short one. The first node's agent requests it, because it heads all launches. `POST` has
+//! `Idempotency-Key: ALLOCATION-EPOCH`: who asks again gets the same service. Without a key there
+//! is no work: it would hang in `MPI_Init`. No node is held for a manager that is away; `node
+//! status` says what is not revoked yet. It was tried with the lab's simulated manager only.
 
 use crate::config::AgentConfig;
 use crate::troubles::Troubles;

@@ -1,4 +1,9 @@
 //! Which file system a directory is on, and whether other nodes may have the same one.
+//!
+//! `checkpoint_dir` is the node's own, because it holds answers and a page of memory under the
+//! allocation's name alone: nodes that share it would answer for each other. File systems are
+//! recognised by the kernel's name for their kind, so that a server that is away is not waited for.
+//! An unknown kind counts as local: a wrong refusal would keep a node from work.
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};

@@ -8,6 +8,11 @@
 //!
 //! Once a second while work has GPUs. Else rarely, and nothing is held open in between: a GPU that somebody holds open cannot be reset. One
 //! that is withheld and nobody has is let go of at once and not asked.
+//!
+//! Whose a GPU is follows from the node's assignment, not from the processes on it: the assignment
+//! is exact, and exists before the first process. An instance of a partitioned GPU has memory and
+//! processes of its own; power, clocks and temperature are the whole GPU's, because no meter tells
+//! them apart.
 
 use crate::gpu_standings::GpuStandings;
 use crate::node_view::NodeView;

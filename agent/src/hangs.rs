@@ -2,6 +2,12 @@
 //!
 //! A launch hangs where none of its ranks, on no node, did anything for `alerts.hang_seconds`; one that moves is enough that it does not.
 //! A node that cannot be asked changes nothing: nobody is told that work hangs, or goes on, by a node that is away.
+//!
+//! A rank does nothing below a hundredth of a processor, while its allocation uses no block device,
+//! has no GPU above 1 %, and moves at most a KiB over the network in 5 s: keep-alives are no work.
+//! An MPI program that waits in a loop looks like one that computes. The nodes are asked together,
+//! because a rank that waits for another one is the usual case. Sessions and work with a liveness
+//! probe are left out.
 
 use crate::context::Shared;
 use crate::measuring::alerts::Suspect;
@@ -10,7 +16,7 @@ use crate::monitoring;
 use futures::StreamExt;
 use futures::stream;
 use lattice_model::NodeId;
-use lattice_telemetry::alert::idle::{Verdict, Word, verdict};
+use lattice_telemetry::alert::idle::{IdleReport, Verdict, verdict};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -61,11 +67,11 @@ pub async fn run(context: Shared, stop: CancellationToken) {
 /// What becomes of asking all nodes, and who moves.
 async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
     let mut words = vec![suspect.word];
-    if verdict([suspect.word], limit_ms) == Verdict::Moves && suspect.word != Word::None {
+    if verdict([suspect.word], limit_ms) == Verdict::Moves && suspect.word != IdleReport::None {
         return (Verdict::Moves, Some(context.me.clone()));
     }
     let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.me);
-    let moves = |word: Word| word != Word::None && verdict([word], limit_ms) == Verdict::Moves;
+    let moves = |word: IdleReport| word != IdleReport::None && verdict([word], limit_ms) == Verdict::Moves;
     // Alone: while work goes on nobody else is asked.
     let mut answered = None;
     if let Some(node) = nodes().find(|node| Some(*node) == mover)
@@ -92,7 +98,7 @@ async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limi
     (verdict(words, limit_ms), None)
 }
 
-async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> Word {
+async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
     let share = &suspect.share;
     let open = MonitorOpen {
         allocation: *share.allocation.0.as_bytes(),
@@ -103,8 +109,8 @@ async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> Word {
     };
     let mut items = monitoring::items(context, node, context.mesh_address(share, node), open);
     match timeout(ANSWER, items.recv()).await {
-        Ok(Some(Ok(MonitorItem::Word { idle_ms: Some(idle_ms), moved }))) => Word::There { idle_ms, moved },
-        Ok(Some(Ok(MonitorItem::Word { idle_ms: None, .. }))) => Word::None,
-        Ok(_) | Err(_) => Word::Silent,
+        Ok(Some(Ok(MonitorItem::Word { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
+        Ok(Some(Ok(MonitorItem::Word { idle_ms: None, .. }))) => IdleReport::None,
+        Ok(_) | Err(_) => IdleReport::Unknown,
     }
 }

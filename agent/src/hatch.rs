@@ -1,5 +1,12 @@
 //! What lets the `mpirun` of an MPI library start its daemons on an allocation's nodes: variables that name our launcher in the
-//! place of ssh, and a file of the nodes in the form of each library (decision 0035).
+//! place of ssh, and a file of the nodes in the form of each library.
+//!
+//! Hydra is given `ssh` with our program and not `manual`, which only prints what it would start.
+//! The launcher is `lattice` under the name `lattice-mpi-launcher`, because Hydra calls a program
+//! without arguments of ours. What it starts is a launch, with a launch's user, scope, limits and
+//! end; the variables that would tell the daemon that it is a rank are removed. A variable of a
+//! library that the user set stands. Standard input is not carried: both libraries send it over
+//! their own connections.
 
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Placement};
 use std::collections::BTreeMap;

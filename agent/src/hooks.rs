@@ -6,6 +6,10 @@
 //!
 //! A hook runs as root in a cgroup of its own beside the scopes, outside of the allocation's limits; what it leaves
 //! running is ended with it. Both may be run again: after a crash of the agent nothing tells how far one came.
+//!
+//! The share is released although an epilogue fails; `lattice node status` shows the failure until
+//! a later epilogue succeeds. A share that is held for a hook would be a node that nobody can use
+//! and no command can free. An operator who wants the node kept away from work cordons it.
 
 use crate::config::AgentConfig;
 use crate::environment::of_domain;

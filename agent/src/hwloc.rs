@@ -3,6 +3,11 @@
 //!
 //! `lattice-agent hwloc-xml` reads it, a process of its own: nothing of the library gets into the agent. Launches that begin before it is
 //! there have none, and look for themselves.
+//!
+//! Version 1 of hwloc's format, which hwloc 1 and 2 both read. Whole nodes only: hwloc 1 does not
+//! ask what is allowed and would take the whole machine. A process of its own keeps the library and
+//! libxml2 out of the agent, and one that hangs is ended after a minute. The file of an earlier
+//! agent stays until it is written anew, because running ranks have its path.
 
 use lattice_model::{DesiredShare, NodeTopology};
 use std::collections::BTreeMap;

@@ -1,6 +1,10 @@
 //! The files by which NVIDIA's dcgm-exporter says whose job uses a GPU (`--hpc-job-mapping-dir`, `DCGM_HPC_JOB_MAPPING_DIR`): one for each
 //! GPU that work has, named by the GPU's number as DCGM counts, with the allocation's id in it. Others' files stay as they are, and so do
 //! ours while an agent is away: the work goes on.
+//!
+//! Instances of partitioned GPUs have no file: the exporter reads only whole numbers as names, and
+//! would charge each instance to everybody who has one. When a GPU is lost no new file is written:
+//! the exporter then counts differently, and charging a neighbour is worse than charging nobody.
 
 use crate::context::{Context, Shared};
 use lattice_model::AllocationId;

@@ -8,7 +8,7 @@
 //!
 //! What is written outlives the agent. The end of work, which users are told before the quorum has it, is synced before it is
 //! told, with all that stands before it; the rest need not outlive the machine, because work does not: whatever a node was at
-//! is lost when it comes back under another boot id, and the quorum says so by that id alone (decision 25).
+//! is lost when it comes back under another boot id, and the quorum says so by that id alone.
 //!
 //! The journal is the record. A checkpoint is written at times so that the journal stays short; it is moved into its
 //! place first and the journal cut after it, so that a crash between the two replays records that the checkpoint has:

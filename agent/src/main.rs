@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The agent of one node of Lattice: owns everything that happens on it.
+/// The agent of a Lattice node: it runs and measures all work on its node.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true, after_help = environment_help())]
 struct Cli {
@@ -34,8 +34,8 @@ struct Serve {
     /// The agent's configuration.
     #[arg(long, default_value = "/etc/lattice/agent.yaml")]
     config: PathBuf,
-    /// Where the node's state was written by a newer version, or is another node's: move it aside, and begin from the
-    /// shims that live here. What they do not know is reported lost. Without this the agent refuses to start.
+    /// Start even if the node's state is that of another node or was written by a newer version: move it aside, and begin from the
+    /// shims that run here. Work that they do not know is reported as lost.
     #[arg(long)]
     recover: bool,
     #[command(flatten)]
@@ -73,14 +73,14 @@ impl Bootstrap {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A whole cluster of one node in this process: quorum member, agent and all roles. For trying and developing.
+    /// Run a whole cluster in this process (one quorum member and one agent with all roles), to try things out.
     Dev(DevArgs),
-    /// Says what this machine can do for Lattice, and how to mend what it cannot.
+    /// Check this machine, and say what is missing and how to mend it.
     Doctor {
-        /// The agent's configuration, for what depends on it; without one, the defaults.
+        /// The agent's configuration, for checks that depend on it [default: the default settings].
         #[arg(long)]
         config: Option<PathBuf>,
-        /// How to print it.
+        /// The format of the report.
         #[arg(long, short, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
@@ -107,10 +107,10 @@ enum Form {
 
 #[derive(Args)]
 struct DevArgs {
-    /// Where everything is kept. Default: lattice-dev-<uid> in the directory for temporary files.
+    /// Where everything is kept [default: lattice-dev-<uid> in the directory for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Where allocations' scratch lies on a disk; without it scratch is in memory.
+    /// A directory on a disk for the allocations' scratch [default: in memory].
     #[arg(long)]
     scratch_dir: Option<PathBuf>,
 }

@@ -17,11 +17,11 @@ use lattice_node::Phase;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::shim::boottime_ms;
 use lattice_telemetry::catalogue::{agent as family, gossip as of_gossip};
+use lattice_telemetry::exporter::Exporter;
 use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::readers::Host;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::serve::{self, Ready};
-use lattice_telemetry::telling::Telling;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -223,11 +223,11 @@ pub async fn begin(
     if let Some((_, pushed)) = &pushing {
         parts.push(Box::new(pushed.clone()));
     }
-    let telling = Telling::new("agent", vec![("node_id", context.me.to_string())], parts);
+    let exporter = Exporter::new("agent", vec![("node_id", context.me.to_string())], parts);
     if let Some((store, pushed)) = pushing {
         let interval = Duration::from_secs(settings.prod_interval_seconds);
-        let (telling, me, stop) = (telling.clone(), context.me.to_string(), stop.child_token());
-        tasks.spawn(async move { pushed.run(telling, store, JOB, me, interval, stop).await });
+        let (exporter, me, stop) = (exporter.clone(), context.me.to_string(), stop.child_token());
+        tasks.spawn(async move { pushed.run(exporter, store, JOB, me, interval, stop).await });
     }
     let Some(listen) = config.metrics_listen() else { return };
     let token = match settings.token() {
@@ -242,7 +242,7 @@ pub async fn begin(
         Ok(listener) => {
             let session = session.clone();
             let ready: Ready = Arc::new(move || session.borrow().ready());
-            tasks.spawn(serve::run(telling, listener, token, ready, stop.child_token()));
+            tasks.spawn(serve::run(exporter, listener, token, ready, stop.child_token()));
         }
         Err(error) => {
             lacks(format!("metrics cannot be served at {listen}: {error}; set telemetry.metrics_listen to another address, or to \"\""));

@@ -12,7 +12,7 @@ use crate::mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat, W
 use crate::mesh::open::{Open, vouched};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_quorum::identity::Caller;
-use lattice_telemetry::alert::idle::Word;
+use lattice_telemetry::alert::idle::IdleReport;
 use quinn::SendStream;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -47,9 +47,9 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
         }
         MonitorWhat::Idle { launch } => {
             let (idle_ms, moved) = match context.measuring.word(key, launch) {
-                Word::There { idle_ms, moved } => (Some(idle_ms), moved),
-                Word::None => (None, true),
-                Word::Silent => {
+                IdleReport::There { idle_ms, moved } => (Some(idle_ms), moved),
+                IdleReport::None => (None, true),
+                IdleReport::Unknown => {
                     let why = "it was not measured here yet".to_owned();
                     let _gone = out.send(MonitorItem::Refused { why }).await;
                     return;

@@ -13,7 +13,9 @@ pub const VARIABLE: &str = "LATTICE_AGENT_MEMORY_MAX";
 const BYTES_MIN: u64 = 64 << 20;
 
 /// For `--help`, below the variables of the log.
-pub const HELP: &str = "  LATTICE_AGENT_MEMORY_MAX  how much memory the agent itself may have, such as 2G [default: no limit]";
+pub const HELP: &str = "  LATTICE_AGENT_MEMORY_MAX
+                      how much memory the agent itself may use, such as 2G
+                      [default: no limit]";
 
 /// What the variable asks for, in bytes; `None`: no limit.
 ///

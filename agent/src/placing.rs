@@ -7,7 +7,7 @@
 //!   it is another's ──────────────▶ what is submitted here and finds room while nobody waits in that queue, under that lease's token
 //! ```
 //!
-//! A submission that can be placed at once so costs one commit, wherever it is made (decision 0021). Order is the lease's
+//! A submission that can be placed at once so costs one commit, wherever it is made. Order is the lease's
 //! holder's alone: who finds anybody waiting leaves it to him. What one queue is refused ends its own round, no other's.
 //! Whose gossip does not show most nodes alive that are Ready holds no lease.
 

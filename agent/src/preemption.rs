@@ -8,6 +8,9 @@
 //!
 //! Nothing is written down here: the list has the request until the claim ends, and the checkpoint has its own state file. The next
 //! life of the agent asks for the same checkpoint again, and gets the one that there is.
+//!
+//! Work whose store is away is ended after 20 s: a store that is busy for seconds is not away, and
+//! an operator who needs the nodes waits no longer. Of two requests the shorter deadline counts.
 
 use crate::allocations::Standing;
 use crate::checkpoint::{self, broker};

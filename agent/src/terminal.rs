@@ -9,6 +9,12 @@
 //! A session lives while all of these do: the program, the caller, the allocation, this agent. Whatever ends first, the
 //! master closes, and with it the kernel hangs the program's session up. Nothing is queued without bound: what is shown
 //! is read only when the caller has room for it, what is typed is taken only when the terminal took what came before.
+//!
+//! Who holds the master decides how long a terminal lives. An attached terminal ends with the
+//! agent, as a person expects of a lost connection, so nothing has to be adopted. A terminal of
+//! `launch --pty` belongs to the work and must outlive agents, so the shim holds that master, and
+//! what is shown goes into the rank's log file. One mechanism for both would make the shim, which
+//! also carries fences, carry whatever somebody prints in an attached terminal.
 
 pub mod over_mesh;
 

@@ -11,6 +11,12 @@
 //! A line is with the kernel before the next look, so an agent that is killed loses none; the machine's work does not outlive the machine,
 //! so nothing is synced. What was put and not removed is put again under the same name. While the store is away the newest are kept here,
 //! up to [`SPOOL_BYTES_MAX`].
+//!
+//! The request is committed and is in the nodes' lists: a message from agent to agent would be as
+//! fast, but nobody would know afterwards which nodes record, and which of them missed the end. It
+//! ends by the leader's clock, by each node's own clock since the boot, or with the claim.
+//! Measuring does not change, only what is stored. Lattice removes nothing from the store: how long
+//! traces stay is a lifecycle rule of the bucket.
 
 mod chunk;
 mod flush;

@@ -1,5 +1,9 @@
 //! How this node finds itself while the quorum does not hear it: journalled as it changes, and told in order once it is heard again,
 //! for `lattice node history`. What its heartbeats say then is how it is then.
+//!
+//! Heartbeats are not kept: the next one says all that the last one said, and a late one extends no
+//! lease. What is not in the next one is a change that came and went, so changes are kept: at most
+//! 64, and one more that says that there were others.
 
 use crate::clock::now;
 use crate::context::Shared;

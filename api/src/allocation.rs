@@ -18,7 +18,7 @@ pub const STATES: [AllocationState; 7] = [
 
 /// The text names no state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no state; Pending, Staging, Running, Suspended, Completed, Failed and Cancelled are")]
+#[error("there is no state {0:?}; the states are Pending, Staging, Running, Suspended, Completed, Failed and Cancelled")]
 pub struct UnknownState(pub String);
 
 /// One allocation as a message. `exit_code` is set once it has ended and a program's own code is known; `reason` is why it
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_launch_was_brought_down_is_told_as_its_head_tells_it() {
+    fn why_a_launch_was_ended_is_shown_as_its_head_reported_it() {
         let told = |state, reason| to_proto(&allocation(state, Some(reason))).brought_down;
         let aborted = || EndReason::LaunchAborted { code: 139, why: "rank 3 on n2 was killed by signal 11".into() };
         assert_eq!(told(AllocationState::Failed, aborted()), "rank 3 on n2 was killed by signal 11");

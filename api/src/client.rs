@@ -29,11 +29,11 @@ pub enum ConnectError {
         endpoint: String,
     },
     /// Nobody listens there.
-    #[error("no agent answers at {endpoint}: is lattice-agent running on this machine? `lattice doctor` tells")]
+    #[error("no agent answers at {endpoint}: is lattice-agent running on this machine? `lattice doctor` checks that")]
     NoAgent {
         /// Where.
         endpoint: String,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -42,7 +42,7 @@ pub enum ConnectError {
     Denied {
         /// Where.
         endpoint: String,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -67,7 +67,7 @@ impl Client {
     /// Connects to `unix:/path`.
     ///
     /// # Errors
-    /// See [`ConnectError`]: the texts say what to do.
+    /// See [`ConnectError`]: its texts have the remedy.
     pub async fn connect(endpoint: &str) -> Result<Self, ConnectError> {
         let no_endpoint = || ConnectError::Endpoint { endpoint: endpoint.to_owned() };
         let path = endpoint.strip_prefix("unix:").ok_or_else(no_endpoint)?;
@@ -80,7 +80,7 @@ impl Client {
     }
 
     async fn over_unix(endpoint: &str, path: &Path) -> Result<Self, ConnectError> {
-        // Connected here first, since tonic's error would hide what the system said; the connector then uses this stream.
+        // Connected here first, since tonic's error would hide the system's error; the connector then uses this stream.
         let stream = UnixStream::connect(path).await.map_err(|source| {
             let endpoint = endpoint.to_owned();
             if source.kind() == io::ErrorKind::PermissionDenied {
@@ -151,7 +151,7 @@ impl Client {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// Queues and whose they are.
+    /// Queues and their tenants.
     pub fn vclusters(&self) -> VClusterServiceClient<Signed<Channel>> {
         VClusterServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -173,7 +173,7 @@ impl Client {
     }
 }
 
-/// An application's own endpoint, over one connection that stands already: no other one is made in its place. `message_bytes_max`: the most
+/// An application's own endpoint, over one connection that exists already: no other connection is made. `message_bytes_max`: the most
 /// that is read of one message.
 ///
 /// # Errors
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_agent_is_told_with_what_to_do() {
+    fn a_missing_agent_is_reported_with_a_remedy() {
         let error = connect("unix:/nonexistent/agent.sock").unwrap_err();
         assert!(matches!(error, ConnectError::NoAgent { .. }), "{error:?}");
         assert!(error.to_string().starts_with("no agent answers at unix:/nonexistent/agent.sock"), "{error}");

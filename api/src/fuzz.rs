@@ -52,7 +52,7 @@ fn record() -> Vec<u8> {
     audit::record_to_proto(&record).encode_to_vec()
 }
 
-/// What is taken of a specification can be written, and is then taken as the same.
+/// A specification that is accepted can be encoded, and decodes to the same.
 fn submit(bytes: &[u8]) {
     let Ok(message) = v1::AllocationSpec::decode(bytes) else { return };
     drop(image_request(&message));

@@ -4,7 +4,7 @@ use crate::v1;
 use lattice_model::conformance::fingerprint;
 use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, Node, Resources, Wipe};
 
-/// What it told the quorum of its software and firmware; `group_nodes`: how many are like it.
+/// Its software and firmware as it reported them to the quorum; `group_nodes`: how many nodes are like it.
 fn conformance(conformance: &Conformance, group_nodes: u32) -> v1::Conformance {
     let drift = conformance.drift.as_ref();
     v1::Conformance {
@@ -24,7 +24,7 @@ fn wipe(wipe: &Wipe) -> String {
     )
 }
 
-/// One node as a message, with the allocations that own shares of it, what these come to, and what the answering agent's gossip says of it
+/// One node as a message, with the allocations that own shares of it, the sum of the shares, and what the answering agent's gossip knows of it
 /// (`alive`, `suspect`, `down`, `unknown`). `group_nodes`: how many are of its conformance group.
 pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resources, gossip: &str, group_nodes: u32) -> v1::Node {
     let holds = node.holds.iter().map(ToString::to_string);

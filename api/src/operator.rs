@@ -68,7 +68,7 @@ pub enum CredentialError {
     File {
         /// Which.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -164,7 +164,7 @@ where
 
     fn call(&mut self, mut request: http::Request<B>) -> S::Future {
         let method = request.uri().path().strip_prefix(PACKAGE).filter(|method| METHODS.contains(method));
-        // Without randomness there is no token, and the agent says what it lacks.
+        // Without randomness there is no token, and the agent answers that it is missing.
         let token = self.credential.as_ref().zip(method).and_then(|(credential, method)| credential.sign(method, now()).ok());
         if let Some(token) = token {
             let mut metadata = MetadataMap::new();

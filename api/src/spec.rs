@@ -27,12 +27,12 @@ use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_wireup_variable}
 use lattice_model::{RankBinding, Resources};
 use std::time::Duration;
 
-/// Ranks a node when the message says 0.
+/// Ranks on each node when the message has 0.
 const TASKS_PER_NODE_DEFAULT: u32 = 1;
 
 /// Reads and validates a specification.
 ///
-/// Defaults are applied where the message says so (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0). Where a
+/// Defaults are applied where the message has none (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0). Where a
 /// uenv is named, `environment.sha256` must have been filled in: the agent that takes the submission reads the image (see
 /// [`image_request`]) and records the digest first.
 ///

@@ -56,8 +56,9 @@ use watching::{Compare, Diag, Watch};
 
 /// Runs work on the machines of a cluster
 ///
-/// Every command asks the agent of this machine (or one that --endpoint names). An allocation is named by its id, by the
-/// beginning of its id where that is unique, or by @last for the one submitted last in this terminal session through these agents.
+/// What you submit is an allocation. Name it by its id, by the beginning of its id where no other id begins so, or by @last:
+/// the one that was submitted last in this terminal session. Every command asks the agent of this machine, or the one that
+/// --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -67,22 +68,23 @@ pub struct Cli {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 well; 1 other; 2 wrong usage; 3 not found; 4 refused; 5 no agent or no
-quorum answers. launch, attach, session, wait, submit --wait and logs -f give the program's own code
-(128 + signal), 125 when Lattice failed, 126 and 127 as a shell does.
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 any other failure; 2 wrong usage; 3 not found;
+4 refused; 5 no agent or no quorum answers. launch, attach, session, wait,
+submit --wait and logs -f exit with the program's own code (128 + signal), with
+125 when Lattice failed, and with 126 or 127 as a shell does.
 
 Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output);
 LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it.";
 
 #[derive(Args)]
 pub struct Global {
-    /// How to show the answer (logs and launch always give the program's own bytes)
+    /// The format of the answer (logs and launch always print the program's own output)
     #[arg(short = 'o', long, global = true, value_name = "FORMAT", help_heading = "Everywhere")]
     pub output: Option<Output>,
-    /// The agents to ask, the nearest first: unix:/path/of/agent.sock, several with commas; the first that answers is used
+    /// The agents to ask, in this order, separated by commas: unix:/path/of/agent.sock; the first that answers is used
     #[arg(long, global = true, value_name = "ENDPOINT", help_heading = "Everywhere")]
     pub endpoint: Option<String>,
-    /// Say nothing on stderr but errors, and warnings of a script's lines
+    /// Print nothing on stderr but errors, and warnings about a script's lines
     #[arg(short, long, global = true, help_heading = "Everywhere")]
     pub quiet: bool,
     /// Accepted; nothing is ever coloured
@@ -96,77 +98,78 @@ pub enum Command {
     Submit(Later<Submit>),
     /// List your allocations, or show one
     Status(Later<Status>),
-    /// Why an allocation stands where it stands
+    /// Show why an allocation waits, runs or has ended
     Explain(Later<Key>),
-    /// Wait until allocations have ended, and give their exit code
+    /// Wait until allocations have ended, and exit with their exit code
     Wait(Later<Wait>),
     /// End allocations
     Cancel(Later<Cancel>),
-    /// Have allocations save themselves and give their nodes back
+    /// Have allocations save their state and give up their nodes
     Preempt(Later<Preempt>),
-    /// Have allocations that wait for nodes wait until they are resumed
+    /// Hold waiting allocations: they get no nodes until they are resumed
     Hold(Later<Hold>),
-    /// Have allocations that are held go on
+    /// Let held allocations get nodes again
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
-    /// Give allocations another walltime
+    /// Change the walltime of allocations
     Update(Later<Update>),
-    /// End allocations' present attempts and put them back into the queue, to begin again
+    /// End the current attempt of allocations, and put them back into the queue
     Requeue(Later<Requeue>),
     /// Send a signal to the ranks of running allocations, on all of their nodes
     Signal(Later<Signal>),
-    /// Show what an allocation's program wrote
+    /// Show the output of an allocation
     Logs(Later<Logs>),
-    /// Show what a running allocation uses of its nodes now
+    /// Show what an allocation uses: processors, memory, network, disks, GPUs
     Top(Later<Top>),
-    /// Follow what a running allocation uses, and its alerts, to its end
+    /// Follow what a running allocation uses, and its alerts, until it ends
     Watch(Later<Watch>),
-    /// What a running allocation uses; with --stream, to its end (top, watch)
+    /// What an allocation uses; with --stream, until it ends (top, watch)
     #[command(hide = true)]
     Metrics(Later<Metrics>),
-    /// How closely an allocation is measured: every look is kept for a while
+    /// Record every single measurement of an allocation, or the files that it opens
     Telemetry(Later<Telemetry>),
-    /// What is the matter with a running allocation: its processes, what they wait for, GPUs, network and storage
+    /// Diagnose a running allocation: its processes and what they wait for, GPUs, network, storage
     #[command(visible_alias = "diagnostics")]
     Diag(Later<Diag>),
-    /// One metric of two or more allocations, each counted from its own start
+    /// Compare one metric of two or more allocations, each from its own start
     Compare(Later<Compare>),
     /// Open a terminal in a running allocation
     Attach(Later<Attach>),
-    /// Ask for nodes and open a terminal on the first of them; when its shell ends, they are given back
+    /// Get nodes, and a terminal on the first of them, until its shell ends
     Session(Later<InteractiveSession>),
-    /// Run a program: inside an allocation on its nodes, elsewhere as a job of its own that is waited for
+    /// Run a program and wait for it: on the nodes of an allocation, or as a job of its own
     Launch(Later<Launch>),
     /// List the nodes, or show one
     Nodes(Later<ListNodes>),
-    /// Nodes, their states and holds: what is known of them, and what operators do with them
+    /// Show nodes, take them out of service and back into it
     Node(Later<Node>),
-    /// The quorum's members
+    /// The members of the quorum, certificates, backups
     Quorum(Later<Quorum>),
-    /// Work that saves itself: ask it to, and what it saved
+    /// Ask allocations to save their state, and manage what they saved
     Checkpoint(Later<Checkpoint>),
-    /// The queues (--vcluster): whose they are, which nodes they have, and what waits in them
+    /// Show the queues (vClusters): their tenants, their nodes, and what waits in them
     #[command(name = "vcluster")]
     VCluster(Later<VCluster>),
-    /// Leases for programs of your own: one holder at a time, fenced by a token
+    /// Leases for your own programs: one holder at a time, with a fencing token
     Lease(Later<Lease>),
-    /// Network domains: names that work of one tenant shares, each with a VNI
+    /// Show network domains: the names by which work of a tenant shares a VNI
     Network(Later<Network>),
-    /// What running work offers, and where
+    /// Show the services that running work offers, and their addresses
     Service(Later<Service>),
-    /// The audit log
+    /// Search, verify and export the audit log
     Audit(Later<Audit>),
-    /// The gossip between the agents
+    /// Show the gossip between the agents, and replace its keys
     Gossip(Later<Gossip>),
-    /// Run a whole cluster of one machine in one process, to try things out
+    /// Run a whole cluster on this machine in one process, to try things out
     #[command(disable_help_flag = true)]
     Dev(Rest),
-    /// Look at this machine and say what is missing, and what to do about it
+    /// Check this machine, and say what is missing and how to mend it
     #[command(disable_help_flag = true)]
     Doctor(Rest),
-    /// Tenants and their quotas, vClusters, limits of the whole cluster
+    /// Manage tenants and quotas, vClusters, VNIs, and limits of the whole cluster
     Admin(Later<Admin>),
-    /// Write a script with which a shell completes commands and options
+    /// Print a script by which a shell completes commands and options
+    #[command(alias = "completions")]
     Completion(Later<Completion>),
 }
 
@@ -191,6 +194,21 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Cli::command().debug_assert();
+    }
+
+    /// The notes below the options are broken by hand, for a screen of 80 columns.
+    #[test]
+    fn notes_fit_into_eighty_columns() {
+        fn check(command: &clap::Command) {
+            let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in notes.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        let mut all = Cli::command();
+        all.build();
+        check(&all);
     }
 
     #[test]

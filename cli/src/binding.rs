@@ -8,16 +8,16 @@ use lattice_model::binding::{CpuBind, GPUS_PER_TASK_MAX, GpuBind, MemoryPolicy};
 /// Of `submit`, for all its launches; of `launch`, for that one.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct BindingFlags {
-    /// On which of the allocation's processors each rank runs: cores (of its own), numa or sockets (all of one) [default: none, on all]
+    /// Bind each rank to processors of the allocation: cores (its own), numa or sockets (all of one) [default: none]
     #[arg(long, value_name = "WHAT", overrides_with = "cpu_bind", value_parser = words(&CpuBind::NAMES), hide_possible_values = true)]
     pub cpu_bind: Option<String>,
-    /// GPUs that are each rank's own
+    /// GPUs for each rank, which no other rank uses
     #[arg(long, value_name = "N", overrides_with = "gpus_per_task", value_parser = clap::value_parser!(u32).range(1..=i64::from(GPUS_PER_TASK_MAX)))]
     pub gpus_per_task: Option<u32>,
-    /// Which GPUs each rank sees: closest (to its processors) or none (all) [default: its own, else all]
+    /// Which GPUs each rank sees: closest (to its processors) or none (all) [default: those of --gpus-per-task, else all]
     #[arg(long, value_name = "WHAT", overrides_with = "gpu_bind", value_parser = words(&GpuBind::NAMES), hide_possible_values = true)]
     pub gpu_bind: Option<String>,
-    /// Where each rank's memory comes from: local, interleave, preferred or bind, by NUMA nodes [default: local]
+    /// The NUMA policy for each rank's memory: local, interleave, preferred or bind [default: local]
     #[arg(long, alias = "memory_policy", value_name = "POLICY", overrides_with = "memory_policy", value_parser = words(&MemoryPolicy::NAMES), hide_possible_values = true)]
     pub memory_policy: Option<String>,
 }

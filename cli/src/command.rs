@@ -24,7 +24,7 @@ mod preempt;
 mod quorum;
 mod revocations;
 mod service;
-mod session;
+pub mod session;
 mod signal;
 mod status;
 mod submit;
@@ -32,7 +32,7 @@ mod telemetry;
 mod tenant;
 mod top;
 mod update;
-mod vcluster;
+pub mod vcluster;
 mod wait;
 mod watch;
 

@@ -9,16 +9,17 @@ use std::path::Path;
 /// See the module.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataFlags {
-    /// A directory of the nodes, seen at TARGET too; may be given often: SOURCE:TARGET[:ro|:rw]
+    /// Mount a directory of the nodes at another path too: SOURCE:TARGET[:ro|:rw]; may be given more than once
     #[arg(long, value_name = "MOUNT", value_parser = mount)]
     pub data_mount: Vec<v1::data::Mount>,
-    /// Scratch wanted on each node: 500GB, 64GiB
+    /// Scratch space that it needs on each node, such as 500GB or 64GiB
     #[arg(long, value_name = "SIZE", overrides_with = "scratch_per_node", value_parser = amount)]
     pub scratch_per_node: Option<String>,
-    /// Without the home, scratch and output directory that every allocation gets
+    /// Do not mount the home, scratch and output directories that every allocation gets
     #[arg(long)]
     pub no_data_defaults: bool,
-    /// Ends it when it stops serving: tcp:PORT or http:PORT/PATH, then ,period=30s ,delay=10s ,timeout=5s ,failures=3
+    /// End it when it does not answer this probe: tcp:PORT or http:PORT/PATH, and then, as wanted, ,period=30s ,delay=10s ,timeout=5s
+    /// ,failures=3
     #[arg(long, value_name = "PROBE", overrides_with = "liveness_probe", value_parser = probe)]
     pub liveness_probe: Option<v1::LivenessProbe>,
 }
@@ -92,7 +93,7 @@ fn probe(text: &str) -> Result<v1::LivenessProbe, String> {
     let (port, path) = place.split_at(place.find('/').unwrap_or(place.len()));
     let mut probe = v1::LivenessProbe {
         probe_type: kind.to_owned(),
-        port: port.parse().map_err(|_| format!("{port:?} is no port"))?,
+        port: port.parse().map_err(|_| format!("{port:?} is not a port"))?,
         path: path.to_owned(),
         ..Default::default()
     };
@@ -107,8 +108,8 @@ fn probe(text: &str) -> Result<v1::LivenessProbe, String> {
             "period" => probe.period_secs = positive(seconds()?)?,
             "delay" => probe.initial_delay_secs = Some(seconds()?),
             "timeout" => probe.timeout_secs = positive(seconds()?)?,
-            "failures" => probe.failure_threshold = positive(value.parse().map_err(|_| format!("{value:?} is no number"))?)?,
-            other => return Err(format!("{other:?} is not known: {}", usage())),
+            "failures" => probe.failure_threshold = positive(value.parse().map_err(|_| format!("{value:?} is not a number"))?)?,
+            other => return Err(format!("there is no {other:?}: {}", usage())),
         }
     }
     Ok(probe)

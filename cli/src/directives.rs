@@ -7,7 +7,7 @@
 
 pub mod sbatch;
 mod slurm_values;
-mod words;
+pub mod words;
 
 use crate::failure::Failure;
 use crate::flags::SubmitFlags;

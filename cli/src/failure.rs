@@ -153,12 +153,12 @@ impl From<Status> for Failure {
             Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
             // Nobody said why: the agent does not have the call.
             None if status.code() == Code::Unimplemented && status.message().is_empty() => {
-                (String::new(), Some("it is of an older version: ask one of this version with --endpoint, or upgrade it".to_owned()))
+                (String::new(), Some("this agent has an older version: use another agent with --endpoint, or upgrade it".to_owned()))
             }
             None => (status.message().to_owned(), hint_for(status.code()).map(str::to_owned)),
         };
         if lost {
-            let hint = Some("the agent may have been stopped or is starting again: `lattice node status` tells".to_owned());
+            let hint = Some("the agent may have stopped or be restarting: check with `lattice node status`".to_owned());
             let what = format!("the connection to the agent broke: {what}");
             return Self::Told { exit, what, hint, again: Again::LostConnection };
         }
@@ -188,7 +188,7 @@ pub fn exit_of(code: Code) -> Exit {
 fn hint_for(code: Code) -> Option<&'static str> {
     match code {
         Code::NotFound => Some("`lattice status` lists your allocations, `lattice nodes` the nodes"),
-        Code::Unavailable => Some("`lattice node status` tells what this agent knows without the quorum"),
+        Code::Unavailable => Some("`lattice node status` shows what this agent knows without the quorum"),
         _ => None,
     }
 }

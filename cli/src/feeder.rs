@@ -119,7 +119,7 @@ impl Feeder {
             Some(Key::End) | None => Vec::new(),
             Some(Key::Broken(why)) => {
                 // Half an input that ends well would be taken for a whole one.
-                eprintln!("lattice: standard input cannot be read: {why}; its ranks wait for the rest, until the launch is ended");
+                eprintln!("lattice: standard input cannot be read: {why}; the ranks that read it wait until the launch is ended");
                 self.stop();
                 return pending().await;
             }
@@ -143,7 +143,7 @@ impl Feeder {
             Taken::Over => self.over = true,
             Taken::UpTo(bytes) if bytes < self.taken => {
                 eprintln!(
-                    "lattice: the job begins again, and standard input cannot: it ends here, {} bytes are missing",
+                    "lattice: the job starts again, but standard input cannot be read again: it ends here, and {} bytes are missing",
                     self.taken - bytes
                 );
                 self.stop();
@@ -163,7 +163,7 @@ impl Feeder {
     }
 
     fn give_up(&mut self, why: &str) {
-        eprintln!("lattice: standard input is not passed on: {why}; say --stdin=none");
+        eprintln!("lattice: standard input is not passed on: {why}; use --stdin=none");
         self.over = true;
         self.stop();
     }

@@ -18,35 +18,36 @@ use std::time::Duration;
 /// The options of `submit` and `launch`, each at most once but for `--env`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmitFlags {
-    /// Nodes, whole ones unless --cores, --mem or --gpus is given [default: 1]
+    /// How many nodes; they are whole nodes unless --cores, --mem or --gpus is given [default: 1]
     #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
     pub nodes: Option<Nodes>,
-    /// Ranks in all; of a script, of each `lattice launch` in it that says no number [default: nodes × tasks-per-node]
+    /// How many ranks in all; of a script: in each `lattice launch` that gives no number [default: nodes × tasks-per-node]
     #[arg(short = 'n', long = "ntasks", value_name = "RANKS", overrides_with = "ranks", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
-    /// These very nodes: n1,n2 or n[1-2], or a file of such lines (a name with a /). Of a launch inside an allocation: the node of each
-    /// rank, in rank order: n1,n2,n1
+    /// Exactly these nodes: n1,n2 or n[1-2], or a file with such lines (a name with a /). In a launch inside an allocation: the node
+    /// of each rank, in rank order, such as n1,n2,n1
     #[arg(short = 'w', long, value_name = "LIST", overrides_with = "nodelist")]
     pub nodelist: Option<String>,
-    /// Whole nodes, shared with nobody: the default; it cannot be given beside --cores, --mem or --gpus
+    /// Whole nodes, shared with nobody (the default); not together with --cores, --mem or --gpus
     #[arg(long)]
     pub exclusive: bool,
-    /// Submit it also where the nodes that are registered could never serve it: it waits for others
+    /// Submit it even if no nodes that are registered could ever serve it: it then waits for other nodes
     #[arg(long)]
     pub wait_for_nodes: bool,
-    /// A share of each node: this many cores [default: in proportion to the memory or GPUs asked for]
+    /// Share the nodes: take this many cores of each [default: in proportion to --mem or --gpus]
     #[arg(long, aliases = ["cpus", "cpu-cores"], value_name = "N", overrides_with = "cores", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// A share of each node: this much memory, with its unit, such as 512M or 16G [default: in proportion to the cores or GPUs asked for]
+    /// Share the nodes: take this much memory of each, with a unit, such as 512M or 16G [default: in proportion to --cores or --gpus]
     #[arg(long, alias = "memory", value_name = "SIZE", overrides_with = "mem", value_parser = crate::memory::parse)]
     pub mem: Option<u64>,
     /// A share of each node: this much memory in GiB
     #[arg(long, hide = true, value_name = "N", conflicts_with = "mem", value_parser = clap::value_parser!(u64).range(1..))]
     pub memory_gb: Option<u64>,
-    /// A share of each node: this many GPUs [default: none]
+    /// Share the nodes: take this many GPUs of each [default: none]
     #[arg(long, aliases = ["gpus-per-node", "gpu-count"], value_name = "N", overrides_with = "gpus", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
-    /// What each node must have: nvme_scratch, gpu, gpu_type=GH200, gpu_count=4, memory_gb>=512, a feature of the site's; several with commas
+    /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, gpu_count=4, memory_gb>=512, or a feature
+    /// that the site defines
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
     pub constraint: Vec<String>,
     /// Said by the amounts above; alone it is refused
@@ -55,34 +56,36 @@ pub struct SubmitFlags {
     /// Ranks on each node [default: 1]
     #[arg(long, alias = "ntasks-per-node", value_name = "N", overrides_with = "tasks_per_node", value_parser = clap::value_parser!(u32).range(1..))]
     pub tasks_per_node: Option<u32>,
-    /// How long it may run; a bare number is minutes: 90 (minutes), 90s, 30m, 24h, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS [default: 1h]
+    /// How long it may run: 90 (minutes), 90s, 30m, 24h, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS [default: 1h; a session
+    /// has no default and needs it]
     #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = walltime)]
     pub walltime: Option<Duration>,
-    /// A service: without a walltime it runs until it ends, is cancelled, or its liveness probe fails
+    /// It is a service, which needs no walltime: it runs until it ends, is cancelled, or fails its liveness probe
     #[arg(long)]
     pub service: bool,
-    /// A SquashFS file to run in, seen at /user-environment: PATH[@sha256:DIGEST]
+    /// A SquashFS image to run in, mounted at /user-environment: PATH[@sha256:DIGEST]
     #[arg(long, value_name = "PATH", overrides_with = "uenv")]
     pub uenv: Option<String>,
-    /// The directory to run in, from this one on where it is relative [default: this one]
+    /// The directory to run in; a relative path begins in this directory [default: this directory]
     #[arg(short = 'D', long, value_name = "DIR", overrides_with = "chdir")]
     pub chdir: Option<String>,
-    /// Sets a variable for the program; may be given often
+    /// Set a variable for the program; may be given more than once
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub env: Vec<(String, String)>,
-    /// For MPI programs that close what they inherit: PMI by a port of the loopback interface, for the launch's processes alone
+    /// For MPI programs that close inherited files: offer PMI on a port of the loopback interface, to the launch's processes alone
     #[arg(long)]
     pub pmi_port: bool,
-    /// How ranks find each other [default: auto]
+    /// How the ranks of an MPI program find each other [default: auto]
     #[arg(long, alias = "mpi", value_name = "HOW", ignore_case = true, overrides_with = "pmi")]
     pub pmi: Option<Wireup>,
-    /// How much of this environment the program gets [default: all]
+    /// Which of your environment variables the program gets [default: all]
     #[arg(long, value_name = "WHAT", ignore_case = true, overrides_with = "export")]
     pub export: Option<Export>,
-    /// A name for people [default: the script's or the program's]
+    /// A name for people [default: the name of the script or the program]
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
     pub name: Option<String>,
-    /// Put it back into the queue instead of failing it [default: on_node_failure; of a --service: always; of a launch or session: never]
+    /// When it is put back into the queue instead of ending as Failed [default: on_node_failure; of a --service: always; of a launch
+    /// or session: never]
     #[arg(
         long,
         value_name = "WHEN",
@@ -92,39 +95,41 @@ pub struct SubmitFlags {
         overrides_with = "requeue"
     )]
     pub requeue: Option<Requeue>,
-    /// How often at most [default: 3]
+    /// How many times it may be requeued [default: 3]
     #[arg(long, alias = "max_requeues", value_name = "N", overrides_with = "max_requeues", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub max_requeues: Option<u32>,
-    /// On a node that is cut off from the cluster: go on there, or end when its run lease lapses, and never run twice [default: continue]
+    /// What it does on a node that is cut off from the cluster [default: continue]
     #[arg(long, alias = "on_isolation", value_name = "WHAT", overrides_with = "on_isolation")]
     pub on_isolation: Option<OnIsolation>,
-    /// It can save itself: asked by a signal (signal), through shared memory (shmem) or in a call that it waits in (grpc), it writes into
-    /// $LATTICE_CHECKPOINT_DIR; run again, it begins from $LATTICE_RESTORE_FROM [default: none]
+    /// It can save its state, and is asked to do so by a signal (signal), through shared memory (shmem), or in a call in which it
+    /// waits (grpc). It saves into $LATTICE_CHECKPOINT_DIR; when it runs again, it finds its files in $LATTICE_RESTORE_FROM
+    /// [default: none]
     #[arg(long, value_name = "HOW", overrides_with = "checkpoint")]
     pub checkpoint: Option<String>,
-    /// The signal that asks for it: any that a program can catch, as USR2, RTMIN+3 or 37. To all processes that catch it, or behind "group:"
-    /// to those of the script's and the ranks' process groups, behind "ranks:" to the ranks themselves [default: SIGUSR1]
+    /// The signal that asks it to save: any that a program can catch, such as USR2, RTMIN+3 or 37. All processes that catch it get
+    /// it; with "group:" before it the process groups of the script and the ranks, with "ranks:" the ranks alone [default: SIGUSR1]
     #[arg(long, value_name = "[WHOM:]SIGNAL", overrides_with = "checkpoint_signal")]
     pub checkpoint_signal: Option<String>,
-    /// With --checkpoint=grpc: the port of its own on its nodes' 127.0.0.1 at which its agent calls it [default: it calls its agent]
+    /// With --checkpoint=grpc: the agent of each node calls it at this port of 127.0.0.1 [default: it calls the agent]
     #[arg(long, value_name = "PORT", overrides_with = "checkpoint_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub checkpoint_port: Option<u16>,
-    /// Ask it to save itself without my request: "auto" when that is worth more than it costs, or every so often, as 30m (a bare number is seconds) [default: never, but before its walltime ends]
+    /// When it is asked to save without a request: "auto" (when that is worth more than it costs), or an interval such as 30m (a bare
+    /// number is seconds) [default: only before its walltime ends]
     #[arg(long, alias = "checkpoint_every", value_name = "WHEN", overrides_with = "checkpoint_every")]
     pub checkpoint_every: Option<CheckpointEvery>,
-    /// The queue
+    /// The queue (vCluster) that it waits in
     #[arg(long, value_name = "NAME", overrides_with = "vcluster")]
     pub vcluster: Option<String>,
-    /// Who pays
+    /// The tenant that it is accounted to
     #[arg(long, value_name = "NAME", overrides_with = "tenant")]
     pub tenant: Option<String>,
-    /// What it is for
+    /// The project that it belongs to
     #[arg(long, value_name = "NAME", overrides_with = "project")]
     pub project: Option<String>,
-    /// How hard it is to preempt, 0 (first) to 10 [default: 5]
+    /// How hard it is to preempt: 0 (the first to be preempted) to 10 (by you alone) [default: 5]
     #[arg(long, value_name = "CLASS", overrides_with = "preemption_class", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub preemption_class: Option<u32>,
-    /// Nobody but me preempts it: the same as --preemption-class=10
+    /// Nobody but you may preempt it: the same as --preemption-class=10
     #[arg(long, conflicts_with = "preemption_class")]
     pub no_preempt: bool,
     #[command(flatten)]
@@ -312,23 +317,23 @@ impl FromStr for Nodes {
 /// `--export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Export {
-    /// Every variable but those of a launcher's wire-up
+    /// All of them but those of MPI launchers
     All,
-    /// Only those given by --env
+    /// Only those that --env sets
     None,
 }
 
 /// `--pmi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Wireup {
-    /// PMI-1 or PMI-2, whichever a program speaks
+    /// By PMI-1 or PMI-2, whichever the program speaks
     #[value(aliases = ["pmi1", "pmi2"])]
     Pmi,
-    /// PMIx, which Open MPI speaks: on nodes that have it
+    /// By PMIx, which Open MPI speaks, on nodes that have its library
     Pmix,
-    /// PMI, and PMIx where a node has it and the program may need it; one linked with Open MPI fails where there is none
+    /// By PMI, and also by PMIx on nodes that have it if the program may need it; a program linked with Open MPI fails on other nodes
     Auto,
-    /// Not at all
+    /// They do not
     None,
 }
 
@@ -348,7 +353,7 @@ impl Wireup {
 pub enum Requeue {
     /// Never
     Never,
-    /// When a node is lost
+    /// When one of its nodes is lost
     #[value(name = "on_node_failure", alias = "on-node-failure")]
     OnNodeFailure,
     /// After any failure
@@ -369,9 +374,9 @@ impl Requeue {
 /// `--on-isolation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnIsolation {
-    /// It goes on there; elsewhere it begins on evidence alone that it is gone
+    /// It continues there, and is started elsewhere only on evidence that it has ended
     Continue,
-    /// It ends there, and may then begin elsewhere
+    /// It is ended when its run lease expires, and may then start elsewhere: it never runs twice
     Stop,
 }
 

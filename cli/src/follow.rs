@@ -245,7 +245,7 @@ pub async fn follow(
         tokio::select! {
             connected = following.patience.connect_again(session, failure) => client = connected?,
             code = left(&mut own) => {
-                eprintln!("lattice: no agent to tell: allocation {} goes on; `lattice cancel` ends it later", short(&request.key));
+                eprintln!("lattice: no agent answers: allocation {} continues; `lattice cancel` ends it later", short(&request.key));
                 return Ok((End::Left(code), following.cancelled.get()));
             }
         }
@@ -311,7 +311,7 @@ impl Following<'_> {
                         () = &mut waiting, if !waiting_told => {
                             waiting_told = true;
                             if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
-                                self.session.note(&format!("waiting for nodes (`lattice explain {}` tells why)", short(key)));
+                                self.session.note(&format!("waiting for nodes (`lattice explain {}` shows why)", short(key)));
                             }
                         }
                     }
@@ -419,7 +419,7 @@ impl Following<'_> {
 /// Says why a launch was brought down, where it was.
 pub fn say_brought_down(why: &str) {
     if !why.is_empty() {
-        eprintln!("lattice: the launch was brought down: {why}");
+        eprintln!("lattice: the launch was ended: {why}");
     }
 }
 
@@ -440,7 +440,7 @@ pub fn exit_of(end: &End, cancelled_here: Option<u8>) -> Result<u8, Failure> {
         return Ok(code);
     }
     Err(Failure::other(format!("allocation {} is {} without an exit code of its program: {}", short(&a.id), a.state, a.reason))
-        .hint(format!("`lattice explain {}` tells more", short(&a.id))))
+        .hint(format!("`lattice explain {}` shows more", short(&a.id))))
 }
 
 /// A program's code as an exit code of ours: what does not fit in it stays a failure.

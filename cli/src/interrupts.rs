@@ -9,7 +9,7 @@ pub struct Interrupts(Signal);
 impl Interrupts {
     /// Takes Ctrl-C from here on.
     pub fn take() -> Result<Self, Failure> {
-        signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot take Ctrl-C: {error}")))
+        signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot handle Ctrl-C: {error}")))
     }
 
     /// Waits for the next one.

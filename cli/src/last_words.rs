@@ -51,7 +51,7 @@ impl LastWords {
         let unread = match timeout(READ_TIMEOUT, reading).await {
             Ok(Ok(())) => None,
             Ok(Err(status)) => Some(status.message().lines().next().unwrap_or_default().to_owned()),
-            Err(_) => Some(format!("its output was not there within {} s", READ_TIMEOUT.as_secs())),
+            Err(_) => Some(format!("its output did not arrive within {} s", READ_TIMEOUT.as_secs())),
         };
         Self { lines: outputs.lines(rank), unread }
     }

@@ -7,9 +7,23 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 /// The same options, made once their command is the one that was given, or its help is asked for.
 pub struct Later<T>(pub T);
 
+/// Adds the options, and leaves what the command says of itself: a struct that is flattened into `T` replaces that by
+/// its own comment.
+fn augment<T: Args>(command: Command) -> Command {
+    let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
+    let mut command = T::augment_args(command).long_about(None);
+    if let Some(about) = about {
+        command = command.about(about);
+    }
+    match long_about {
+        Some(long_about) => command.long_about(long_about),
+        None => command,
+    }
+}
+
 impl<T: Args> Args for Later<T> {
     fn augment_args(command: Command) -> Command {
-        command.defer(T::augment_args)
+        command.defer(augment::<T>)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -36,5 +50,24 @@ impl<T: FromArgMatches> FromArgMatches for Later<T> {
 
     fn update_from_arg_matches_mut(&mut self, matches: &mut ArgMatches) -> Result<(), Error> {
         self.0.update_from_arg_matches_mut(matches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::args::Cli;
+    use clap::CommandFactory;
+
+    /// `submit` and `session` flatten a struct that has a comment.
+    #[test]
+    fn a_command_keeps_what_it_says_of_itself() {
+        let before = Cli::command();
+        let mut built = before.clone();
+        built.build();
+        for command in before.get_subcommands() {
+            let name = command.get_name();
+            let about = |command: &clap::Command| command.get_about().map(ToString::to_string);
+            assert_eq!(built.find_subcommand(name).and_then(about), about(command), "{name}");
+        }
     }
 }

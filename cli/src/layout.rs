@@ -17,19 +17,20 @@ const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Of `submit`, for its command, or for its script's launches where they do not say otherwise; of `launch`, for that one.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutFlags {
-    /// How ranks are dealt out to nodes: block (neighbours together), cyclic (one to each in turn) or plane=N (N to each in turn) [default: block]
+    /// How ranks are distributed over the nodes: block (neighbours together), cyclic (one on each node in turn) or plane=N (N on each
+    /// node in turn) [default: block]
     #[arg(short = 'm', long, value_name = "HOW", overrides_with = "distribution")]
     pub distribution: Option<Distribution>,
-    /// Cores that each rank is to have; with --cpu-bind=cores it is bound to that many
+    /// Cores for each rank; with --cpu-bind=cores the rank is bound to them
     #[arg(short = 'c', long, value_name = "N", overrides_with = "cpus_per_task", value_parser = clap::value_parser!(u32).range(1..=i64::from(CPUS_PER_TASK_MAX)))]
     pub cpus_per_task: Option<u32>,
-    /// Let the others go on when a rank ends with another code than 0
+    /// Do not end the other ranks when one ends with another exit code than 0
     #[arg(long, overrides_with_all = ["no_kill_on_bad_exit", "kill_on_bad_exit"])]
     pub no_kill_on_bad_exit: bool,
     /// The default: a rank that ends with another code than 0 brings the others down
     #[arg(long, hide = true, overrides_with_all = ["no_kill_on_bad_exit", "kill_on_bad_exit"])]
     pub kill_on_bad_exit: bool,
-    /// Set the SLURM_* variables that programs look at (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_NODELIST, ...)
+    /// Set the variables of Slurm that programs read (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_NODELIST, ...)
     #[arg(long)]
     pub slurm_env: bool,
 }
@@ -140,7 +141,7 @@ pub fn nodelist(given: &str) -> Result<Vec<NodeId>, Failure> {
     hostlist::in_order(&text).map_err(|error| match error {
         HostlistError::TooMany => {
             Failure::usage(format!("--nodelist: it names more than {NAMES_MAX} nodes; inside an allocation, one for each rank"))
-                .hint("leave it out and have ranks dealt out: -n RANKS -m block, cyclic or plane=N")
+                .hint("leave it out and have the ranks distributed: -n RANKS -m block, cyclic or plane=N")
         }
         HostlistError::Form(_) | HostlistError::Name(_) => Failure::usage(format!("--nodelist: {error}")),
     })

@@ -13,6 +13,8 @@ mod binding;
 mod command;
 mod data;
 mod directives;
+#[cfg(test)]
+mod documented;
 mod exits;
 mod failure;
 mod feeder;
@@ -37,6 +39,8 @@ mod output;
 mod patience;
 mod rank_files;
 mod received;
+#[cfg(test)]
+mod reference;
 mod request;
 mod session;
 mod settings;

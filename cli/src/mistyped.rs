@@ -1,37 +1,72 @@
 //! Command lines that cannot be read: what is said of them beside the parser's own words (Slurm's options, and what
 //! they are here), and without those of its tips that would lead the user astray.
 
+use crate::args::Cli;
 use crate::directives::sbatch::{self, Rule};
 use crate::failure::Failure;
 use crate::unbuilt::UnbuiltFlags;
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 
 /// Commands that take the options of a submission.
 const SUBMITTING: [&str; 3] = ["submit", "launch", "session"];
 
-/// Commands that the documents have and this version has not.
-const UNBUILT_COMMANDS: [(&str, &str); 5] = [
+/// Commands that the documents have and this version has not: a command, or a command and its subcommand.
+const UNBUILT_COMMANDS: [(&str, &str); 14] = [
     ("usage", "`lattice status ID` shows what one allocation used, `lattice admin tenant list` what is in use of quotas"),
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "history",
-        "`lattice status --all --state=completed,failed,cancelled` lists what has ended, `lattice node history NODE` what befell a node",
+        "`lattice status --all --state=completed,failed,cancelled` lists what has ended, `lattice node history NODE` what happened to a node",
     ),
     ("dag", "submit each job when the one before has ended: `lattice submit --wait`, `lattice wait`"),
     ("login", "who calls is known by their account on this machine: no login is needed"),
+    ("logout", "who calls is known by their account on this machine: there is no login to end"),
+    (
+        "compat-aliases",
+        "use the commands themselves: `lattice submit` for sbatch, `lattice status` for squeue, `lattice cancel` for scancel, \
+         `lattice session` for salloc, `lattice launch` for srun, `lattice nodes` for sinfo",
+    ),
+    ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),
+    ("admin backup", "`lattice quorum verify` checks a backup, on a member's machine"),
+    ("admin federation", "there is one site: name another one's agent with --endpoint"),
+    ("admin accounting", "`lattice status ID` shows what one allocation used; nothing is sent to an accounting service"),
+    ("admin reserve", "a queue can have nodes of its own: `lattice admin vcluster create NAME --nodes HOSTLIST`"),
+    ("admin scheduler", "`lattice vcluster list` shows whose agent serves each queue, `lattice vcluster queue NAME` what waits in one"),
+    ("admin metrics", "every agent and member serves its metrics at /metrics: port 9103 of an agent, 9100 of a member"),
 ];
 
 /// Options that the documents have and this version has not, of any command.
-const UNBUILT_OPTIONS: [(&str, &str); 8] = [
+const UNBUILT_OPTIONS: [(&str, &str); 12] = [
     ("--site", "there is one site: name another one's agent with --endpoint"),
     ("--gpu-hours-budget", "budgets are not kept: --max-nodes and --max-concurrent-allocations limit a tenant"),
+    ("--node-hours-budget", "budgets are not kept: --max-nodes and --max-concurrent-allocations limit a tenant"),
     ("--min-nodes", "work that scales is not built: --nodes says how many it has"),
     ("--max-nodes", "work that scales is not built: --nodes says how many it has"),
     ("--scale-metric", "work that scales is not built: --nodes says how many it has"),
     ("--scale-target", "work that scales is not built: --nodes says how many it has"),
+    ("--tools-uenv", "an allocation has one image: name one that has the tools with --uenv"),
     ("--begin", "submit it with --hold, and `lattice resume ID` when it may run"),
     ("--wrap", "a command line goes after --: `lattice submit -- sh -c 'COMMAND LINE'`"),
+    ("--metric", "`lattice top ID` shows all numbers, `lattice watch ID --metrics=NAME` only those that are named"),
+    ("--count", "count the lines of the names: `lattice status --state=pending -o name | wc -l`"),
+];
+
+/// Options that the documents have for every command, and this version for some or for none.
+const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
+    (
+        "--tenant",
+        "give it to the commands that have it, behind the command: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`",
+    ),
+    ("-t", "use --tenant, to the commands that have it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
+    (
+        "--vcluster",
+        "give it to the commands that have it, behind the command: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`",
+    ),
+    ("--config", "the settings are in ~/.config/lattice/config.yaml; LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER win over it"),
+    ("--verbose", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
+    ("-v", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
 ];
 
 /// What to say of a command line that was not read; `None`: what the parser says.
@@ -41,34 +76,48 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<Failure> {
         Some(ContextValue::Strings(texts)) => texts.first().cloned(),
         _ => None,
     };
-    let not_built = |what: &str, hint: &str| Failure::usage(format!("{what} is not built yet")).hint(hint);
     if error.kind() == ErrorKind::InvalidSubcommand {
-        // The commands of a command are its own.
-        let first = typed.iter().skip(1).find(|word| !word.to_string_lossy().starts_with('-'))?;
-        let unbuilt = UNBUILT_COMMANDS.into_iter().find(|(command, _)| *first == **command);
-        return unbuilt.map(|(command, hint)| not_built(&format!("`lattice {command}`"), hint));
+        return unbuilt_command(&context(ContextKind::InvalidSubcommand)?, typed);
     }
     let option = context(ContextKind::InvalidArg)?;
-    if error.kind() == ErrorKind::UnknownArgument
-        && let Some((option, hint)) = UNBUILT_OPTIONS.into_iter().find(|(unbuilt, _)| *unbuilt == option)
-    {
-        return Some(not_built(option, hint));
-    }
     match error.kind() {
-        ErrorKind::InvalidValue if option.starts_with("--output") => format_or_file(&context(ContextKind::InvalidValue)?),
-        ErrorKind::UnknownArgument => {
+        ErrorKind::InvalidValue if option.starts_with("--output") => format_or_file(&context(ContextKind::InvalidValue)?, typed),
+        ErrorKind::UnknownArgument => unbuilt_option(&option).or_else(|| {
             let command = typed.iter().skip(1).find_map(|word| SUBMITTING.into_iter().find(|command| *word == **command))?;
             Some(unknown(command, &option, context(ContextKind::SuggestedArg)))
-        }
+        }),
         _ => None,
     }
 }
 
+/// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the command before it.
+fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<Failure> {
+    let commands = Cli::command();
+    let before = typed.iter().skip(1).take_while(|typed| **typed != *word);
+    let parent = before.filter_map(|typed| typed.to_str()).find(|typed| commands.find_subcommand(typed).is_some());
+    let whole = parent.map_or_else(|| word.to_owned(), |parent| format!("{parent} {word}"));
+    let (command, hint) = UNBUILT_COMMANDS.into_iter().find(|(command, _)| *command == whole)?;
+    Some(Failure::usage(format!("`lattice {command}` is not built yet")).hint(hint))
+}
+
+fn unbuilt_option(option: &str) -> Option<Failure> {
+    let named = |(name, _): &(&str, &str)| *name == option;
+    if let Some((option, hint)) = UNBUILT_OPTIONS.into_iter().find(named) {
+        return Some(Failure::usage(format!("{option} is not built yet")).hint(hint));
+    }
+    let (option, hint) = UNBUILT_EVERYWHERE.into_iter().find(named)?;
+    Some(Failure::usage(format!("{option} is not built yet as an option of every command")).hint(hint))
+}
+
 /// `-o` of other systems names a file.
-fn format_or_file(value: &str) -> Option<Failure> {
+fn format_or_file(value: &str, typed: &[OsString]) -> Option<Failure> {
+    let hint = if typed.get(1).is_some_and(|command| command == "audit") {
+        "`lattice audit export --file=FILE` writes the bundle to a file"
+    } else {
+        "`lattice logs ID` shows what a job wrote; into a file of its own it writes with `exec >FILE 2>&1` in its script"
+    };
     value.contains(['.', '/', '%']).then(|| {
-        Failure::usage(format!("--output {value}: -o is the format of this command's answer, as in -o json, and names no file"))
-            .hint("`lattice logs ID` shows what a job wrote; into a file of its own it writes with `exec >FILE 2>&1` in its script")
+        Failure::usage(format!("--output {value}: -o is the format of this command's answer, as in -o json, and names no file")).hint(hint)
     })
 }
 
@@ -79,11 +128,11 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> Failur
         return match known.rule {
             Rule::Refused(remedy) => Failure::usage(format!("{option}: Slurm's option is not honoured here")).hint(remedy),
             Rule::Harmless(_) => failure.hint("it changes nothing of what runs: leave it out"),
-            Rule::Value(ours) | Rule::Plain(ours) => failure.hint(format!("say {ours}")),
-            Rule::Time => failure.hint("say --walltime"),
-            Rule::Memory => failure.hint("say --mem"),
-            Rule::Gres | Rule::GpusPerNode => failure.hint("say --gpus=N, of each node, and their kind with --constraint gpu_type=KIND"),
-            Rule::Export => failure.hint("say --export and --env"),
+            Rule::Value(ours) | Rule::Plain(ours) => failure.hint(format!("use {ours}")),
+            Rule::Time => failure.hint("use --walltime"),
+            Rule::Memory => failure.hint("use --mem"),
+            Rule::Gres | Rule::GpusPerNode => failure.hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
+            Rule::Export => failure.hint("use --export and --env"),
         };
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
@@ -115,7 +164,6 @@ pub fn without_wrong_tips(mut error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cli;
     use clap::Parser;
 
     fn told(line: &str) -> Option<String> {
@@ -129,9 +177,9 @@ mod tests {
         for (line, what, hint) in [
             ("submit --array=0-9 job.sh", "error: --array: Slurm's option is not honoured here", "job arrays are not built yet"),
             ("submit --dependency=afterok:1 job.sh", "error: --dependency: Slurm's", "dependencies are not built yet"),
-            ("submit --gres=gpu:4 job.sh", "error: --gres: `lattice submit` has no such option", "say --gpus=N"),
-            ("submit --account ml job.sh", "error: --account: `lattice submit` has no such option", "say --tenant"),
-            ("submit -p debug job.sh", "error: -p: `lattice submit` has no such option", "say --vcluster"),
+            ("submit --gres=gpu:4 job.sh", "error: --gres: `lattice submit` has no such option", "use --gpus=N"),
+            ("submit --account ml job.sh", "error: --account: `lattice submit` has no such option", "use --tenant"),
+            ("submit -p debug job.sh", "error: -p: `lattice submit` has no such option", "use --vcluster"),
             ("submit --mail-type=END job.sh", "error: --mail-type:", "leave it out"),
             ("submit -u -- python3 a.py", "error: -u: `lattice submit` has no such option", "goes after --"),
             ("submit --noodes=2 job.sh", "error: --noodes:", "did you mean --nodes?"),

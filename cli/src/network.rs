@@ -7,10 +7,11 @@ use lattice_api::v1::connectivity::Expose;
 /// See the module.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkFlags {
-    /// A name that it shares with other work of its tenant: all of them have one VNI
+    /// A network domain: all work of a tenant that gives the same name shares one VNI
     #[arg(long, alias = "network_domain", value_name = "NAME", overrides_with = "network_domain")]
     pub network_domain: Option<String>,
-    /// A port that it offers while it runs, for `lattice service lookup NAME`; may be given often [default NAME: its own]
+    /// A port that it offers while it runs: `lattice service lookup NAME` finds it; may be given more than once [default NAME: the
+    /// name of the allocation]
     #[arg(long, value_name = "[NAME:]PORT[/PROTOCOL]", value_parser = exposed)]
     pub expose: Vec<Expose>,
 }

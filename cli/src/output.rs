@@ -11,15 +11,15 @@ use std::io::Write;
 pub enum Output {
     /// Aligned columns for people
     Table,
-    /// The table with all of its columns, and more of them where more is known
+    /// A table with more columns
     Wide,
-    /// JSON for programs; its fields are documented and stay
+    /// JSON for programs; its fields are documented and stable
     Json,
     /// The same as YAML
     Yaml,
-    /// The bare ids or names, one a line
+    /// The ids or names alone, one a line
     Name,
-    /// Of launch: what each rank writes, in a file of its own
+    /// Of launch: the output of each rank, in a file of its own
     #[serde(skip)]
     PerRank,
 }

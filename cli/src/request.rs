@@ -104,7 +104,7 @@ pub struct Surroundings {
 impl Surroundings {
     /// Looks around; variables of a wire-up, Lattice's own and those that are not UTF-8 stay behind.
     pub fn look(export: Option<Export>) -> Result<Self, Failure> {
-        let dir = env::current_dir().map_err(|error| Failure::other(format!("cannot tell the working directory: {error}")))?;
+        let dir = env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;
         let env = match export {
             None | Some(Export::All) => exported(env::vars_os()),
             Some(Export::None) => HashMap::new(),

@@ -68,7 +68,7 @@ impl Session {
                 }
                 Ok(Err(error @ ConnectError::Endpoint { .. })) => return Err(error.into()),
                 Ok(Err(error)) => error.into(),
-                Err(_) => Failure::new(Exit::Unavailable, format!("the agent at {endpoint} takes no connection")),
+                Err(_) => Failure::new(Exit::Unavailable, format!("the agent at {endpoint} accepts no connection")),
             };
             silent.get_or_insert(failure);
         }
@@ -116,7 +116,7 @@ pub async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) 
     match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
         Ok(answered) => Ok(answered?.into_inner()),
         Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent did not answer within {} s", ANSWER_TIMEOUT.as_secs()))
-            .hint("`lattice doctor` looks at this machine's agent")),
+            .hint("`lattice doctor` checks this machine's agent")),
     }
 }
 

@@ -318,7 +318,7 @@ fn situation(a: &v1::Allocation) -> String {
 fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
     let nodes = a.nodes.len();
     let known =
-        if a.usage_nodes as usize == nodes { String::new() } else { format!(" ({} of {nodes} nodes told it so far)", a.usage_nodes) };
+        if a.usage_nodes as usize == nodes { String::new() } else { format!(" ({} of {nodes} nodes reported it so far)", a.usage_nodes) };
     if nodes > 1 { format!("{amount} {of}{known}") } else { format!("{amount}{known}") }
 }
 
@@ -576,8 +576,8 @@ vCluster:   ml-training
         for want in [
             "Last stderr:     no such file\n",
             "                 segfault (rank 1 of launch 2)\n",
-            "Memory peak:     3.0 GiB on one node (2 of 3 nodes told it so far)\n",
-            "Processor time:  61.2 s in all (2 of 3 nodes told it so far)\n",
+            "Memory peak:     3.0 GiB on one node (2 of 3 nodes reported it so far)\n",
+            "Processor time:  61.2 s in all (2 of 3 nodes reported it so far)\n",
             "Script:          training-run (2 lines; -o json has them)\n",
             "Command:         './run it' 'a'\\''b' -n=3\n",
             "Directory:       /home/ada\n",

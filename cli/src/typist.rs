@@ -48,11 +48,11 @@ fn now() -> v1::TerminalSize {
 }
 
 fn take(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::other(format!("cannot take signals: {error}")))
+    signal(kind).map_err(|error| Failure::other(format!("cannot handle signals: {error}")))
 }
 
 fn raw() -> Result<Option<Raw>, Failure> {
-    Raw::enter().map_err(|error| Failure::other(format!("this terminal cannot be made raw: {error}")))
+    Raw::enter().map_err(|error| Failure::other(format!("cannot set this terminal to raw mode: {error}")))
 }
 
 impl Typist {

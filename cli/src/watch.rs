@@ -89,7 +89,7 @@ impl Watch<'_> {
             }
         }
         // An agent that is being stopped ends its streams in good order.
-        Err(Failure::new(Exit::Unavailable, "the agent stopped telling changes").hint("`lattice node status` tells whether it runs"))
+        Err(Failure::new(Exit::Unavailable, "the agent stopped sending changes").hint("`lattice node status` shows whether it runs"))
     }
 
     /// Shows what is different; `true`: nothing more will be.
@@ -107,7 +107,7 @@ impl Watch<'_> {
                 Watched::Leases => lines.extend(gone.into_iter().map(ended_lease)),
                 Watched::Allocations { .. } if !gone.is_empty() => {
                     self.session.note(&format!(
-                        "{} ended meanwhile; `lattice status ID` tells how: {}",
+                        "{} ended meanwhile; `lattice status ID` shows how: {}",
                         counted(gone.len(), "allocation"),
                         gone.join(" ")
                     ));

@@ -5,6 +5,14 @@
 //! ```
 //!
 //! The programs are loaded with the others, so that nothing needs the verifier when somebody asks, and cost nothing while nobody does.
+//!
+//! Programs are attached only while somebody records: a program at the end of each call costs every
+//! process of the node some 0.2 µs a call. Where a call ends its arguments and its result are both
+//! known; a program at its beginning would need a map of calls in progress, which a killed thread
+//! leaves behind. What is not seen is said in the first line of each file: results of io_uring,
+//! arguments of 32-bit calls, datagrams without a connection.
+//!
+//! Page faults are the cgroup's count: a program for them made each fault a tenth slower.
 
 use crate::calls;
 use crate::layout::{EVENT_BYTES, EVENT_DATA_BYTES, Event};

@@ -51,7 +51,7 @@ pub struct Config {
     pub forget_down_after_ms: u64,
     /// The largest datagram, in bytes, seal included; the same on all nodes. 640 to 1400.
     pub packet_bytes_max: usize,
-    /// Of how many nodes at most facts and replay windows are kept (about 250 bytes each). 16 to 1,000,000; more than there are nodes.
+    /// The most nodes of which facts and replay windows are stored (about 250 bytes each). 16 to 1,000,000; more than the cluster has.
     pub nodes_max: usize,
 }
 
@@ -84,9 +84,9 @@ pub enum ConfigError {
         field: &'static str,
         /// Its value.
         value: u64,
-        /// The least that is taken.
+        /// The smallest value that is accepted.
         min: u64,
-        /// The most that is taken.
+        /// The largest value that is accepted.
         max: u64,
     },
 }

@@ -33,36 +33,36 @@ use std::time::Duration;
 
 mod catch_up;
 mod doubt;
-mod heard;
 mod join;
 mod lives;
 mod progress;
+mod receive;
 
-/// From so many changes on that wait to be told, each is told less often, and of newcomers of whom others told us, and of what
-/// they say first, no others are told at all: whole clusters that start at once find each other by comparing views. Foca goes
-/// through all that waits for each datagram.
+/// With this many changes pending, each is sent less often, and newcomers that others reported, and their first facts, are not passed
+/// on at all: when a whole cluster starts at once, its nodes find each other by comparing views. Foca goes through all pending
+/// changes for each datagram.
 const MUCH_NEW: usize = 256;
 
-/// What the core is told. The first event of any kind starts it.
+/// The input of the core. The first event of any kind starts it.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A datagram came.
     Datagram {
-        /// From where, as the socket says: believed only as far as the seal goes.
+        /// The sender's address by the socket; the seal says who it is.
         from: SocketAddr,
         /// All of it.
         bytes: &'a [u8],
     },
     /// A timer asked for by [`Output::Timer`] has fired. A token that is not known, or was given before, is ignored.
     Timer(Token),
-    /// A node of the cluster may be reached here. Kept: tried again until somebody answers, and every so often as long
+    /// A node of the cluster may have this address. It is stored, tried again until a node answers, and every so often as long
     /// as no member has that address, so that two halves that started apart find each other. Our own address is ignored.
     Join(SocketAddr),
-    /// What we tell everybody about ourselves from now on. Saying the same again costs nothing.
+    /// The fact about this node that all others get from now on. The same fact again costs nothing.
     SetFact(Fact),
     /// These are the keys from now on: what the others seal is opened with any of them, what we send is sealed with the one.
     SetKeys(&'a Keyring),
-    /// We go: a few others are told and tell the rest. Every later event is ignored.
+    /// This node leaves: a few others get that and pass it on. Every later event is ignored.
     Leave,
 }
 
@@ -109,13 +109,13 @@ enum Pending {
 }
 
 enum Stage {
-    /// Nobody active is known to hear us.
+    /// No active node is known to receive from us.
     Apart,
     /// At least one other is.
     Joined,
     /// We were declared Down, and wait before we come back.
     Defunct,
-    /// We said goodbye.
+    /// This node has left.
     Left,
 }
 
@@ -168,7 +168,7 @@ pub struct Core {
     suspicions: Suspicions,
     /// The key of the suspect that was asked last: the next ones are asked next.
     suspect_asked: u64,
-    /// What this node tells in its own fact of whom it found silent, the latest last.
+    /// The nodes that this node found silent, which it publishes with its own fact, the latest last.
     accused: VecDeque<Accusation>,
     /// How often foca has refuted a suspicion of us in this identity, and how much of it is counted.
     refuted: Arc<AtomicU32>,
@@ -179,9 +179,9 @@ pub struct Core {
     clock_offset_ms: u64,
     /// The life that the next rejoin takes, where it is another.
     next_life: Option<u64>,
-    /// Until when this node says that others contradict it.
+    /// Until when this node publishes that others contradict it.
     contradicted_until_ms: Option<u64>,
-    /// Since when nodes say so of themselves, by their keys.
+    /// Since when nodes have published that of themselves, by their keys.
     contradicted: BTreeMap<u64, u64>,
     rng: Xoshiro256PlusPlus,
     view: View,
@@ -359,7 +359,7 @@ impl Core {
         self.view.alive() + 1
     }
 
-    /// Whether at least one other node is active and hears us.
+    /// Whether at least one other node is active and receives from us.
     pub fn is_joined(&self) -> bool {
         matches!(self.stage, Stage::Joined)
     }
@@ -395,16 +395,16 @@ impl Core {
 
     fn set_fact(&mut self, fact: Fact) {
         if self.fact().is_none_or(|known| known != fact) {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
     }
 
-    /// What we last said about ourselves.
+    /// The fact about this node that was published last.
     fn fact(&self) -> Option<Fact> {
         self.view.of(self.me.key).and_then(|(_, entry)| entry.fact.as_ref()).map(|known| known.fact)
     }
 
-    fn tell_fact(&mut self, fact: &Fact) {
+    fn publish_fact(&mut self, fact: &Fact) {
         self.fact_counter += 1;
         let version = FactVersion { incarnation: self.me.incarnation, counter: self.fact_counter };
         // Our own item is well formed and newer than the last.
@@ -501,7 +501,7 @@ impl Core {
             return;
         }
         let facts = self.facts.book();
-        // Most of a long list is told apart by a few bits.
+        // A few bits distinguish most nodes of a long list.
         let (mut maybe, place) = ([0u64; 16], |key: u64| ((key >> 6) as usize % 16, 1 << (key % 64)));
         for (word, bit) in touched.iter().map(|key| place(*key)) {
             maybe[word] |= bit;
@@ -516,7 +516,7 @@ impl Core {
         }
     }
 
-    /// Whether the view, which is kept by what changes alone, shows just what foca has. Looked at in small clusters only.
+    /// Whether the view, which follows changes alone, is equal to foca's list. Checked in small clusters only.
     fn view_is_focas(&self) -> bool {
         let same = |member: &foca::Member<Peer>| {
             self.view.of(member.id().key).is_some_and(|(peer, entry)| {
@@ -538,8 +538,8 @@ impl Core {
         }
     }
 
-    /// News takes longer to travel in a larger cluster: foca's patience grows with it. Where there is much of it, comparing
-    /// views is cheaper than telling everybody everything again and again.
+    /// News takes longer to travel in a larger cluster: foca's patience grows with its size. When there is much news, comparing
+    /// views is cheaper than sending everything to all nodes again and again.
     fn resize(&mut self) {
         let nodes = self.foca.num_members() + 1;
         let much_new = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > MUCH_NEW;
@@ -575,9 +575,9 @@ mod tests {
     use super::*;
     use crate::keyring::Key;
 
-    /// foca answers word of an earlier identity of ours by listing that identity as Down.
+    /// foca answers an update of an earlier identity of ours by listing that identity as Down.
     #[test]
-    fn word_of_our_earlier_life_is_not_taken_for_our_death() {
+    fn an_update_of_our_earlier_life_is_not_our_death() {
         let addr: SocketAddr = "10.0.0.1:7".parse().unwrap();
         let me = Identity { node: "a".parse().unwrap(), addr, incarnation: 2 };
         let mut core = Core::new(me.clone(), Config::default(), &Keyring::configured(Key::from_bytes([7; 32])), "lab", 1);

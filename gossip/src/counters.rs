@@ -25,7 +25,7 @@ pub struct Counters {
     pub timers_late: u64,
     /// Times others had a later life, or a later fact, of this node than it ever published.
     pub contradictions: u64,
-    /// Lives of nodes, told by others, that were not taken because they are ahead of this machine's clock.
+    /// Lives of nodes, sent by others, that were refused because they are ahead of this machine's clock.
     pub claims_refused: u64,
     /// Senders whose replay windows were dropped because there were more than
     /// [`Config::nodes_max`](crate::Config::nodes_max).
@@ -43,11 +43,11 @@ pub struct Refusals {
     pub version: u64,
     /// Of another cluster.
     pub foreign_cluster: u64,
-    /// Sealed with a key that is not in the ring: one that was taken out of it, or one that we do not have yet.
+    /// Sealed with a key that is not in the ring: one that was removed, or one that this node does not have yet.
     pub unknown_key: u64,
     /// Sealed with another secret than its key's, or altered on the way.
     pub not_sealed: u64,
-    /// Seen before, or too old to tell.
+    /// Seen before, or too old to know.
     pub replayed: u64,
     /// From an earlier life of a node than the one that is known. The node is answered with the later one.
     pub stale_life: u64,

@@ -15,10 +15,10 @@ const SCHEDULABLE: u8 = 2;
 /// A flag of the item, beside those of the fact.
 pub(crate) const CONTRADICTED: u8 = 4;
 
-/// Where a fact's flags stand in [`Fact::encode`].
+/// The offset of a fact's flags in [`Fact::encode`].
 pub(crate) const FLAGS_AT: usize = 1;
 
-/// What a node says about itself to everybody. Small: it is paid for by every node of the cluster; what is larger is
+/// What a node publishes about itself to all nodes. Small, because every node of the cluster stores it; what is larger is
 /// pulled over the mesh by whoever needs it, when [`Fact::digest`] has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fact {
@@ -28,7 +28,7 @@ pub struct Fact {
     pub held: bool,
     /// Whether it takes work at all.
     pub schedulable: bool,
-    /// Tells versions of the node's full capacity fact apart.
+    /// A digest of the node's full capacity fact, which differs between its versions.
     pub digest: u64,
 }
 
@@ -116,5 +116,5 @@ impl Keyed for Arc<KnownFact> {
     }
 }
 
-/// Of how many suspicions a node tells at most, the latest: with the rest they fit [`FACT_BYTES_MAX`].
+/// The most suspicions that a node publishes, the latest ones: with the rest they fit into [`FACT_BYTES_MAX`].
 pub(crate) const ACCUSATIONS_MAX: usize = 4;

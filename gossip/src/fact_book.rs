@@ -54,23 +54,23 @@ pub(crate) struct Facts(Arc<Mutex<FactBook>>);
 
 /// See [`Facts`].
 pub(crate) struct FactBook {
-    /// Ourselves: nobody else tells us about us.
+    /// This node: its own facts are accepted from no other.
     me: NodeId,
     /// The life that we are in.
     life: u64,
-    /// A later life is taken from nobody.
+    /// A later life is accepted from no node.
     newest_life: u64,
     /// The life of which others have a fact of ours that we never published.
     claimed: Option<u64>,
-    /// Facts that were not taken because their life is ahead of the clock.
+    /// Facts that were refused because their life is ahead of the clock.
     refused: u64,
     /// By [`Peer::key`](crate::peer::Peer::key).
     known: Rows<Arc<KnownFact>>,
     known_max: usize,
     all: Known,
-    /// Which facts changed since the core last looked.
+    /// The facts that changed since the core last asked.
     changed: Vec<Arc<KnownFact>>,
-    /// Whether so much waits to be told that nobody's first fact is told on.
+    /// Whether so many changes are pending that the first fact of a node is not passed on.
     much_new: bool,
 }
 
@@ -108,7 +108,7 @@ impl FactBook {
         self.newest_life = newest_life;
     }
 
-    /// The life of which others have a fact of ours that we never published, if there is one since the last look; and how
+    /// The life of which others have a fact of ours that we never published, if there is one since the last call; and how
     /// many facts were refused.
     pub fn take_claimed(&mut self) -> (Option<u64>, u64) {
         (self.claimed.take(), std::mem::take(&mut self.refused))
@@ -122,7 +122,7 @@ impl FactBook {
         self.much_new = much_new;
     }
 
-    /// Takes an item. `Some`: it was new, and should be told to others.
+    /// Stores an item. `Some`: it was new, and is to be passed on to others.
     pub fn learn(&mut self, item: &[u8], ours: bool) -> Result<Option<FactKey>, Malformed> {
         let fact = decode_item(item, &self.all)?;
         if !ours && self.contradicts(&fact) {
@@ -135,18 +135,18 @@ impl FactBook {
             self.refused += 1;
             return Ok(None);
         }
-        let is_told = ours || !self.much_new || self.known.get(fact.key).is_some();
+        let is_passed_on = ours || !self.much_new || self.known.get(fact.key).is_some();
         let key = FactKey { node: fact.key, version: fact.version };
         self.changed.push(Arc::clone(&fact));
         self.known.insert(fact);
-        Ok(is_told.then_some(key))
+        Ok(is_passed_on.then_some(key))
     }
 
-    /// Whether foca would learn nothing from what stands behind the updates of a message: `length 2, item`, again and again.
+    /// Whether foca would learn nothing from the facts after the updates of a message: `length 2, item`, repeated.
     pub fn knows_all(&self, mut items: &[u8]) -> bool {
         while !items.is_empty() {
             let Ok(length) = items.try_get_u16().map(usize::from) else { return false };
-            // Foca refuses what is cut or empty, and has to see it for that.
+            // Foca itself must refuse an item that is cut or empty.
             let Some((item, rest)) = items.split_at_checked(length).filter(|(item, _)| !item.is_empty()) else { return false };
             if decode_item(item, &self.all).map_or(true, |fact| self.is_new(&fact, false) || self.contradicts(&fact)) {
                 return false;
@@ -158,12 +158,12 @@ impl FactBook {
 
     /// Whether this is a fact of ours that we never published.
     fn contradicts(&self, fact: &KnownFact) -> bool {
-        let said = self.known.get(fact.key);
-        let is_said = |said: &Arc<KnownFact>| said.version > fact.version || said.item == fact.item;
-        fact.node == self.me && fact.version.incarnation >= self.life && !said.is_some_and(is_said)
+        let published = self.known.get(fact.key);
+        let is_published = |published: &Arc<KnownFact>| published.version > fact.version || published.item == fact.item;
+        fact.node == self.me && fact.version.incarnation >= self.life && !published.is_some_and(is_published)
     }
 
-    /// Whether it is of a life that is ahead of the clock, and that no fact was known of before.
+    /// Whether it is of a life that is ahead of the clock and of which no fact was known before.
     fn is_ahead(&self, fact: &KnownFact) -> bool {
         let life = fact.version.incarnation;
         life > self.newest_life && self.known.get(fact.key).is_none_or(|known| known.version.incarnation != life)

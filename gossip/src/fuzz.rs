@@ -39,7 +39,7 @@ fn sort(out: Vec<Output>, sent: &mut Vec<Sent>, timers: &mut Vec<Token>) {
     }
 }
 
-/// Every datagram of two nodes that meet, tell facts about themselves, probe each other and part.
+/// Every datagram of two nodes that meet, publish facts about themselves, probe each other and leave.
 fn conversation() -> Vec<Sent> {
     let mut nodes = [(core("a", 1), addr(1)), (core("b", 2), addr(2))];
     let (mut all, mut timers) = (Vec::new(), [Vec::new(), Vec::new()]);
@@ -86,7 +86,7 @@ fn datagrams() {
     });
 }
 
-/// A node that holds the key, and says anything at all with it.
+/// A node that has the key, and sends anything with it.
 #[test]
 fn sealed() {
     let mut opener = Opener::new(&keys(), CLUSTER, &peer("b", 2), 10);

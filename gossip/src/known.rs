@@ -1,7 +1,7 @@
-//! What was read before, so that the same name, life or fact read again is the same thing and not another copy.
+//! Names, lives and facts that were decoded before: one that comes again is shared, not copied.
 //!
-//! A node reads of every other in thousands of datagrams. Here each life and each fact stands once, whoever refers to
-//! it; and a life that is known costs no parsing and no digest.
+//! Thousands of datagrams name each node. Here each life and each fact is stored once, and a known life needs neither
+//! parsing nor a digest.
 
 use crate::fact::KnownFact;
 use crate::malformed::Malformed;
@@ -11,8 +11,8 @@ use lattice_model::NodeId;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Of so many names at most the latest life and fact are kept. When there are more, all are read anew: nothing else
-/// depends on what is in here.
+/// The most names of which the latest life and fact are stored. With more, all are dropped and decoded again: nothing else
+/// depends on what is stored here.
 const NAMES_MAX: usize = 131_072;
 
 /// A cloneable handle on what was read. Every core has one of its own, unless several of one process are given the same,
@@ -41,7 +41,7 @@ impl Known {
         };
         let peer = Peer::of_life(key, Life { renewal, incarnation, addr, node: node_of(name)? });
         let named = entry(&mut names, name, key);
-        // Word of an earlier life comes by for a while after the later one: it does not push that out.
+        // Updates of an earlier life still come for a while after the later one: they do not replace it.
         if named.peer.as_ref().is_none_or(|known| peer.outranks(known)) {
             named.peer = Some(peer.clone());
         }

@@ -14,15 +14,14 @@ pub struct Identity {
     /// Where the others send datagrams to: never a wildcard address.
     pub addr: SocketAddr,
     /// The agent's life: the milliseconds of its machine's clock at its start, or one more than that of the start
-    /// before, whichever is higher. A node that others know in a later life takes one above that; a life that is
-    /// ahead of others' clocks by more than [`LIFE_AHEAD_MS_MAX`](crate::LIFE_AHEAD_MS_MAX) is not taken by them.
+    /// before, whichever is higher. A node that others know in a later life chooses one above that; a life that is
+    /// ahead of others' clocks by more than [`LIFE_AHEAD_MS_MAX`](crate::LIFE_AHEAD_MS_MAX) is refused by them.
     pub incarnation: u64,
 }
 
 /// foca's identity: a node's life. Of two with one name the later life wins; within a life, the one that was renewed more often.
 ///
-/// Small, since foca keeps a list of all and looks through it for every datagram: the life itself is shared by all who
-/// read of it, see [`Known`](crate::known::Known).
+/// Small, since foca searches its list of all for every datagram: all copies share the life itself, see [`Known`](crate::known::Known).
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// [`node_key`] of the name: what foca compares most.
@@ -64,7 +63,7 @@ impl Peer {
         Self::of_life(node_key(node.as_str()), Life { renewal, incarnation, addr: plain(addr), node })
     }
 
-    /// `key` is that of the life's node.
+    /// `key` is the key of the life's node.
     pub fn of_life(key: u64, life: Life) -> Self {
         Self { key, life: Arc::new(life) }
     }

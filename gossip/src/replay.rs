@@ -12,7 +12,7 @@ pub(crate) struct Window {
     below: Below,
 }
 
-/// What was seen below the highest. In a large cluster most senders are heard once in a long while.
+/// What was seen below the highest. In a large cluster most senders are received from only rarely.
 #[derive(Clone, Debug)]
 enum Below {
     /// So far below the highest; 0: none.
@@ -30,7 +30,7 @@ impl Default for Below {
 }
 
 impl Window {
-    /// Whether `counter` was neither seen nor is too old to tell.
+    /// Whether `counter` was not seen and is not too old to know.
     pub fn is_fresh(&self, counter: u64) -> bool {
         if counter == 0 || counter == self.highest {
             return false;
@@ -79,7 +79,7 @@ impl Window {
         }
     }
 
-    /// Remembers one that lies below the highest, and within the window.
+    /// Remembers a counter below the highest and within the window.
     fn note(&mut self, counter: u64) {
         let below = (self.highest - counter) as u16;
         match &mut self.below {

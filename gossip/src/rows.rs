@@ -12,7 +12,7 @@ pub(crate) trait Keyed {
 #[derive(Debug)]
 pub(crate) struct Rows<T> {
     rows: Vec<T>,
-    /// Where the rows are, each at the place that the first bits of its key say, or at the next that is free. A power of
+    /// The rows' positions, each at the index of the first bits of its key, or at the next free one. A power of
     /// two long, and never more than three quarters full.
     places: Vec<u32>,
 }
@@ -40,7 +40,7 @@ impl<T: Keyed> Rows<T> {
         &self.rows[row as usize]
     }
 
-    /// Puts a row in place of the one with its key, or at the end. Says where it is.
+    /// Replaces the row with this key, or appends the row. Returns its position.
     pub fn insert(&mut self, row: T) -> u32 {
         if (self.rows.len() + 1) * 4 > self.places.len() * 3 {
             self.place_all((self.places.len() * 2).max(PLACES_MIN));
@@ -54,7 +54,7 @@ impl<T: Keyed> Rows<T> {
                 let at = self.rows.len() as u32;
                 self.places[free] = at;
                 if self.rows.len() == self.rows.capacity() {
-                    // Not twice as many: of thousands of rows no half stands empty.
+                    // Not twice as many: with thousands of rows, half of them would be empty.
                     self.rows.reserve_exact((self.rows.len() / 4).max(4));
                 }
                 self.rows.push(row);
@@ -71,7 +71,7 @@ impl<T: Keyed> Rows<T> {
         Some(Removed { row, at, moved: self.rows.len() as u32 })
     }
 
-    /// Keeps only rows that `keep` says so of. It must not change their keys.
+    /// Retains the rows for which `keep` is true. It must not change their keys.
     pub fn retain_mut(&mut self, keep: impl FnMut(&mut T) -> bool) {
         self.rows.retain_mut(keep);
         self.place_all(self.places.len());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map. Keys that begin alike lie in each other's way.
+        /// Compared with a map. Keys with equal first bits collide.
         #[test]
         fn every_row_is_found_under_its_key(steps in proptest::collection::vec((0u8..4, 0u64..40, any::<bool>(), any::<u32>()), 0..300)) {
             let (mut rows, mut all) = (Rows::<Row>::default(), BTreeMap::new());

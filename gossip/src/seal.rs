@@ -38,8 +38,8 @@ const PREFIX_BYTES: usize = 1 + 8 + SENDER_BYTES;
 const HEADER_BYTES: usize = PREFIX_BYTES + 8;
 const TAG_BYTES: usize = 16;
 
-/// While no more senders than this are known, their subkeys are kept. Where there are more, each is heard too rarely for what
-/// thousands of subkeys take.
+/// Subkeys are stored for up to this many senders. With more, each is received from too rarely to be worth the memory of
+/// thousands of subkeys.
 const SUBKEYS_MAX: usize = 1_024;
 
 /// By how many bytes a sealed datagram is longer than its body.
@@ -187,7 +187,7 @@ impl Opener {
         opener
     }
 
-    /// Opens with these keys and no others from now on. What was seen under these keys stays seen. Says whether a key
+    /// Opens with these keys and no others from now on. What was seen under these keys stays seen. Returns whether a key
     /// has left the ring.
     pub fn rekey(&mut self, ring: &Keyring) -> bool {
         let before = std::mem::take(&mut self.subkeys);
@@ -246,7 +246,7 @@ impl Opener {
         Ok(Opened { node: sender.node, incarnation: sender.incarnation, kind, body })
     }
 
-    /// How many senders were dropped for want of room.
+    /// How many senders were dropped because there were too many.
     pub fn evicted(&self) -> u64 {
         self.streams.evicted()
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     impl Opener {
-        /// Kind and body of what opens, where lives up to 1,000 are taken.
+        /// Kind and body of what opens, with lives up to 1,000 accepted.
         fn read(&mut self, bytes: &[u8]) -> Result<(u8, Vec<u8>), Refusal> {
             self.open(0, 1_000, bytes).map(|opened| (opened.kind, opened.body))
         }
@@ -395,7 +395,7 @@ mod tests {
         }
     }
 
-    /// The other attack of 58 bytes: the victim's own sender, which stands in clear, and a counter that nothing can
+    /// The other attack of 58 bytes: the victim's own sender, which is not encrypted, and a counter that nothing can
     /// follow.
     #[test]
     fn a_leap_of_the_counter_ends_with_the_next_rejoin_and_with_the_key() {

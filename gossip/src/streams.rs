@@ -11,10 +11,10 @@ use crate::rows::{Keyed, Rows};
 /// Of a sender in the header of a datagram.
 pub(crate) const SENDER_BYTES: usize = 24;
 
-/// Streams that are kept of one node: two lives, each under two keys. Of more, the longest silent goes.
+/// Streams that are stored of one node: two lives, each under two keys. The one that was silent longest is dropped for another.
 const STREAMS_OF_NODE_MAX: usize = 4;
 
-/// Who seals, as it stands in the header: one life of a node, from one start or rejoin to the next.
+/// The sender in the header: one life of a node, from one start or rejoin to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sender {
     pub node: u64,
@@ -76,7 +76,7 @@ impl Streams {
         self.by_node.len()
     }
 
-    /// How many nodes were dropped for want of room.
+    /// How many nodes were dropped because there were too many.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }

@@ -10,7 +10,7 @@
 //!
 //! foca asks for one timer, of fixed length, when a probe of this node's own has failed. The core times the suspicion itself
 //! and declares the suspect Down when patience is over: foca would ignore its own timer once this node had been declared Down
-//! and come back meanwhile. Whoever only heard of a suspicion decides nothing, as with foca alone.
+//! and come back meanwhile. A node that only received a suspicion decides nothing, as with foca alone.
 
 use crate::config::Config;
 use crate::peer::Peer;
@@ -24,7 +24,7 @@ pub(crate) const HEALTH_MAX: u32 = 8;
 const CONFIRMATIONS: usize = 2;
 /// Of how many suspicions accusers are remembered before old ones go.
 const ACCUSED_MAX: usize = 256;
-/// Of one suspicion so many accusers are told apart.
+/// The most accusers of one suspicion that are counted.
 const ACCUSERS_MAX: usize = 16;
 /// Accusers of a suspicion that nobody mentioned for so long are not remembered when there are many.
 const ACCUSED_KEPT_MS: u64 = 120_000;
@@ -55,7 +55,7 @@ struct Held {
     doubted: bool,
     /// Once put off, it does not end before.
     not_before_ms: u64,
-    /// When the caller will look at it again at the earliest.
+    /// The earliest time when the caller will check it again.
     looked_at_ms: u64,
 }
 
@@ -94,7 +94,7 @@ impl Suspicions {
         self.health = (self.health + 1).min(HEALTH_MAX);
     }
 
-    /// A probe of our own failed. `before`: the node was suspected already. Says whom to accuse.
+    /// A probe of our own failed. `before`: the node was suspected already. Returns whom to accuse.
     pub fn hold(&mut self, now_ms: u64, me: u64, suspect: Peer, incarnation: u16, before: bool) -> Option<Accusation> {
         let (key, accusation) = (suspect.key, Accusation::of(&suspect, incarnation));
         if self.held.get(&key).is_some_and(|held| held.accusation == accusation) {
@@ -113,7 +113,7 @@ impl Suspicions {
         Some(accusation)
     }
 
-    /// `who` has found it by a probe of its own. Says whether that is new.
+    /// `who` has found it by a probe of its own. Returns whether that is new.
     pub fn accuse(&mut self, now_ms: u64, accusation: Accusation, who: u64) -> bool {
         if self.accused.len() >= ACCUSED_MAX && !self.accused.contains_key(&accusation) {
             if now_ms < self.full_until_ms {
@@ -168,10 +168,10 @@ impl Suspicions {
         Some((held.began_ms + patience_ms).max(held.not_before_ms))
     }
 
-    /// Whether the caller will not look at it by then anyhow; if so, it now will.
+    /// Whether the caller would not check it by then without this call; then it will now.
     pub fn is_sooner(&mut self, key: u64, now_ms: u64, due_ms: u64) -> bool {
         let Some(held) = self.held.get_mut(&key) else { return false };
-        // A look that is over is none; one at this very moment is being taken.
+        // A check in the past does not count; one at this moment is under way.
         let sooner = held.looked_at_ms <= now_ms || due_ms < held.looked_at_ms;
         if sooner {
             held.looked_at_ms = due_ms;
@@ -179,7 +179,7 @@ impl Suspicions {
         sooner
     }
 
-    /// This node was away while patience ran out, and with it the news that may lie in its socket: it waits once more.
+    /// This node was suspended while patience ran out, and its socket may have news: it waits once more.
     pub fn put_off(&mut self, key: u64, until_ms: u64) {
         if let Some(held) = self.held.get_mut(&key)
             && held.not_before_ms == 0
@@ -200,7 +200,7 @@ impl Suspicions {
     }
 
     /// This node was declared Down itself, so that what it found silent may have been its own fault: each suspect has all of
-    /// the patience once more. Gives the keys of the suspects to be looked at again.
+    /// the patience once more. Returns the keys of the suspects to check again.
     pub fn restart(&mut self, now_ms: u64) -> Vec<u64> {
         for held in self.held.values_mut() {
             (held.began_ms, held.not_before_ms, held.looked_at_ms) = (now_ms, 0, 0);

@@ -7,7 +7,7 @@
 //!
 //! A pull names a range of the members in order of their names, `after` < name ≤ `upto` (empty: no bound), and a tag
 //! for each record that the sender has in it. The answer holds the records whose tag was missing, in order; when
-//! they do not all fit, `covered` says how far it came and the asker pulls the rest. One datagram each way when nothing is new.
+//! they do not all fit, `covered` is the last name that did, and the asker pulls the rest. One datagram each way when nothing is new.
 
 use crate::fact::FactVersion;
 use crate::fact_book::FactBook;
@@ -59,7 +59,7 @@ impl Range {
         (self.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded), self.upto.as_ref().map_or(Bound::Unbounded, Bound::Included))
     }
 
-    /// A range in which nothing lies is not asked for; `BTreeMap::range` would panic on it.
+    /// An empty range is not asked for; `BTreeMap::range` would panic on it.
     pub fn is_sound(&self) -> bool {
         match (&self.after, &self.upto) {
             (Some(after), Some(upto)) => after < upto,
@@ -190,7 +190,7 @@ impl Record {
     }
 }
 
-/// Tells two nodes whether they know the same about a third. Suspicion is left out: it passes quickly, and by gossip.
+/// By this two nodes compare what they know about a third. Suspicion is left out: it is short, and gossip spreads it.
 pub(crate) fn tag(peer: &Peer, state: State, fact: Option<FactVersion>) -> u64 {
     let active = match state {
         State::Alive | State::Suspect => 1,

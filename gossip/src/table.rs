@@ -1,4 +1,4 @@
-//! What is looked up for every word of every datagram.
+//! A table that is searched for every update of every datagram.
 
 #![expect(clippy::disallowed_types, reason = "nobody can go through a table, so that its order tells nothing")]
 

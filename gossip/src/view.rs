@@ -1,4 +1,9 @@
-//! Who is there, as this node sees it: kept in step with foca's own list, whose differences are the news.
+//! The members that this node knows. The view follows foca's own list; the differences are the news.
+//!
+//! foca looks through its list of members for every sender and update, so gossip of many nodes on
+//! one machine grows with the square of their number. A message that says nothing new is therefore
+//! answered here, with the bytes that foca would have sent; a test compares them. A fork of foca
+//! with an index, or an own SWIM, would be ours to maintain.
 
 use crate::fact::{Fact, FactVersion, KnownFact};
 use crate::fact_book::FactBook;
@@ -26,7 +31,7 @@ pub struct Member {
     pub since_ms: u64,
     /// Of a suspect: how many nodes are known to have found it silent by probes of their own.
     pub accusers: usize,
-    /// What it last said about itself in this life, as far as it came here.
+    /// The last fact of this life that was received from it.
     pub fact: Option<Fact>,
     /// Since when, on that clock, it publishes that others have a life or a fact of it that it never published.
     pub contradicted_since_ms: Option<u64>,
@@ -58,7 +63,7 @@ pub enum News {
     Suspect(NodeId),
     /// One more found a suspected node silent: [`Member::accusers`].
     Confirmed(NodeId),
-    /// A node is Down (or was so already when we first heard of it).
+    /// A node is Down (or was Down when we first received its name).
     Down(NodeId),
     /// A node's agent has started anew, seen before or after its old life was found Down: a higher incarnation.
     Restarted(NodeId),
@@ -89,7 +94,7 @@ impl News {
     }
 }
 
-/// What is kept of a node beside its life. Small: there is one for every node.
+/// What is stored of a node besides its life. Small: there is one for every node.
 pub(crate) struct Entry {
     /// foca's own, which a node raises to refute.
     pub refutations: u16,
@@ -97,11 +102,11 @@ pub(crate) struct Entry {
     /// Since when it is so, on the caller's clock.
     pub since_ms: u64,
     pub fact: Option<Arc<KnownFact>>,
-    /// What tells whether another node knows the same: kept, since views are compared far more often than they change.
+    /// By this two nodes compare what they know. Stored, since views are compared far more often than they change.
     pub tag: u64,
 }
 
-/// A life of a node and what is kept beside it.
+/// A life of a node and what is stored with it.
 struct Row {
     peer: Peer,
     entry: Entry,
@@ -115,7 +120,7 @@ impl Keyed for Row {
 
 pub(crate) struct View {
     me: u64,
-    /// By [`Peer::key`]: looked up for every word of every datagram, and gone through in the order of `names` alone.
+    /// By [`Peer::key`]: searched for every update of every datagram, and iterated only in the order of `names`.
     rows: Rows<Row>,
     /// Where the rows are, in order of the nodes' names.
     names: Vec<u32>,
@@ -139,7 +144,7 @@ impl View {
         self.in_order(&self.names)
     }
 
-    /// Those of them whose names lie within `bounds`.
+    /// The members whose names are within `bounds`.
     pub fn within(&self, bounds: (Bound<&NodeId>, Bound<&NodeId>)) -> impl Iterator<Item = (&Peer, &Entry)> {
         let from = match bounds.0 {
             Bound::Included(name) => self.names_before(|other| other < name),
@@ -201,7 +206,7 @@ impl View {
         self.of(peer.key).is_some_and(|(known, entry)| known == peer && entry.liveness != Liveness::Down)
     }
 
-    /// Whether foca, which has what is in here, would make anything of this word.
+    /// Whether this update would change anything in foca, which has the same members.
     pub fn is_news(&self, word: &foca::Member<Peer>) -> bool {
         let Some((known, entry)) = self.of(word.id().key) else { return true };
         if known != word.id() || known.key == self.me {
@@ -226,7 +231,7 @@ impl View {
     pub fn set_me(&mut self, me: &Peer, liveness: Liveness) {
         if let Some(Row { peer, entry }) = self.rows.get_mut(me.key) {
             *peer = me.clone();
-            // Of ourselves we know no fact but that of this life, which is shown.
+            // The only known fact of this node is that of its present life, which is shown.
             let fact = entry.fact.take();
             let anew = Entry::new(me, 0, liveness, entry.since_ms, fact.as_ref().map(|known| known.version));
             *entry = Entry { fact, ..anew };

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a datagram's first byte says it holds.
+/// The kind of a datagram: its first byte.
 pub(crate) const KIND_FOCA: u8 = 0;
 /// See `sync.rs`.
 pub(crate) const KIND_PULL: u8 = 1;
@@ -41,7 +41,7 @@ pub(crate) fn put_name(node: Option<&NodeId>, buf: &mut impl BufMut) {
     buf.put_slice(name.as_bytes());
 }
 
-/// A name as it stands in a datagram.
+/// A name as a datagram encodes it.
 pub(crate) struct Name {
     bytes: [u8; 63],
     len: usize,
@@ -136,7 +136,7 @@ pub(crate) fn member_of(buf: &mut impl Buf, known: &Known) -> Result<foca::Membe
 pub(crate) fn announce_to_anyone(me: &Peer) -> Vec<u8> {
     let mut body = Vec::new();
     put_peer(me, &mut body);
-    // Where others know a higher one this tells them nothing new; foca does not show us its own.
+    // If others know a higher one, this is not new to them; foca does not show us its own.
     body.put_u16(0);
     put_name(None, &mut body);
     body.put_u8(ANNOUNCE);
@@ -173,30 +173,29 @@ fn header_of(buf: &mut impl Buf, me: &Peer, known: &Known) -> Result<Header<Peer
     Ok(Header { src, src_incarnation, dst, message })
 }
 
-/// A foca message, as far as its reader has not heard it before.
-pub(crate) struct Heard<'a> {
+/// A foca message without the updates that its receiver already has.
+pub(crate) struct NewInMessage<'a> {
     pub header: Header<Peer>,
-    /// With only those member updates that are new: foca looks through its whole list for each, and most of what gossip
-    /// brings has been heard before.
+    /// Only the member updates that are new: foca searches its whole list for each, and most updates in gossip are old.
     pub body: Cow<'a, [u8]>,
-    /// Whether the sender, whom the body always names, or one of the updates is new.
+    /// Whether an update is new, or the sender, which every message names.
     pub is_new: bool,
-    /// The facts behind the updates; `None` where the message is not laid out with updates at all.
+    /// The facts after the updates; `None`: this kind of message has no updates.
     pub items: Option<&'a [u8]>,
 }
 
-/// Reads a foca message's body and judges each of its member updates, the sender being the first of them.
+/// Reads the body of a foca message and asks `new` of each member update, first of the sender.
 pub(crate) fn only_new<'a>(
     body: &'a [u8],
     me: &Peer,
     known: &Known,
     mut new: impl FnMut(&Header<Peer>, &foca::Member<Peer>) -> bool,
-) -> Result<Heard<'a>, Malformed> {
+) -> Result<NewInMessage<'a>, Malformed> {
     let mut rest = body;
     let header = header_of(&mut rest, me, known)?;
     let mut is_new = new(&header, &foca::Member::new(header.src.clone(), header.src_incarnation, State::Alive));
     if matches!(header.message, Message::Announce | Message::Broadcast) || rest.len() < 2 {
-        return Ok(Heard { header, body: Cow::Borrowed(body), is_new, items: None });
+        return Ok(NewInMessage { header, body: Cow::Borrowed(body), is_new, items: None });
     }
     let head_bytes = body.len() - rest.len();
     let count = u16_of(&mut rest)?;
@@ -214,10 +213,10 @@ pub(crate) fn only_new<'a>(
     } else {
         Cow::Owned([&body[..head_bytes], &kept_count.to_be_bytes(), &kept, rest].concat())
     };
-    Ok(Heard { header, body, is_new, items: Some(rest) })
+    Ok(NewInMessage { header, body, is_new, items: Some(rest) })
 }
 
-/// What foca answers to a ping when it has nothing to tell beside it.
+/// The answer of foca to a ping when it has no updates to send with it.
 pub(crate) fn ack(me: &Peer, incarnation: u16, ping: &Header<Peer>, number: ProbeNumber) -> Vec<u8> {
     let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
     put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: ping.src.clone(), message: Message::Ack(number) }, &mut body);
@@ -225,7 +224,7 @@ pub(crate) fn ack(me: &Peer, incarnation: u16, ping: &Header<Peer>, number: Prob
     body
 }
 
-/// A ping with the suspicion of whom it is for: who is there answers it in a higher incarnation of foca's.
+/// A ping that carries the suspicion of its receiver: a node that is alive answers with a higher incarnation of foca's.
 pub(crate) fn suspicion_ping(me: &Peer, incarnation: u16, suspect: Peer, suspected: u16) -> Vec<u8> {
     let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
     // foca's own probes count from one, and none of them waits for the answer to this.
@@ -244,7 +243,7 @@ pub(crate) fn update_for(me: &Peer, incarnation: u16, to: Peer, member: &foca::M
     body
 }
 
-/// What foca sends to one that it declares Down.
+/// The message of foca to a node that it declares Down.
 pub(crate) fn turn_undead(me: &Peer, incarnation: u16, to: Peer) -> Vec<u8> {
     let mut body = Vec::with_capacity(2 * PEER_BYTES_MAX);
     put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: to, message: Message::TurnUndead }, &mut body);
@@ -278,7 +277,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `refutations` is how often foca has refuted a suspicion of us, as the last header that it wrote tells: it shows us
+    /// `refutations` is how often foca has refuted a suspicion of us, by the last header that it wrote: it shows us
     /// its own incarnation nowhere else.
     pub fn new(me: Peer, known: Known, refutations: Arc<AtomicU32>) -> Self {
         Self { me, known, refutations }

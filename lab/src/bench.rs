@@ -50,18 +50,18 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
-    /// Work that is asked to save itself: until it notices, until it is saved, until its nodes are free
+    /// Checkpoints: how long until work notices the request, has saved, and its nodes are free
     Checkpoint,
     /// Starting work: inside an allocation, and a whole job
     Launch,
-    /// MPI programs that begin and end, beside Hydra and mpirun; launches one after another, beside srun; fences of many agents
+    /// MPI programs compared with Hydra and mpirun; launches one after another compared with srun; fences of many agents
     Mpi,
-    /// Many agents with a network each: what they cost at rest, and when a killed one is Degraded and Down
+    /// Many agents, each with a network: their cost at rest, and how soon a killed one is Degraded and Down
     Nodes,
-    /// What agreement costs, beside etcd: commits, failover, heartbeats, a large state
+    /// The cost of agreement compared with etcd: commits, failover, heartbeats, a large state
     Quorum,
-    /// What a node's runtime costs: images, programs, output, and an agent at rest
+    /// The cost of a node's runtime: images, programs, output, and an agent at rest
     Runtime,
-    /// What counting work in the kernel costs it, telling the agent, and measuring a full node
+    /// The cost of counting in the kernel, of reporting to the agent, and of measuring a full node
     Telemetry,
 }

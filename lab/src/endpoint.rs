@@ -27,16 +27,16 @@ const FILE: &str = "n";
 /// What it is told.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How far it counts
+    /// How many steps it counts
     #[arg(long, default_value_t = 1000)]
     steps: u64,
-    /// Ask to be asked again a second later, the first time
+    /// Put the first request off by a second
     #[arg(long)]
     defer: bool,
-    /// Save itself once this file is there, if it is given
+    /// Save only once this file exists
     #[arg(long)]
     hold: Option<PathBuf>,
-    /// End once this file is there, however far it is then
+    /// End once this file exists, at whatever step
     #[arg(long)]
     until: Option<PathBuf>,
 }

@@ -19,16 +19,16 @@ const CLIENT_MAX: Duration = Duration::from_secs(5);
 /// How it behaves.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Where it listens
+    /// The address to listen on
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: String,
-    /// The file of what it made
+    /// The file with its state
     #[arg(long)]
     pub state: PathBuf,
-    /// Who asks must show this
+    /// The token that callers must send
     #[arg(long)]
     pub token: String,
-    /// Milliseconds between doing something and saying so
+    /// Milliseconds between doing something and answering
     #[arg(long, default_value_t = 0)]
     pub answer_after_ms: u64,
 }

@@ -56,6 +56,8 @@ pub mod preload;
 pub mod process;
 pub mod quorum;
 pub mod ring;
+#[cfg(test)]
+mod settings_pages;
 pub mod sim;
 pub mod small_disks;
 pub mod streams;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Clusters of Lattice on one machine: started, broken on purpose, measured, taken away again
+/// Start clusters of Lattice on one machine, break them on purpose, measure them, and remove them again
 #[derive(Parser)]
 #[command(name = "lattice-lab", version)]
 struct Cli {
@@ -22,31 +22,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start a cluster; returns when every node is Ready
+    /// Start a cluster; ends when every node is Ready
     Up(Up),
-    /// Kill, start, stop or cut off a node's agent
+    /// Kill, start, stop or cut off the agent of a node
     #[command(subcommand)]
     Node(NodeCommand),
     /// Kill, start, add or remove members of the quorum
     #[command(subcommand)]
     Quorum(QuorumCommand),
-    /// Which daemons of a cluster run, and what of it is on this machine
+    /// Show which daemons of a cluster run, and what else of it is on this machine
     Status(Dir),
-    /// Take a cluster away: leaves no process, mount, loop device, scope or file
+    /// Remove a cluster with all of its processes, mounts, loop devices, scopes and files
     Down(Down),
-    /// A job on three nodes that outlives its agent and the quorum's leader, told as it happens
+    /// Show a job on three nodes that survives the loss of its agent and of the quorum's leader
     Demo(Demo),
-    /// Figures against peers or floors of the same run; exit code 3 when a target is missed
+    /// Measure Lattice against other programs or bare minimums in one run; exit code 3 when a target is missed
     Bench(Bench),
-    /// Thousands of agents in virtual time; exit code 1 when a figure is missed
+    /// Simulate thousands of agents in virtual time; exit code 1 when a target is missed
     #[command(subcommand)]
     Sim(Sim),
-    /// Random faults under a stream of jobs, then all of it healed: exit code 1 when a promise does not hold then
+    /// Cause random faults under a stream of jobs, heal them, and check every promise; exit code 1 when one is broken
     Torture(torture::Options),
     /// One rank of the work of a torture
     #[command(hide = true)]
     TortureWork(torture::work::Options),
-    /// One rank of a ring that speaks PMI-1 (for `lattice launch` and `lattice submit`)
+    /// Be one rank of a ring that speaks PMI-1 (for `lattice launch` and `lattice submit`)
     PmiRing(ring::Options),
     /// One rank of those whose fences `bench mpi` measures
     #[command(hide = true)]
@@ -54,14 +54,14 @@ enum Command {
     /// One rank of those that send what a fence sends, and nothing else
     #[command(hide = true)]
     PmiStreams(streams::Options),
-    /// A simulated manager of a fabric (for agents' `fabric_manager`)
+    /// Be the simulated manager of a fabric (for `fabric_manager` of agents)
     FabricManager(fabric::Options),
-    /// The reference page of all metrics: docs/metrics.md
+    /// Print the reference page of all metrics (docs/metrics.md)
     Metrics,
     /// One process of the work that `bench checkpoint` asks to save itself
     #[command(hide = true)]
     Asked(asked::Options),
-    /// An application that serves a port of its own at which it is asked to save itself (--checkpoint-port)
+    /// Be an application that is asked at a port of its own to save its state (--checkpoint-port)
     Endpoint(endpoint::Options),
     /// What `bench telemetry` measures
     #[command(hide = true)]
@@ -83,13 +83,13 @@ struct Dir {
 
 #[derive(Args)]
 struct Up {
-    /// Agents
+    /// How many agents
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: u32,
-    /// Members: 1, 3 or 5
+    /// How many members: 1, 3 or 5
     #[arg(long, default_value_t = 3)]
     quorum: u32,
-    /// The cluster's folder: empty or not there yet
+    /// The cluster's folder, which is empty or does not exist yet
     #[arg(long)]
     dir: PathBuf,
     /// Where agents keep their sockets and state [default: in the cluster's folder]
@@ -107,16 +107,16 @@ struct Up {
     /// Milliseconds between an agent's heartbeats
     #[arg(long, default_value_t = 500)]
     heartbeat_ms: u64,
-    /// Milliseconds of silence until a node is Degraded
+    /// Milliseconds without a heartbeat until a node is Degraded
     #[arg(long, default_value_t = 3_000)]
     degraded_after_ms: u64,
-    /// Further milliseconds of silence until it is Down
+    /// Further milliseconds without a heartbeat until it is Down
     #[arg(long, default_value_t = 60_000)]
     down_after_ms: u64,
-    /// A network of its own for every daemon, which `node cut` cuts (needs root)
+    /// Give every daemon a network of its own, which `node cut` can cut (needs root)
     #[arg(long)]
     netns: bool,
-    /// Let `node clock` and `quorum clock` make the daemons' time of day wrong (needs a C compiler)
+    /// Let `node clock` and `quorum clock` change the time of day of single daemons (needs a C compiler)
     #[arg(long)]
     clocks: bool,
     /// Simulated GPUs on each node: device files without a driver (needs root)
@@ -126,23 +126,23 @@ struct Up {
 
 #[derive(Subcommand)]
 enum NodeCommand {
-    /// SIGKILL to the agent; its work goes on
+    /// Kill the agent (SIGKILL); its work continues
     Kill(NodeArgs),
-    /// Start the agent again; returns when it answers
+    /// Start the agent again; ends when it answers
     Start(NodeArgs),
-    /// SIGTERM, then start: what an upgrade does
+    /// End the agent (SIGTERM) and start it again, as an upgrade does
     Restart(NodeArgs),
-    /// SIGSTOP: the agent is there and does nothing
+    /// Stop the agent (SIGSTOP): it exists and does nothing
     Stop(NodeArgs),
-    /// SIGCONT
+    /// Let a stopped agent continue (SIGCONT)
     Cont(NodeArgs),
-    /// Lose every packet between the node and others (of a cluster made with --netns)
+    /// Drop all packets between the node and others (needs up --netns)
     Cut(CutArgs),
-    /// Lose none of the node's packets any more
+    /// Stop dropping packets of the node
     Heal(NodeArgs),
-    /// Make the agent's time of day wrong from now on (of a cluster made with --clocks)
+    /// Change the agent's time of day (needs up --clocks)
     Clock(ClockArgs),
-    /// Let something happen to a simulated GPU (of a cluster made with --gpus)
+    /// Cause a fault of a simulated GPU (needs up --gpus)
     Gpu(GpuArgs),
 }
 
@@ -152,7 +152,7 @@ struct GpuArgs {
     node: String,
     #[command(flatten)]
     dir: Dir,
-    /// Which one of the node, from 0
+    /// The number of the GPU on its node, from 0
     #[arg(long, default_value_t = 0, global = true)]
     gpu: u32,
     #[command(subcommand)]
@@ -161,26 +161,26 @@ struct GpuArgs {
 
 #[derive(Subcommand)]
 enum GpuFault {
-    /// It is gone from the bus
+    /// The GPU disappears from the bus
     Remove,
-    /// It is there again, as new
+    /// The GPU is there again, as a new one
     Add,
     /// Its driver reports this error
     Xid { number: u32 },
-    /// It has had so many memory errors that could not be corrected
+    /// It has had this many uncorrectable memory errors
     Ecc { errors: u64 },
-    /// So many of its four links to other GPUs are up
+    /// This many of its four links to other GPUs are up
     Nvlink { up: u32 },
-    /// Its clocks are held down for these reasons; none: they are not any more
+    /// Its clocks are reduced for these reasons; without any: not any more
     Throttle { why: Vec<String> },
-    /// It has so many degrees Celsius: it slows down at 87 and switches itself off at 92
+    /// It has this many degrees Celsius: it slows down at 87 and switches itself off at 92
     Hot { degrees: u32 },
-    /// It is so busy, as JSON: utilization (0 to 1), memory_used_bytes, power_watts, energy_joules, throttled, …
+    /// It reports this load, as JSON: utilization (0 to 1), memory_used_bytes, power_watts, energy_joules, throttled, …
     Load {
         #[arg(value_parser = gpu_load)]
         load: Box<GpuLoad>,
     },
-    /// Whoever asks how busy it is waits for ever
+    /// It never answers when asked for its load
     Hang,
 }
 
@@ -195,7 +195,7 @@ struct CutArgs {
     /// `all`, `quorum`, a node (n2) or a member (member-1)
     #[arg(long, default_value = "all", value_name = "WHOM")]
     from: From,
-    /// Which packets of the node are lost
+    /// Which packets of the node are dropped
     #[arg(long, value_enum, default_value_t = Direction::Both)]
     direction: Direction,
 }
@@ -204,7 +204,7 @@ struct CutArgs {
 struct ClockArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// Wrong by so many seconds; 0: right again
+    /// How many seconds it is off; 0 makes it right again
     #[arg(allow_negative_numbers = true)]
     seconds: i64,
 }
@@ -219,15 +219,15 @@ struct NodeArgs {
 
 #[derive(Subcommand)]
 enum QuorumCommand {
-    /// SIGKILL to a member
+    /// Kill a member (SIGKILL)
     Kill(QuorumArgs),
-    /// Start a member again; returns when it accepts connections
+    /// Start a member again; ends when it accepts connections
     Start(QuorumArgs),
-    /// Start a further member, which joins; returns when it votes
+    /// Add a member; ends when it votes
     Join(Dir),
-    /// Take a member out; returns when it has ended
+    /// Remove a member; ends when it has stopped
     Leave(LeaveArgs),
-    /// Make a member's time of day wrong from now on (of a cluster made with --clocks)
+    /// Change a member's time of day (needs up --clocks)
     Clock(MemberClockArgs),
 }
 
@@ -237,7 +237,7 @@ struct MemberClockArgs {
     id: u64,
     #[command(flatten)]
     dir: Dir,
-    /// Wrong by so many seconds; 0: right again
+    /// How many seconds it is off; 0 makes it right again
     #[arg(allow_negative_numbers = true)]
     seconds: i64,
 }
@@ -272,14 +272,14 @@ struct QuorumArgs {
 struct Down {
     #[command(flatten)]
     dir: Dir,
-    /// Seconds that cancelled work may take to end by itself; 0: it is killed at once
+    /// Seconds that cancelled work has to end by itself; with 0 it is killed at once
     #[arg(long, default_value_t = 10)]
     patience: u64,
 }
 
 #[derive(Args)]
 struct Demo {
-    /// Where it runs; removed again. Default: a folder of its own among the temporary files
+    /// Where it runs; removed afterwards [default: a temporary folder]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Do not build the binaries first
@@ -289,7 +289,7 @@ struct Demo {
 
 #[derive(Subcommand)]
 enum Sim {
-    /// Their gossip: who finds out what, how soon and for how many bytes
+    /// Gossip: how soon agents find out what, and for how many bytes
     Gossip(sim::Options),
     /// One fence of a launch: how long it takes, and what each agent receives and sends
     Fence(sim::fence::Options),
@@ -297,13 +297,13 @@ enum Sim {
 
 #[derive(Args)]
 struct Bench {
-    /// What is measured
+    /// What to measure
     #[arg(value_enum)]
     name: bench::Name,
-    /// For programs
+    /// Print the figures as JSON
     #[arg(long)]
     json: bool,
-    /// Where its cluster runs; removed again. Default: a folder of its own among the temporary files
+    /// Where its cluster runs; removed afterwards [default: a temporary folder]
     #[arg(long)]
     dir: Option<PathBuf>,
     #[command(flatten)]

@@ -22,18 +22,18 @@ pub struct Options {
     /// A file that must begin with TEXT.
     #[arg(requires = "text")]
     pub file: Option<std::path::PathBuf>,
-    /// How that file begins.
+    /// The text that the file must begin with.
     pub text: Option<String>,
     /// The rank that misbehaves.
     #[arg(long, value_name = "RANK")]
     pub culprit: Option<u32>,
-    /// How it does, after the line of --at-line.
+    /// What it does after the line of --at-line.
     #[arg(long, value_enum, requires = "culprit", default_value_t = Deed::Exit)]
     pub deed: Deed,
-    /// After which line; 0: right after the connections are made.
+    /// The line after which it does that; 0: right after the connections are made.
     #[arg(long, default_value_t = 0)]
     pub at_line: u32,
-    /// A PMI fence of all ranks after every so many lines; 0: none.
+    /// A PMI fence of all ranks after each so many lines; 0: none.
     #[arg(long, default_value_t = 0)]
     pub fence_every: u32,
 }
@@ -45,13 +45,13 @@ pub enum Deed {
     Exit,
     /// Kills itself with SIGKILL.
     Kill,
-    /// Says PMI abort with exit code 7.
+    /// Calls PMI abort with exit code 7.
     Abort,
-    /// Sends bytes that are no PMI.
+    /// Sends bytes that are not PMI.
     Garbage,
     /// Exits with 0, without finalize.
     Leave,
-    /// Goes on living, and comes to no fence any more.
+    /// Lives on, and joins no fence any more.
     Stay,
 }
 

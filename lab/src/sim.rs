@@ -23,25 +23,25 @@ pub use scene::{Preset, Scene};
 /// How much is simulated.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// One of the two figures that gossip has to meet; exit code 1 when it is missed. What is given beside it, stands.
+    /// One of the two targets of gossip; exit code 1 when it is missed. Other options override its values.
     #[arg(long, value_enum)]
     pub preset: Option<Preset>,
     /// Agents [default: 100]
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=60_000))]
     pub nodes: Option<u32>,
-    /// Virtual minutes after joining [default: 10]
+    /// Virtual minutes after the nodes have joined [default: 10]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=14_400))]
     pub minutes: Option<u32>,
-    /// Of a hundred datagrams so many are lost [default: 0]
+    /// Percentage of the datagrams that are lost [default: 0]
     #[arg(long, value_name = "PERCENT")]
     pub loss: Option<f64>,
-    /// Of a hundred agents so many stand still again and again, for one to five seconds [default: 0]
+    /// Percentage of the agents that stop again and again, for one to five seconds [default: 0]
     #[arg(long, value_name = "PERCENT")]
     pub starved: Option<f64>,
-    /// Another seed is another run
+    /// The seed: the same seed gives the same run
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// For programs
+    /// Print the figures as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -54,28 +54,28 @@ const JOB_INTERVAL_MS: u64 = if cfg!(debug_assertions) { 500 } else { 250 };
 /// What is wanted.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What jobs and faults follow from
+    /// The seed: the same seed gives the same jobs and faults
     #[arg(long, value_name = "N")]
     pub seed: u64,
-    /// How long jobs and faults come
+    /// For how many minutes there are jobs and faults
     #[arg(long, value_name = "M", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub minutes: u64,
-    /// Milliseconds between two submissions in the mean [default: 250; of a debug build 500]
+    /// Mean milliseconds between two submissions [default: 250; of a debug build 500]
     #[arg(long, value_name = "MS", default_value_t = JOB_INTERVAL_MS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub job_interval_ms: u64,
-    /// Seconds after healing within which every promise must hold
+    /// Seconds after healing until every promise must hold
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub settle: u64,
-    /// Print the jobs and faults with their times, and do nothing
+    /// Only print the jobs and faults with their times
     #[arg(long)]
     pub plan: bool,
     /// Do not build the binaries first
     #[arg(long)]
     pub no_build: bool,
-    /// Where the cluster runs; removed again. Default: a folder of its own among the temporary files
+    /// Where the cluster runs; removed afterwards [default: a temporary folder]
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Where the daemons' logs and what was recorded are kept. Default: a folder among the temporary files, where a promise did not hold
+    /// Where the logs and records are stored [default: a temporary folder, if a promise was broken]
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
 }

@@ -7,6 +7,13 @@
 //!
 //! Everybody on the way but the shim keeps what was not taken in a [`Window`]. A shim takes each byte once, by its place: whoever is
 //! connected anew sends again from where the shims are, and nothing is lost or doubled.
+//!
+//! Fences and ends are state and can be sent again; input exists once, in the pipe of who typed
+//! `lattice launch`. An acknowledgement at each hop would lose what an agent had acknowledged and
+//! not passed on. Input does not outlive the CLI: if it is killed the ranks see no end, because
+//! half an input that ends properly would be taken for a whole one. Work that may begin again
+//! cannot have its input again: `--requeue` and `--stdin` are refused together. The first rank
+//! reads by default, as with `mpiexec`.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,5 +1,11 @@
 //! Which ranks of a launch lie on which of its nodes: the same wherever it is asked, from how many ranks each node has and
 //! how they are dealt out.
+//!
+//! A list of ranks for each node would need 4 bytes a rank, sent to every node. The head, the shims
+//! and `PMI_process_mapping` call the same function, so they cannot disagree. MPICH takes a mapping
+//! of at most 996 bytes: a longer one is sent by its repeating part, and one that repeats nothing
+//! is not sent. The allocation's first node must have a rank: its shim is the launch's memory while
+//! its agent is away. Several programs are one launch, with ranks in a row for each.
 
 use crate::count::{counted, is_or_are};
 use crate::ids::NodeId;

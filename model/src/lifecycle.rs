@@ -37,6 +37,13 @@
 //!
 //! In service is a node that is neither disabled nor under a failure of its hardware. "At work" is Ready, or Draining or Drained where the
 //! drain hold stands. What is said twice changes nothing.
+//!
+//! There is no state Unknown: a node's record begins with its registration, so no event would lead
+//! to it. `lattice node status` answers Unknown for a node that only gossip knows. After a recovery
+//! a node that has not reported yet is Degraded, because its earlier work may still run.
+//!
+//! A boot that fails is not counted: nobody reports it, and a second `boot` of a node that is
+//! Booting may be a command that was sent again. The time of a boot counts from the first.
 
 use crate::node::NodeState;
 use serde::{Deserialize, Serialize};

@@ -4,6 +4,15 @@
 //! two; then the most GPUs with a network interface near them, and the most such interfaces; then the lowest indices).
 //! Then processors near those GPUs, whole cores before single threads of shared ones. A share whose amounts fit what is
 //! free always gets it.
+//!
+//! The quorum commits amounts, never which: it would have to know the wiring of every node. The
+//! choice is part of the first record that the journal has of an allocation, and is on the disk
+//! before anything is made, so an agent that is killed in between assigns the same devices again,
+//! and none twice. They are free when `Gone` is written, before the quorum receives `Released`.
+//!
+//! GPUs have the driver's own ids (`GPU-…`, `MIG-…`), not an index, which changes when a device
+//! falls off the bus. Only evidence ends work: a GPU is lost when the bus or its driver says so,
+//! not when a library does not answer.
 
 use lattice_model::topology::{Core, GpuDevice, GpuTopology};
 use lattice_model::{Assignment, NodeTopology, Resources};

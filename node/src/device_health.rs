@@ -16,6 +16,10 @@
 //! driver had lost it and has it again, or asks for no recovery any more. A restart of the machine is all of that. Errors that the
 //! kernel's log has from before the first look do not stand where the driver's first word is that it asks for none: that was done
 //! while nobody looked.
+//!
+//! `restart_application` ends work that had the GPU before the error, by the time in the kernel's
+//! log; a successor is left alone. On a partitioned GPU nobody is ended, because the log does not
+//! name the instance.
 
 use crate::health::{Finding, Window};
 use lattice_model::Timestamp;

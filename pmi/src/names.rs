@@ -7,6 +7,11 @@
 //!
 //! A part has one call under way at a time, by a number that rises. The directory keeps each part's last answer and gives it again
 //! when it is asked again: what is asked twice is done once, whichever agents died meanwhile.
+//!
+//! Names belong to a launch: nothing is spawned, and two launches cannot connect. The first part's
+//! server decides, because it is the launch's memory already and outlives agents. The head's memory
+//! would have to be rebuilt from all nodes before it could say that a name does not exist. Names on
+//! all nodes would make each publication wait for all of them.
 
 use crate::kvs::Kvs;
 use crate::wire::NameRefused;

@@ -1,4 +1,11 @@
 //! Members sign the next certificates of members and agents, where they have the authority's key, and get their own.
+//!
+//! The request has a public key and the proof that the sender has the private one; nothing else of
+//! it counts. What TLS verified of the present certificate says who asks. It is a call and not a
+//! command of the log: there is nothing to agree on. Handshakes are our own, by tokio-rustls,
+//! because tonic's TLS keeps one certificate for the life of a server or channel. With TLS 1.3 the
+//! server has checked the client's certificate only when its first bytes come, so the client waits
+//! for these, and then knows why it was refused.
 
 use crate::ca::REQUEST_BYTES_MAX;
 use crate::core::{AskLeader, Core};

@@ -7,6 +7,12 @@
 //!
 //! The second witness is what agents' gossip says of a silent node. Their word can only lengthen a grace, and ends no work: what is
 //! to stop at its lapse is fenced at the same moment as without it.
+//!
+//! A node that is not well drains to its end: Degraded would keep `drain --wait` waiting on the
+//! very nodes that should be drained. A drain that a node requests is a hold, granted once for each
+//! request time (`Node::drain_asked`): an operator who lifts it is not overruled by the next
+//! heartbeat or leader. The table of GPU errors has no default answer `fail`: a node that is Down
+//! for one GPU would end the work of the other seven.
 
 use crate::ledger::{Action, Ledger, NodeStanding};
 use crate::node_use::NodeUse;

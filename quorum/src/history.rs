@@ -7,6 +7,12 @@
 //! ```
 //!
 //! Pure: a list as of a revision and the sets after it make up the state, whichever member gives which of the two.
+//!
+//! Changes of one entry are sent together, so a place is never in the middle of an entry. A place
+//! that is no longer kept, or is of another generation, is refused explicitly
+//! (`Change::StartAgain`). A member that has not reached a place waits two seconds and then says
+//! that it lies behind. A subscriber that does not read is cut off after ten seconds, and may
+//! resume. Leases are watched without renewals, which are the leader's memory.
 
 use crate::ledger::{Changed, ClusterLimits, DomainKey, Lease, Ledger};
 use crate::wire::WatchPlace;

@@ -5,6 +5,9 @@
 //!   renewal ──▶ still the leader? (reads) ──▶ still held, and the holder not held back? (ledger) ──▶ clock set anew
 //!   tick ──▶ clocks that ran out ──▶ ExpireLease, and from then on no renewal of that grant
 //! ```
+//!
+//! Two holders are never told apart by time: what counts is the token, which rises with every
+//! grant.
 
 use crate::ledger::{Action, Lease};
 use lattice_model::Revision;

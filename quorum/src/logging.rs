@@ -34,8 +34,10 @@ pub enum Form {
 /// For the daemons' `--help`.
 pub const HELP: &str = "\
 Environment:
-  LATTICE_LOG         how much is logged on stderr, by level and part [default: info,openraft=off]: info,lattice_agent::allocation=debug
-  LATTICE_LOG_FORMAT  text, or json: an object a line [default: text]";
+  LATTICE_LOG         what is logged on stderr, by level and module, such as
+                      info,lattice_agent::allocation=debug
+                      [default: info,openraft=off]
+  LATTICE_LOG_FORMAT  text, or json (one object a line) [default: text]";
 
 /// What the environment asks for and there is not.
 #[derive(Debug, Error, PartialEq)]

@@ -28,7 +28,7 @@ const REMOVED: u8 = 3;
 /// How long making a backup may take.
 const BACKUP_MAX: Duration = Duration::from_secs(600);
 
-/// A member of Lattice's quorum: who owns what of a node, and the audit log.
+/// A member of Lattice's quorum, which decides who owns what of a node, and keeps the audit log.
 #[derive(Parser)]
 #[command(name = "lattice-quorum", version, args_conflicts_with_subcommands = true, arg_required_else_help = true, after_help = logging::HELP)]
 struct Cli {
@@ -40,32 +40,32 @@ struct Cli {
 
 #[derive(Args)]
 struct Serve {
-    /// The configuration (YAML).
+    /// The configuration file (YAML).
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Make the cluster of all configured members. Once, on one of them, while its data_dir is empty.
+    /// Create the cluster of all configured members: once, on one of them, with an empty data_dir.
     #[arg(long)]
     bootstrap: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// The built-in certificate authority.
+    /// Make an authority, and issue, renew and replace certificates.
     #[command(subcommand)]
     Ca(Ca),
-    /// Copy what the member of this configuration holds to its place for backups, while it serves.
+    /// Make a backup of this configuration's member, which keeps serving.
     Backup(Of),
-    /// Check a backup whole: checksums, what it says of itself, every part decoded, every link of its audit chain.
+    /// Check a backup: its checksums and manifest, every part of it, and the whole chain of its audit log.
     Verify(Which),
-    /// Go on from a backup after the loss of the whole quorum: make the folder of a member that has none. Says first what will be lost.
+    /// Recover from a backup after the loss of the whole quorum: create the data_dir of a member. Says first what will be lost.
     Recover(Recover),
-    /// Go back to a backup on purpose: every member stopped, this one's folder is moved aside and kept. Says first what will be lost.
+    /// Go back to a backup on purpose, with every member stopped: this one's data_dir is moved aside and kept. Says first what will be lost.
     Restore(Restore),
 }
 
 #[derive(Args)]
 struct Of {
-    /// The member's configuration (YAML).
+    /// The member's configuration file (YAML).
     #[arg(long, value_name = "FILE", default_value = "/etc/lattice/quorum.yaml")]
     config: PathBuf,
 }
@@ -74,10 +74,10 @@ struct Of {
 struct Which {
     #[command(flatten)]
     of: Of,
-    /// Where backups lie (file:///DIR, s3://BUCKET/PREFIX, …) [default: where the configuration says].
+    /// Where the backups are: file:///DIR, s3://BUCKET/PREFIX, … [default: from the configuration].
     #[arg(long, value_name = "URL")]
     from: Option<String>,
-    /// Which of them [default: the newest].
+    /// The name of the backup [default: the newest].
     #[arg(long, value_name = "NAME")]
     backup: Option<String>,
 }
@@ -86,10 +86,10 @@ struct Which {
 struct Recover {
     #[command(flatten)]
     which: Which,
-    /// Say what is the matter with this member and its quorum, and which command mends it; change nothing.
+    /// Diagnose this member and its quorum, and say which command mends it; change nothing.
     #[arg(long, conflicts_with = "yes")]
     plan: bool,
-    /// Do it: what will be lost is understood.
+    /// Do it, and accept that this is lost.
     #[arg(long)]
     yes: bool,
 }
@@ -98,22 +98,22 @@ struct Recover {
 struct Restore {
     #[command(flatten)]
     which: Which,
-    /// Do it: what will be lost is understood.
+    /// Do it, and accept that this is lost.
     #[arg(long)]
     yes: bool,
 }
 
 #[derive(Subcommand)]
 enum Ca {
-    /// Make an authority: ca.crt and ca.key.
+    /// Make an authority: the files ca.crt and ca.key.
     Init {
-        /// Where to write it.
+        /// The directory to write them into.
         #[arg(long)]
         dir: PathBuf,
     },
-    /// Issue a certificate: NAME.crt and NAME.key.
+    /// Issue a certificate: the files NAME.crt and NAME.key.
     Issue {
-        /// Where the authority lies.
+        /// The directory of the authority.
         #[arg(long)]
         dir: PathBuf,
         /// member-<id>, or the node's id.
@@ -122,22 +122,22 @@ enum Ca {
         /// quorum, node or api.
         #[arg(long)]
         role: Role,
-        /// Where to write it.
+        /// The directory to write them into.
         #[arg(long)]
         out: PathBuf,
-        /// A host name or address by which it is known as well.
+        /// A further host name or address that the certificate is for.
         #[arg(long, value_name = "NAME_OR_IP")]
         host: Vec<String>,
         /// How long it is valid.
         #[arg(long, value_name = "DURATION", default_value = "730d", value_parser = lifetime)]
         lifetime: Duration,
     },
-    /// Issue an operator's credential: one file for a person's `~/.config/lattice/operator.pem`. Whoever has it runs the cluster.
+    /// Issue an operator's credential: one file for a person's `~/.config/lattice/operator.pem`. Whoever has it can do anything that operators may.
     Operator {
-        /// Where the authority lies.
+        /// The directory of the authority.
         #[arg(long)]
         dir: PathBuf,
-        /// The person, as the audit log names them.
+        /// The name of the person in the audit log.
         #[arg(long)]
         name: String,
         /// The file to write.
@@ -147,13 +147,13 @@ enum Ca {
         #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = lifetime)]
         lifetime: Duration,
     },
-    /// Put a new certificate and key in the place of present ones: same name, role and hosts. Who uses them takes them while
-    /// it runs.
+    /// Replace a certificate and its key by new ones with the same name, role and hosts. Running programs take them without a
+    /// restart.
     Renew {
-        /// Where the authority lies.
+        /// The directory of the authority.
         #[arg(long)]
         dir: PathBuf,
-        /// The present certificate.
+        /// The certificate to replace.
         #[arg(long)]
         cert: PathBuf,
         /// Its key.

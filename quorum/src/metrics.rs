@@ -7,11 +7,11 @@ use crate::raft_counts::RaftCounts;
 use crate::store::room;
 use lattice_model::AllocationState;
 use lattice_telemetry::catalogue::quorum as family;
+use lattice_telemetry::exporter::Exporter;
 use lattice_telemetry::push::{self, Spare};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::serve::{self, Ready};
 use lattice_telemetry::settings::QUORUM_PORT;
-use lattice_telemetry::telling::Telling;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -175,11 +175,11 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     if let Some((_, pushed)) = &pushing {
         parts.push(Box::new(pushed.clone()));
     }
-    let telling = Telling::new("quorum", vec![("member_id", id.to_string())], parts);
+    let exporter = Exporter::new("quorum", vec![("member_id", id.to_string())], parts);
     if let Some((store, pushed)) = pushing {
-        let (telling, stop) = (telling.clone(), core.stop.clone());
+        let (exporter, stop) = (exporter.clone(), core.stop.clone());
         let (interval, me) = (Duration::from_secs(telemetry.prod_interval_seconds), crate::identity::member_name(*id));
-        tasks.push(tokio::spawn(async move { pushed.run(telling, store, JOB, me, interval, stop).await }));
+        tasks.push(tokio::spawn(async move { pushed.run(exporter, store, JOB, me, interval, stop).await }));
     }
     // Resolved before, where agents are served.
     let served = tokio::net::lookup_host(core.config.listens().0).await.ok().and_then(|mut found| found.next());
@@ -193,7 +193,7 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
         Ok(listener) => {
             let of = Arc::downgrade(core);
             let ready: Ready = Arc::new(move || of.upgrade().map_or_else(|| Err("it stops".to_owned()), |core| ready(&core)));
-            tasks.push(tokio::spawn(serve::run(telling, listener, token, ready, core.stop.clone())));
+            tasks.push(tokio::spawn(serve::run(exporter, listener, token, ready, core.stop.clone())));
         }
         Err(error) => {
             tracing::warn!(%listen, %error, "metrics cannot be served; set telemetry.metrics_listen to another address, or to \"\"");

@@ -3,6 +3,11 @@
 //! Everybody's commands go through the leader; heartbeats of thousands of agents would be a load beside them. A session
 //! goes to the leader only when no other member can be reached, and a member that comes to lead sends its sessions on, so
 //! many a second, because each is registered anew.
+//!
+//! Ten thousand agents send a thousand heartbeats a second. A third of them cost the leader of
+//! three members 7.6 % of a core, on the member that every command passes. A follower adds one
+//! message to the way of a node's list. The leader takes a session when the agent says that no
+//! other member did.
 
 use std::time::Duration;
 use tokio::sync::Semaphore;

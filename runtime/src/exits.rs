@@ -36,7 +36,7 @@ pub enum ExitRecord {
 }
 
 /// Appends to a shim's `exits`. What was appended outlives every process; it is not synced to the disk, because only a
-/// machine that was restarted would lose it, and there nothing is read from it: what ran is lost (decision 12).
+/// machine that was restarted would lose it, and there nothing is read from it: what ran is lost.
 #[derive(Debug)]
 pub struct Writer {
     file: File,

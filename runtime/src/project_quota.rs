@@ -3,6 +3,9 @@
 //! another project escapes the limit (Linux allows that outside of user namespaces): it is for programs, not against attackers.
 //!
 //! Sources: quotactl(2), quotactl_fd(2) (Linux 5.14), and the kernel's include/uapi/linux/{quota,dqblk_xfs,fs}.h.
+//!
+//! A file system in a file would need seconds of mkfs at each start, and takes its space at once;
+//! LVM needs a volume group and its tools. Project quota costs two system calls.
 
 use nix::errno::Errno;
 use std::io;

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// An unwell node fails as often as so many well ones.
 const UNWELL_COUNTS_AS: f64 = 100.0;
-/// Work of which nothing is known yet is taken to save this part of the main memory that its shares have.
+/// Work of which nothing is known yet is assumed to save this part of the main memory of its shares.
 const FIRST_SIZE_OF_MEMORY: f64 = 0.25;
 /// Saving itself takes no more than one part in so many of an allocation's time.
 const LEAST_INTERVAL_IN_WRITE_TIMES: f64 = 10.0;
@@ -34,14 +34,14 @@ const LEAST_INTERVAL_IN_WRITE_TIMES: f64 = 10.0;
 const PREEMPTIONS_PER_HOUR_MAX: f64 = 1.0;
 /// What waits so long is half as urgent as anything can be, in seconds.
 const HALF_URGENT_AFTER_S: f64 = 600.0;
-/// So many of those that wait, the first ones, are looked at for preemptability.
+/// Preemptability considers this many of the allocations that wait, from the first.
 const WAITING_LOOKED_AT_MAX: usize = 100;
 /// A write time below this is none, in seconds.
 const WRITE_TIME_S_MIN: f64 = 0.001;
 /// After so many failures in a row the pause before the next try grows no more.
 const FAILURES_COUNTED_MAX: u32 = 6;
 
-/// What a site says of its machine.
+/// The site's settings for its machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
     /// What the store of checkpoints may be written with, in bytes a second, before checkpoints that nobody asked for wait.
@@ -81,7 +81,7 @@ pub enum Tried {
 pub struct Known {
     /// Its last checkpoint.
     pub last: Option<LastSaved>,
-    /// The quorum has a later one than `last` says, and what the store says of that was not read yet.
+    /// The quorum has a later one than `last`; its manifest in the store was not read yet.
     pub last_is_unread: bool,
     /// What the broker did.
     pub tried: Option<Tried>,
@@ -113,7 +113,7 @@ pub struct BrokerView<'a> {
     pub cluster: &'a View,
     /// What is known besides.
     pub known: &'a BTreeMap<AllocationId, Known>,
-    /// Work whose head says that it saves itself now, whoever asked it: a user, the broker, its walltime.
+    /// Work whose head reports that it saves itself now, whether a user, the broker or its walltime asked it.
     pub saving: &'a BTreeSet<AllocationId>,
     /// The store.
     pub storage: &'a Storage,
@@ -140,7 +140,7 @@ pub struct Terms {
     pub write_time_is_guessed: bool,
     /// The work of its nodes meanwhile.
     pub compute_waste_node_s: f64,
-    /// What the room in the store is worth.
+    /// The cost of its space in the store.
     pub storage_cost_node_s: f64,
     /// That one of its nodes fails within as long a time as it has not saved itself for: 0 to 1.
     pub failure_probability: f64,
@@ -199,7 +199,7 @@ pub enum Verdict {
     UnderWay,
     /// The last one came to nothing.
     AfterFailure { times: u32, left_s: f64 },
-    /// The quorum has a later checkpoint of it than is known here: the store has not said yet when that was made.
+    /// The quorum has a later checkpoint of it than is known here: the time of that was not read from the store yet.
     NotKnownYet,
     /// Nothing is begun while the store is away.
     StorageAway { why: String },
@@ -218,9 +218,9 @@ pub struct Judgement {
     pub verdict: Verdict,
 }
 
-/// What is done now about each allocation that runs and is to be asked without anybody's request. Those that are due are asked in the
-/// order of what that is worth, as many as the store has room for; the others are due again in the next round, and worth more. What was
-/// asked in vain comes behind all that was not, and one such at a time.
+/// The decision about each running allocation that is to be asked without a request. Those that are due are asked in the order of their
+/// value, as many as the store can write at once; the others are due again in the next round, with a higher value. Work that failed to
+/// save comes after all other work, and only one such allocation at a time.
 pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<AllocationId, Judgement> {
     let queue = Queue::of(view.cluster, now);
     let mut judged = BTreeMap::new();
@@ -256,8 +256,8 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
     for (id, failed, terms) in due {
         let writes = terms.bytes_per_second(view.tuning);
         // One that is alone may be larger than the budget: it would never come otherwise.
-        let has_room = under_way == 0 || (under_way < view.tuning.at_once_max && written + writes <= view.tuning.storage_bytes_per_second);
-        if has_room && (failed == 0 || !tried_again) {
+        let may_start = under_way == 0 || (under_way < view.tuning.at_once_max && written + writes <= view.tuning.storage_bytes_per_second);
+        if may_start && (failed == 0 || !tried_again) {
             tried_again |= failed > 0;
             under_way += 1;
             written += writes;

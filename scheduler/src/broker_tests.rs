@@ -169,7 +169,7 @@ fn what_never_answers_keeps_nobody_else_from_the_store() {
 }
 
 #[test]
-fn what_the_store_has_not_told_of_yet_is_not_taken_as_never_saved() {
+fn a_checkpoint_that_was_not_read_yet_is_not_work_that_never_saved() {
     let known = Known { last_is_unread: true, ..Known::default() };
     for automatic in [Automatic::Weighed, Automatic::Every { seconds: 60 }] {
         assert_eq!(World::of([(running(1, 1, 4, 9_000_000, automatic), known)]).one().verdict, Verdict::NotKnownYet);
@@ -270,7 +270,7 @@ fn who_is_asked_for_something_else_is_left_alone() {
     assert!(World::of([(manual, Known::default())]).judged().is_empty());
 }
 
-/// An urgent drain, which it could not save itself for where `failed` says why.
+/// An urgent drain, for which it could not save itself if `failed` has a reason.
 fn drain(failed: Option<&str>) -> Preemption {
     Preemption {
         id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
@@ -324,7 +324,7 @@ fn what_a_user_asked_for_has_its_part_of_the_storage_and_is_not_asked_for_again(
     world.saving = [id(2), id(3)].into();
     assert_eq!(world.judged()[&id(2)].verdict, Verdict::UnderWay);
     assert_eq!(world.judged()[&id(1)].verdict, Verdict::Staggered { under_way: 2 });
-    // What the broker asked for is said by its head as well, and counts once.
+    // Its head also reports what the broker asked for: that counts once.
     world.known.get_mut(&id(2)).unwrap().tried = Some(Tried::UnderWay { times: 0 });
     world.saving = [id(2)].into();
     assert_eq!(world.judged()[&id(1)].verdict, Verdict::Ask);
@@ -353,7 +353,7 @@ fn a_node_that_drains_and_is_not_well_counts_as_unwell() {
 }
 
 #[test]
-fn every_term_is_told_with_its_unit() {
+fn every_term_is_shown_with_its_unit() {
     let lines = World::of([(running(1, 1, 2, 600, Automatic::Weighed), Known::default())]).one().terms.lines();
     for name in ["write_time", "compute_waste", "storage_cost", "recompute_saved", "preemptability", "backlog_relief", "cost", "value"] {
         assert!(lines.iter().any(|(n, value, _)| *n == name && (value.ends_with(" s") || value.ends_with(" node-s"))), "{name} {lines:?}");

@@ -3,8 +3,8 @@
 use lattice_model::{AllocationSpec, Conformance, Node};
 use std::collections::BTreeMap;
 
-/// The groups among these nodes, the largest first, and in each the nodes in the order in which they were. A node that has told
-/// nothing of itself, or too long ago, is a group of its own.
+/// The groups among these nodes, the largest first, with the nodes of each in the given order. A node that has not reported its
+/// fingerprint, or too long ago, is a group of its own.
 fn groups<'a>(nodes: &[&'a Node]) -> Vec<Vec<&'a Node>> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut groups: Vec<Vec<&Node>> = Vec::new();
@@ -22,8 +22,8 @@ fn groups<'a>(nodes: &[&'a Node]) -> Vec<Vec<&'a Node>> {
     groups
 }
 
-/// Free nodes in the order in which they are taken: of the largest group first, so that an allocation spans as few as can be. For a
-/// single node it is no matter which group, but one that has drifted comes last. Where one group is asked for, there is none but the largest.
+/// Free nodes in the order in which an allocation gets them: those of the largest group first, so that it spans as few groups as
+/// possible. A single node may be of any group, but one that has drifted comes last. If one group is required, only the largest.
 pub fn in_order<'a>(mut free: Vec<&'a Node>, spec: &AllocationSpec) -> Vec<&'a Node> {
     if spec.nodes == 1 {
         free.sort_by_key(|node| node.conformance.as_ref().is_some_and(|c| c.drift.is_some()));

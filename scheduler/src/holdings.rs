@@ -3,8 +3,8 @@
 use lattice_model::{Allocation, AllocationId, Epoch, Node, NodeId, Resources, SharePhase};
 use std::collections::BTreeMap;
 
-/// Shares that are not released, and what is on its way out. (What has ended is told by both, its allocation and its node,
-/// and counts once.)
+/// Shares that are not released, also those of work that has ended. (Both the allocation and the node list such a share: it counts
+/// once.)
 #[derive(Clone, Debug, Default)]
 pub struct Holdings(BTreeMap<NodeId, BTreeMap<(AllocationId, Epoch), Resources>>);
 
@@ -25,7 +25,7 @@ impl Holdings {
         held
     }
 
-    /// Takes a part of a node for an allocation.
+    /// Reserves a part of a node for an allocation.
     pub(crate) fn take(&mut self, node: &NodeId, allocation: AllocationId, epoch: Epoch, resources: Resources) {
         self.0.entry(node.clone()).or_default().insert((allocation, epoch), resources);
     }

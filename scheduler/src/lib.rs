@@ -1,7 +1,7 @@
 //! From a frozen view of the cluster to placements and reasons. First come first served in each vCluster's queue, whole nodes
 //! or shares of them.
 //!
-//! [`place`] decides and [`explain`] tells, and both ask `why_not`: the reason shown is the reason decided by.
+//! [`place`] decides and [`explain`] gives reasons; both ask `why_not`, so that the reason shown is the reason of the decision.
 
 pub mod broker;
 mod conformity;
@@ -34,18 +34,18 @@ use user_running::RunningOfUsers;
 use view::queue;
 use why_not::why_not;
 
-/// Bytes of a list of nodes in an explanation.
-const NODES_TOLD_BYTES_MAX: usize = 200;
+/// The longest list of nodes in an explanation; a longer one is a number of nodes.
+const NODE_LIST_BYTES_MAX: usize = 200;
 
 /// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in
-/// each queue: the first one that does not fit keeps all behind it waiting there. These keep nobody waiting:
+/// each queue: the first allocation that does not fit blocks all behind it. These allocations block nobody:
 ///
-/// * one that cannot fit in this cluster as it is registered: it waits for nodes to be added
-/// * one whose tenant's quotas leave no room for it
-/// * one whose user has as many running allocations as one user may have
-/// * one for whose network domain there is no number
-/// * one of which an earlier attempt may still run somewhere, and which must not run twice
-/// * one that was requeued and waits
+/// * it cannot fit in the cluster with the nodes that are registered
+/// * it would exceed the quotas of its tenant
+/// * its user has as many running allocations as one user may have
+/// * there is no VNI for its network domain
+/// * an earlier attempt of it may still run somewhere, and it must not run twice
+/// * it was requeued and waits for a time
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
     let mut domains = Domains::of(view);
@@ -121,11 +121,10 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
     place(&view, |name| (name == queue).then_some(lease_token)).pop()
 }
 
-/// What keeps a pending allocation off whatever nodes there are, in the documents' words. `None`: its tenant's quotas leave
-/// room, its user may have one more running, there is a number for its network domain, no earlier attempt stands in its
-/// way, and it waits for no time.
+/// What blocks a pending allocation whatever nodes are free, in one sentence. `None`: it is within the quotas of its tenant and of
+/// its user, there is a VNI for its network domain, no earlier attempt may still run, and it waits for no time.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
-    Judge::of(view).kept_off(allocation).map(|(why, _)| why)
+    Judge::of(view).blocked(allocation).map(|(why, _)| why)
 }
 
 /// Why a pending allocation waits.
@@ -137,7 +136,7 @@ pub struct Explanation {
     pub nodes: Vec<(NodeId, WhyNot)>,
 }
 
-/// Tells why `allocation` is not placed, from the same view and the same rule.
+/// Explains why `allocation` is not placed, from the same view and by the same rule.
 pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let judge = Judge::of(view);
     let (free, nodes) = judge.sort_nodes(allocation);
@@ -154,8 +153,8 @@ fn which_queue(view: &View, allocation: &Allocation) -> String {
     let named = view.named(allocation);
     let nodes: Vec<&NodeId> = view.nodes.values().filter(|n| VCluster::may_use(named, n)).map(|n| &n.id).collect();
     let folded = hostlist::fold(nodes.iter().copied());
-    let told = if nodes.is_empty() || folded.len() > NODES_TOLD_BYTES_MAX { counted(nodes.len(), "node") } else { folded };
-    format!("in the queue of vCluster {} ({told}): ", VCluster::queue(named))
+    let shown = if nodes.is_empty() || folded.len() > NODE_LIST_BYTES_MAX { counted(nodes.len(), "node") } else { folded };
+    format!("in the queue of vCluster {} ({shown}): ", VCluster::queue(named))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Whether the registered nodes could ever serve work, whatever their state and whatever is taken of them now.
+//! Whether the registered nodes could ever serve work, whatever their state and whatever runs on them now.
 
 use lattice_model::count::counted;
 use lattice_model::{AllocationSpec, Node, NodeId, VCluster, hostlist};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Reasons that are told of nodes that do not fit.
+/// The most reasons that are given for nodes that do not fit.
 const REASONS_MAX: usize = 3;
 
 /// More is asked for than the registered nodes could ever give.

@@ -1,5 +1,5 @@
-//! Why each allocation waits, and in which order they are expected to begin. [`crate::explain`] says it in a sentence, a list in a
-//! few words, and both are of one decision: [`Judge::waits`].
+//! Why each allocation waits, and in which order they are expected to begin. [`crate::explain`] has a sentence and a list has a few
+//! words, both from one decision: [`Judge::waits`].
 
 use crate::conformity;
 use crate::domains::Domains;
@@ -27,7 +27,7 @@ const SHAPES_MAX: usize = 16;
 pub enum Waits {
     /// Fewer nodes could serve it than it wants: why in a sentence; `excluded`: so many are excluded for it, without which there were enough.
     TooFewNodes { why: String, possible: usize, excluded: Option<usize> },
-    /// Something keeps it off whatever nodes there are: what, in a sentence and in a few words.
+    /// It is blocked whatever nodes are free: the reason in a sentence and in a few words.
     KeptOff { why: String, brief: String },
     /// Others of its queue are served first.
     Behind { ahead: usize, free: usize },
@@ -72,7 +72,7 @@ impl Waits {
         clip(text)
     }
 
-    /// Whether it stands in line: those behind it wait for it.
+    /// Whether it blocks those behind it in the queue.
     fn is_in_line(&self) -> bool {
         match self {
             Self::TooFewNodes { .. } | Self::KeptOff { .. } => false,
@@ -121,7 +121,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Nodes that can be taken for an allocation now, and why each of the others cannot.
+    /// The nodes that an allocation can have now, and why it cannot have each of the others.
     pub fn sort_nodes(&self, allocation: &Allocation) -> (Vec<&'a Node>, Vec<(NodeId, WhyNot)>) {
         let (mut free, mut others) = (Vec::new(), Vec::new());
         for node in self.view.nodes.values() {
@@ -133,8 +133,8 @@ impl<'a> Judge<'a> {
         (free, others)
     }
 
-    /// What keeps it off whatever nodes there are, in a sentence and in a few words.
-    pub fn kept_off(&self, allocation: &Allocation) -> Option<(String, String)> {
+    /// What blocks it whatever nodes are free, in a sentence and in a few words.
+    pub fn blocked(&self, allocation: &Allocation) -> Option<(String, String)> {
         if let Some(excess) = self.quotas.keeps_off(allocation) {
             let of = match excess.quota {
                 Quota::MaxNodes => "nodes",
@@ -175,7 +175,7 @@ impl<'a> Judge<'a> {
         if possible < wanted {
             return self.too_few_nodes(allocation, possible);
         }
-        if let Some((why, brief)) = self.kept_off(allocation) {
+        if let Some((why, brief)) = self.blocked(allocation) {
             return Waits::KeptOff { why, brief };
         }
         let free = free();
@@ -210,7 +210,7 @@ impl<'a> Judge<'a> {
 /// What is expected of one that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Its place in its vCluster's queue, from 1; `None`: others go by it, and what it waits for is not its turn.
+    /// Its place in its vCluster's queue, from 1; `None`: it blocks nobody, so that others overtake it.
     pub place: Option<u32>,
     /// Why it waits, in ten to forty characters.
     pub reason: String,
@@ -234,7 +234,7 @@ impl Outlook {
                 shapes.push((allocation, possible));
             }
             let ahead = in_line.entry(view.queue_of(allocation)).or_default();
-            // The few words of those behind others do not say how many nodes are free.
+            // For those behind others, the short reason does not count free nodes.
             let free = || if *ahead == 0 { conformity::together(&judge.sort_nodes(allocation).0, &allocation.spec) } else { 0 };
             let waits = judge.waits(allocation, *ahead, possible, free);
             let place = waits.is_in_line().then(|| {

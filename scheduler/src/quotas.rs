@@ -31,7 +31,7 @@ impl<'a> Quotas<'a> {
     /// What keeps it off wherever its place may be.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<Excess> {
         let (tenant, nodes, allocations) = self.0.get(allocation.spec.tenant.as_str())?;
-        // A share may lie on nodes that the tenant has already.
+        // A share may be on nodes that the tenant has already.
         let has = if allocation.spec.share.is_some() { 0 } else { u32::try_from(nodes.len()).unwrap_or(u32::MAX) };
         tenant.excess(Demand { nodes: has, more_nodes: allocation.spec.nodes, allocations: *allocations })
     }

@@ -90,7 +90,7 @@ fn first_come_first_served() {
 }
 
 #[test]
-fn a_newcomer_is_placed_at_once_where_nobody_waits_and_there_is_room() {
+fn a_newcomer_is_placed_at_once_if_nobody_waits_and_it_fits() {
     let claimed = |view: &View, nodes| place_newcomer(view.clone(), pending(9, nodes, 9), 1).map(|c| (c.allocation, c.shares.len()));
     assert_eq!(claimed(&view(2, vec![]), 2), Some((id(9), 2)));
     assert_eq!(claimed(&view(2, vec![]), 3), None);
@@ -148,7 +148,7 @@ fn gossip_state_and_exclusion_only_subtract() {
     assert!(why.contains("it waits for n3, whose prologue failed, until 1970-01-01T00:01:00.000Z"), "{why}");
     exclude(&mut v, None);
     assert_eq!(explain(&v, &v.allocations[&id(1)]).nodes.len(), 2, "it may be taken again");
-    // Nothing is said only to be waiting: each allocation that waits has a reason.
+    // Each allocation that waits has a reason.
     v.allocations.get_mut(&id(1)).unwrap().waits_until = Some(Timestamp(5_000));
     v.allocations.get_mut(&id(1)).unwrap().quick_requeues = 3;
     let why = explain(&v, &v.allocations[&id(1)]).summary;
@@ -239,7 +239,7 @@ fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else
     v.user_running = Some(1);
     assert_eq!(placed(&v), [(id(3), vec!["n2".into()])]);
     let judge = Judge::of(&v);
-    let (why, brief) = judge.kept_off(&v.allocations[&id(1)]).unwrap();
+    let (why, brief) = judge.blocked(&v.allocations[&id(1)]).unwrap();
     let want = "user u7's running allocation is as many as one user may have (limit user_running: 1): it begins by itself when";
     assert!(why.starts_with(want), "{why}");
     assert_eq!(brief, "user limit: 1 of 1 running");
@@ -275,7 +275,7 @@ fn what_gets_no_vni_waits_and_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn what_a_node_lacks_for_a_share_is_said() {
+fn what_a_node_lacks_for_a_share_is_explained() {
     let mut v = view(2, vec![shared(1, 2, 10, 2)]);
     let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
     let whole = v.nodes[&"n2".parse::<NodeId>().unwrap()].size;
@@ -338,7 +338,7 @@ proptest! {
         }
     }
 
-    /// No two claims of one round share a node, each has exactly what was asked for, and only nodes that may be taken.
+    /// No two claims of one round share a node, each has exactly what was asked for, and only nodes that it may have.
     #[test]
     fn claims_never_meet(wants in proptest::collection::vec((1u32..5, 0u64..5), 0..8), nodes in 0u64..8, dead in 0u64..8) {
         let allocations = wants.iter().enumerate().map(|(i, (n, at))| pending(i as u64 + 1, *n, *at)).collect();
@@ -356,7 +356,7 @@ proptest! {
 }
 
 #[test]
-fn nodes_that_lack_what_is_asked_for_are_never_taken_and_say_so() {
+fn nodes_without_a_required_feature_are_never_used_and_explain_that() {
     let mut v = view(3, vec![pending(1, 1, 1), pending(2, 1, 2), pending(3, 2, 3)]);
     let mut change = |n: &str, change: &dyn Fn(&mut Node)| change(v.nodes.get_mut(&n.parse::<NodeId>().unwrap()).unwrap());
     change("n2", &|n| n.size.gpus = 4);
@@ -423,7 +423,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     assert_eq!(newcomer("guests"), None);
 }
 
-/// With what the nodes say that they are made of.
+/// With fingerprints of the nodes.
 fn made_of(mut view: View, kernels: &[(&str, &str)]) -> View {
     for (node, kernel) in kernels {
         let components = [("kernel".to_owned(), (*kernel).to_owned())].into();
@@ -454,7 +454,7 @@ fn work_of_several_nodes_goes_to_the_largest_group_and_spans_groups_where_none_i
 }
 
 #[test]
-fn a_node_that_told_too_long_ago_is_a_group_of_its_own() {
+fn a_node_with_an_old_report_is_a_group_of_its_own() {
     let mut wants = pending(1, 2, 10);
     wants.spec.constraints.conformance = true;
     let mut v = made_of(view(3, vec![wants]), &[("n1", "6.1"), ("n2", "6.1"), ("n3", "6.6")]);
@@ -464,7 +464,7 @@ fn a_node_that_told_too_long_ago_is_a_group_of_its_own() {
 }
 
 #[test]
-fn a_node_that_drifted_is_taken_last_for_work_of_one() {
+fn a_node_that_drifted_is_used_last_for_work_of_one_node() {
     let mut v = made_of(view(2, vec![pending(1, 1, 10)]), &[("n1", "6.1")]);
     let drifted = v.nodes.get_mut(&"n1".parse::<NodeId>().unwrap()).unwrap();
     let before = drifted.conformance.take().unwrap();
@@ -473,7 +473,7 @@ fn a_node_that_drifted_is_taken_last_for_work_of_one() {
 }
 
 #[test]
-fn what_registered_nodes_can_never_serve_is_told_at_once_whatever_their_state() {
+fn work_that_no_registered_node_can_serve_is_known_at_once() {
     let mut v = view(3, vec![]);
     v.nodes.insert("n3".parse().unwrap(), node(3, NodeState::Down));
     let told = |v: &View, change: &dyn Fn(&mut AllocationSpec)| {
@@ -494,7 +494,7 @@ fn what_registered_nodes_can_never_serve_is_told_at_once_whatever_their_state() 
     let named = |name: &'static str| move |spec: &mut AllocationSpec| spec.constraints.nodes = [name.parse().unwrap()].into();
     assert_eq!(told(&v, &named("n2")), None);
     assert!(told(&v, &named("n9")).unwrap().ends_with("n[1-3] is none of the nodes asked for (n9)"));
-    // The same words where it waits all the same.
+    // The same text if it waits all the same.
     v.allocations.insert(id(1), pending(1, 4, 1));
     let why = explain(&v, &v.allocations[&id(1)]).summary;
     assert_eq!(why, "wants 4 nodes; this cluster has 3 that could ever serve it: it waits until there are more");

@@ -30,7 +30,7 @@ impl View {
         self.vclusters.get(&allocation.spec.vcluster)
     }
 
-    /// The vCluster in whose queue an allocation stands.
+    /// The vCluster in whose queue an allocation waits.
     pub fn queue_of(&self, allocation: &Allocation) -> &str {
         VCluster::queue(self.named(allocation))
     }

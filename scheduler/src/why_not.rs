@@ -4,7 +4,7 @@ use crate::holdings::Holdings;
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Exclusion, Node, Resources, Timestamp, VCluster, hostlist};
 
-/// Why a node is not taken for an allocation, as the scheduler sees it.
+/// Why an allocation cannot have a node, as the scheduler sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
     /// It is of another vCluster.
@@ -22,7 +22,7 @@ pub enum WhyNot {
         /// What is wanted of it.
         wanted: Resources,
     },
-    /// Its prologue failed for this very allocation, for which it is not taken before then.
+    /// Its prologue failed for this allocation, which cannot have it again before this time.
     Excluded {
         /// Why it failed.
         why: String,
@@ -50,7 +50,7 @@ impl std::fmt::Display for WhyNot {
     }
 }
 
-/// Why `node` cannot be taken for `allocation` now; `None`: it can.
+/// Why `allocation` cannot have `node` now; `None`: it can.
 pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Allocation) -> Option<WhyNot> {
     if let Some(why) = VCluster::keeps_off(view.named(allocation), node) {
         return Some(WhyNot::Foreign(why));
@@ -73,7 +73,7 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
     (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
 }
 
-/// How many nodes of this cluster are excluded for it; which, and when the first of them may be taken again.
+/// How many nodes of this cluster are excluded for it; which, and when it can have the first of them again.
 pub(crate) fn excluded(view: &View, allocation: &Allocation) -> Option<(usize, String)> {
     let standing = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
     let first = standing().map(|(_, until)| until).min()?;

@@ -3,7 +3,11 @@
 //! A port is for programs that close what they inherit. Anybody on the machine can connect to it, and TCP names no peer; so
 //! who connects is looked for: the kernel's table has the inode of the connection's other end, and some process of the
 //! launch must hold it. Anybody else's connection is closed unread, and the port goes on waiting, after a moment in which it is left
-//! alone: to look costs time which the launch's other ranks would lack. (Decision 0032.)
+//! alone: to look costs time which the launch's other ranks would lack.
+//!
+//! A secret in the environment would not do: the first message of the libraries is fixed, and every
+//! process of the user can read an environment. The kernel's table is read as text, because
+//! netlink's socket diagnosis is a module that may be missing.
 
 use crate::agent_link::accepted;
 use crate::log_files;

@@ -1,4 +1,4 @@
-//! When somebody should be told. Pure: the caller says what time it is and what was measured.
+//! When an alert is raised and cleared. Pure: the caller gives the time and the value.
 //!
 //! ```text
 //!               beyond raised_at                 so for for_ms
@@ -8,7 +8,7 @@
 //!      └──────────────────────── so for for_ms ────────────── Recovering
 //! ```
 //!
-//! An alert has two bounds, so that what swings about one of them is one alert and not many. What is not measured for a while proves
+//! An alert has two bounds, so that what swings about one of them is one alert and not many. A time without measurements proves
 //! nothing: it raises no alert and clears none.
 
 pub mod idle;
@@ -16,17 +16,17 @@ pub mod rules;
 
 pub use rules::{AlertSettings, Rule, Severity};
 
-/// How an alert stands.
+/// The state of an alert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// There is nothing to tell.
+    /// Not raised.
     #[default]
     Quiet,
     /// Beyond its bound, not for long enough yet.
     Suspected { since_ms: u64 },
-    /// It is told.
+    /// It is raised.
     Raised { since_ms: u64 },
-    /// It is still told: it has been well again for less time than it takes.
+    /// It is still raised: the value has been well again for too short a time.
     Recovering { since_ms: u64, well_since_ms: u64 },
 }
 
@@ -39,7 +39,7 @@ impl Standing {
         }
     }
 
-    /// How it stands after one more look. `value`: `None` where it was not measured.
+    /// Its state after one more measurement. `value`: `None` if there was none.
     #[must_use]
     pub fn look(self, rule: &Rule, now_ms: u64, value: Option<f64>) -> Self {
         let lasted = |since: u64| now_ms.saturating_sub(since) >= rule.for_ms;
@@ -106,7 +106,7 @@ mod tests {
                 let before = standing.raised_since().is_some();
                 standing = standing.look(&rule, now, value);
                 let after = standing.raised_since().is_some();
-                // How long all looks up to now say so.
+                // How long all measurements until now have agreed.
                 let lasted = |says: &dyn Fn(f64) -> bool| {
                     let first = seen.iter().rev().take_while(|(_, value)| value.is_some_and(says)).last();
                     first.map(|(at, _)| now - at)

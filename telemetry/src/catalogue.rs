@@ -41,7 +41,7 @@ mod tests {
             let plain = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
             assert!(plain(name) && family.labels.iter().all(|label| plain(label)), "{name}");
             assert!(name.starts_with("lattice_") || name.starts_with("process_"), "{name}");
-            // The documents say _total of some numbers of now, and so do we.
+            // The documents end the names of some gauges in _total: these keep their names.
             let of_the_documents = ["lattice_nodes_total", "lattice_allocations_total", "lattice_network_vni_pool_total"].contains(&name);
             assert_eq!(name.ends_with("_total") && !of_the_documents, family.kind == Kind::Counter, "{name}");
             let stem = name.trim_end_matches("_total");

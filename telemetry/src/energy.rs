@@ -1,4 +1,4 @@
-//! Joules of the node and of each allocation, out of meters that begin again. Pure: the caller says what was read, and keeps it.
+//! Joules of the node and of each allocation, from counters that wrap or restart. Pure: the caller gives the readings and stores the result.
 //!
 //! ```text
 //!   RAPL's counters, which wrap ──▶ NodeMeter: what processors and memory drew, never falling ─┐
@@ -7,18 +7,22 @@
 //! ```
 //!
 //! Work that has the whole node has all that processors and memory draw. Of a shared node each allocation has its part of all
-//! processors' time: what they draw while they idle is nobody's. That is an estimate, and is said as one.
+//! processors' time: what they draw while they idle belongs to none. That is an estimate, and is labelled as one.
 //!
-//! All of it is kept on the disk and goes on from there: what was drawn while no agent looked is counted when the next one does.
+//! All of it is on the disk: what was drawn while no agent measured is counted at the next measurement.
+//!
+//! Shares by busy time would charge a whole node's idling to a single thread; shares by cores would
+//! charge work that waits. RAPL's counters are for root alone (CVE-2020-8694), so the open page has
+//! none of the node's energy.
 
 use crate::readers::Domain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Domains and GPUs that are kept.
+/// The most domains and GPUs that are stored.
 const KEPT_MAX: usize = 128;
 
-/// What the node's processors and memory have drawn since the first look.
+/// What the node's processors and memory have drawn since the first measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMeter {
     domains: BTreeMap<String, Counted>,
@@ -33,8 +37,8 @@ struct Counted {
 }
 
 impl NodeMeter {
-    /// Takes what was read. A counter that is lower than before has begun again once; where nobody looked for longer than it takes to
-    /// begin again twice, what is told is at least so much.
+    /// Adds a reading. A counter that is lower than before has restarted once; if it restarted more often between two readings, the
+    /// result is too low.
     pub fn take(&mut self, read: &[Domain]) {
         for domain in read.iter().take(KEPT_MAX) {
             let now = domain.microjoules;
@@ -65,7 +69,7 @@ fn joules(microjoules: u64) -> f64 {
     microjoules as f64 / 1e6
 }
 
-/// What one allocation has drawn here. Whole millionths: what is kept and read again is the same to the last digit.
+/// What one allocation has drawn here. In whole millionths: the stored number is the same to the last digit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     cpu_microjoules: u64,
@@ -129,7 +133,7 @@ impl Account {
         self.last.as_ref().and_then(|last| last.node_microjoules).map(|_| joules(self.cpu_microjoules))
     }
 
-    /// Of its GPUs; `None`: it has none that tells.
+    /// Of its GPUs; `None`: none of them has a counter.
     pub fn gpu_joules(&self) -> Option<f64> {
         self.last.as_ref().filter(|last| !last.gpu_microjoules.is_empty()).map(|_| joules(self.gpu_microjoules))
     }
@@ -157,10 +161,10 @@ mod tests {
             meter.take(&[package(now)]);
             assert_eq!(meter.microjoules(), Some(total), "at {now}");
         }
-        // What lies within a package is told and not added.
+        // The parts of a package are exported and not added.
         meter.take(&[package(4), Domain { name: "package-0/core".to_owned(), adds: false, ..package(7) }]);
         assert_eq!((meter.microjoules(), meter.domains().count()), (Some(1_104), 2));
-        // One that does not say where it ends was reset.
+        // One without a known range was reset.
         let mut meter = NodeMeter::default();
         for now in [100, 10] {
             meter.take(&[Domain { range_microjoules: 0, ..package(now) }]);
@@ -179,20 +183,20 @@ mod tests {
         }
         assert_eq!((whole.cpu_joules(), whole.gpu_joules()), (Some(80.0), Some(300.0)));
         assert_eq!((part.cpu_joules(), part.gpu_joules()), (Some(40.0), Some(300.0)));
-        // A GPU that is silent for one look, and one whose driver was loaded anew.
+        // A GPU that does not answer once, and one whose driver was loaded again.
         part.take(mark(2000, 180, 7, &[]), 4, false);
         part.take(mark(3000, 180, 7, &[("A", 1310)]), 4, false);
         assert_eq!(part.gpu_joules(), Some(310.0));
         part.take(mark(4000, 180, 7, &[("A", 4)]), 4, false);
         assert_eq!(part.gpu_joules(), Some(314.0));
-        // A meter that is silent for one look: four of eight processor seconds, of 80 J.
+        // A meter that does not answer once: four of eight processor seconds, of 80 J.
         part.take(Mark { node_microjoules: None, ..mark(5000, 0, 9, &[]) }, 4, false);
         part.take(mark(6000, 260, 11, &[]), 4, false);
         assert_eq!(part.cpu_joules(), Some(80.0));
     }
 
     #[test]
-    fn what_is_kept_is_the_same_when_it_is_read_again() {
+    fn stored_numbers_are_the_same_when_read_again() {
         let (mut account, mut meter) = (Account::default(), NodeMeter::default());
         account.take(mark(0, 100, 5, &[("A", 1)]), 3, false);
         account.take(mark(1000, 181, 6, &[("A", 4)]), 3, false);

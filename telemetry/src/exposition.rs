@@ -4,7 +4,7 @@ use crate::catalogue::Kind;
 use crate::sample::{Samples, Value};
 use std::fmt::Write;
 
-/// What the answer says it is.
+/// The content type of the answer.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The page.

@@ -1,4 +1,4 @@
-//! Measuring: what each allocation's work uses of its node, how the node is, and how our own processes are.
+//! Measuring: what the work of each allocation uses, and the state of the node and of our own processes.
 //!
 //! ```text
 //!   readers (cgroup v2, cgroup v1, procfs) ──▶ Usage ──▶ windows (pure) ─┐
@@ -8,14 +8,15 @@
 //!                                                                                 └──▶ push: remote write, with a buffer on disk
 //! ```
 //!
-//! Every metric is a [`catalogue::Family`]: what is not declared there, with its unit, source and meaning, cannot be told, and
-//! `docs/metrics.md` is made of it ([`reference`]). What cannot be measured on a machine is absent, never 0.
+//! Every metric is a [`catalogue::Family`] with unit, source and meaning: nothing else can be exported, and `docs/metrics.md` is made
+//! of it ([`reference`]). What cannot be measured on a machine is absent, never 0.
 //!
-//! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails costs its numbers alone.
+//! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails loses only its own numbers.
 
 pub mod alert;
 pub mod catalogue;
 pub mod energy;
+pub mod exporter;
 pub mod exposition;
 pub mod histogram;
 pub mod holding;
@@ -29,6 +30,5 @@ pub mod reference;
 pub mod sample;
 pub mod serve;
 pub mod settings;
-pub mod telling;
 pub mod usage;
 pub mod window;

@@ -3,10 +3,10 @@
 use crate::catalogue::{Family, allocation};
 use lattice_model::config::nearest;
 
-/// The documents' names of what is told in the unit that they have, with ours.
+/// The documents' names of metrics that are exported in the same unit, with our names.
 pub const ALSO: &[(&str, &str)] =
     &[("network_tx_bytes", "network_sent_bytes"), ("network_rx_bytes", "network_received_bytes"), ("gpu_util", "gpu_utilization")];
-/// Those of what is told in another unit: theirs, ours and ours' unit.
+/// The documents' names of metrics that are exported in another unit: their name, our name, our unit.
 const OTHERWISE: &[(&str, &str, &str)] = &[("cpu_utilization", "cpu_cores", "cores that are busy, not a percentage of a node's")];
 
 /// One of the ten numbers that the documents promise to users.
@@ -51,7 +51,7 @@ pub static PROMISED: [Promised; 10] = [
 /// Which of `known` is meant by a name, ours or the documents'.
 ///
 /// # Errors
-/// Where it is none: what to say instead.
+/// It is unknown: the name to use instead.
 pub fn meant(name: &str, known: impl Iterator<Item = &'static str> + Clone) -> Result<&'static str, String> {
     let ours = ALSO.iter().find(|(theirs, _)| *theirs == name).map_or(name, |(_, ours)| ours);
     if let Some(found) = known.clone().find(|known| *known == ours) {
@@ -82,7 +82,7 @@ mod tests {
         }
         for one in &PROMISED {
             assert!(MEASURES.contains(&(one.ours, one.unit)) && one.family.labels.contains(&"stat"), "{one:?}");
-            // Whoever asks by the documents' name is told, or told what to ask for.
+            // A query by the documents' name is answered, or refused with the name to use.
             assert!(of(one.theirs) == Ok(one.ours) || of(one.theirs).is_err_and(|why| why.contains(one.ours)), "{one:?}");
         }
         for (theirs, ours, _) in OTHERWISE {

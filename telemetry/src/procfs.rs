@@ -1,4 +1,4 @@
-//! What the kernel says of processes, as proc_pid_stat(5) and its neighbours describe it.
+//! The kernel's files about processes, as in proc_pid_stat(5) and its neighbours.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -79,7 +79,7 @@ pub fn pressure_totals(text: &str) -> (Option<u64>, Option<u64>) {
     (total("some "), total("full "))
 }
 
-/// Bytes of a page of memory, as the kernel told this process when it began (getauxval(3), `AT_PAGESZ`).
+/// Bytes of a page of memory, which the kernel passes to each process at its start (getauxval(3), `AT_PAGESZ`).
 pub fn page_bytes() -> u64 {
     const AT_PAGESZ: u64 = 6;
     static PAGE: OnceLock<u64> = OnceLock::new();

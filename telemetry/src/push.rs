@@ -18,8 +18,8 @@ pub use disk::Spare;
 pub use wire::encode;
 
 use crate::catalogue::push as family;
+use crate::exporter::Exporter;
 use crate::sample::{Collect, Samples, Whose};
-use crate::telling::Telling;
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
@@ -35,18 +35,18 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// How long the store may take for one batch.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Between two tries of a batch: the first time, and at most.
-const AGAIN_FIRST: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first and the longest pause between two tries of a batch.
+const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Where everything is pushed to.
 #[derive(Clone, Debug)]
 pub struct Store {
     client: Client,
     url: Url,
-    /// Where it is, without anything that could be a secret.
-    told: String,
+    /// Its address without anything that could be a secret, for people.
+    shown: String,
     authorization: Option<HeaderValue>,
 }
 
@@ -70,7 +70,7 @@ pub enum StoreError {
     Client(#[source] reqwest::Error),
 }
 
-/// Where to write, of an endpoint as it is configured: VictoriaMetrics's own path where none is said.
+/// The address for remote write at a configured endpoint: VictoriaMetrics's path if the endpoint has none.
 pub(crate) fn write_url(endpoint: &str) -> Result<Url, EndpointError> {
     let mut url = address(endpoint)?;
     if url.path() == "/" {
@@ -97,7 +97,7 @@ fn may_be_secret(parameter: &str) -> bool {
 }
 
 /// An address without its parameters.
-pub(crate) fn told(url: &Url) -> String {
+pub(crate) fn without_parameters(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
@@ -106,7 +106,7 @@ pub(crate) fn told(url: &Url) -> String {
 
 /// A client of stores, which trusts the authorities in `ca`; empty: the system's.
 pub(crate) fn client(ca: &Path) -> Result<Client, StoreError> {
-    let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
+    let mut client = Client::builder().timeout(RESPONSE_TIMEOUT).connect_timeout(RESPONSE_TIMEOUT).redirect(Policy::none());
     if !ca.as_os_str().is_empty() {
         let failed = |why: String| StoreError::File { setting: "telemetry.tsdb_ca", path: ca.to_owned(), why };
         let pem = fs::read(ca).map_err(|e| failed(e.to_string()))?;
@@ -121,12 +121,12 @@ impl Store {
         let url = write_url(endpoint)?;
         let client = client(ca)?;
         let authorization = if token_file.as_os_str().is_empty() { None } else { Some(bearer(token_file)?) };
-        Ok(Self { client, told: told(&url), url, authorization })
+        Ok(Self { client, shown: without_parameters(&url), url, authorization })
     }
 
     /// Where it is, for people: scheme, host, port and path.
     pub fn url(&self) -> &str {
-        &self.told
+        &self.shown
     }
 
     async fn send(&self, body: Vec<u8>) -> Sent {
@@ -180,7 +180,7 @@ fn judge(status: StatusCode) -> Sent {
     if status.is_success() {
         return Sent::Stored;
     }
-    // A store that is told to authenticate us better, or has moved, may take it later; so may one that is overloaded.
+    // A store whose rights were changed, that has moved or is overloaded may accept it later.
     let for_ever = status.is_client_error()
         && !matches!(
             status,
@@ -231,7 +231,7 @@ impl Pushed {
         self.0.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does it with the buffer where blocking is allowed. An error is told as text.
+    /// Runs this on the buffer where blocking is allowed. An error is its text.
     async fn with_buffer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Buffer) -> Result<T, BufferError> + Send + 'static,
@@ -243,20 +243,20 @@ impl Pushed {
         }
     }
 
-    /// Gathers every `interval` and sends to `store`, until `stop`. `job`: what the series say they are of, as a scraper would.
+    /// Gathers every `interval` and sends to `store`, until `stop`. `job`: the label of all series, as a scraper would set it.
     pub async fn run(
         self,
-        telling: Telling,
+        exporter: Exporter,
         store: Store,
         job: &'static str,
         instance: String,
         interval: Duration,
         stop: CancellationToken,
     ) {
-        tokio::join!(self.gather(telling, job, instance, interval, &stop), self.send(&store, &stop));
+        tokio::join!(self.gather(exporter, job, instance, interval, &stop), self.send(&store, &stop));
     }
 
-    async fn gather(&self, telling: Telling, job: &'static str, instance: String, interval: Duration, stop: &CancellationToken) {
+    async fn gather(&self, exporter: Exporter, job: &'static str, instance: String, interval: Duration, stop: &CancellationToken) {
         let mut tick = tokio::time::interval(interval);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing = false;
@@ -264,9 +264,9 @@ impl Pushed {
             if stop.run_until_cancelled(tick.tick()).await.is_none() {
                 return;
             }
-            let (telling, instance, pushed) = (telling.clone(), instance.clone(), self.clone());
+            let (exporter, instance, pushed) = (exporter.clone(), instance.clone(), self.clone());
             let put = tokio::task::spawn_blocking(move || {
-                let samples = telling.samples(Whose::Everybodys);
+                let samples = exporter.samples(Whose::Everybodys);
                 let (body, count) = wire::encode(&samples, &[("job", job), ("instance", &instance)], now_ms());
                 pushed.buffer().put(&body, count)
             });
@@ -290,7 +290,7 @@ impl Pushed {
     }
 
     async fn send(&self, store: &Store, stop: &CancellationToken) {
-        let (mut trouble, mut disk_trouble) = (Trouble::default(), Trouble::default());
+        let (mut backoff, mut disk_backoff) = (Backoff::default(), Backoff::default());
         let mut refusing = false;
         loop {
             let batch = match self.with_buffer(Buffer::oldest).await {
@@ -302,10 +302,10 @@ impl Pushed {
                     continue;
                 }
                 Err(why) => {
-                    if disk_trouble.is_new() {
+                    if disk_backoff.is_new() {
                         tracing::warn!(%why, "metrics that wait for the store cannot be read; it is tried again");
                     }
-                    if disk_trouble.pause(stop).await.is_none() {
+                    if disk_backoff.pause(stop).await.is_none() {
                         return;
                     }
                     continue;
@@ -317,7 +317,7 @@ impl Pushed {
                     self.0.stored.fetch_add(1, Ordering::Relaxed);
                     self.0.samples.fetch_add(batch.samples, Ordering::Relaxed);
                     refusing = false;
-                    if trouble.over() {
+                    if backoff.over() {
                         tracing::info!(store = store.url(), "the store for metrics takes them again");
                     }
                 }
@@ -329,10 +329,10 @@ impl Pushed {
                 }
                 Sent::Failed(why) => {
                     self.0.failures.fetch_add(1, Ordering::Relaxed);
-                    if trouble.is_new() {
+                    if backoff.is_new() {
                         tracing::warn!(store = store.url(), %why, "the store for metrics does not take them; they wait on the disk");
                     }
-                    if trouble.pause(stop).await.is_none() {
+                    if backoff.pause(stop).await.is_none() {
                         return;
                     }
                     continue;
@@ -340,34 +340,34 @@ impl Pushed {
             }
             // It is not sent again while its file cannot be removed.
             while let Err(why) = self.with_buffer(move |buffer| buffer.remove(batch.number)).await {
-                if disk_trouble.is_new() {
+                if disk_backoff.is_new() {
                     tracing::warn!(%why, "metrics that the store has cannot be removed; it is tried again");
                 }
-                if disk_trouble.pause(stop).await.is_none() {
+                if disk_backoff.pause(stop).await.is_none() {
                     return;
                 }
             }
-            if disk_trouble.over() {
+            if disk_backoff.over() {
                 tracing::info!("the disk with the metrics that wait works again");
             }
         }
     }
 }
 
-/// Something that fails and is tried again, ever more seldom.
+/// Something that fails and is retried with growing pauses.
 #[derive(Debug)]
-struct Trouble {
+struct Backoff {
     is_on: bool,
     again: Duration,
 }
 
-impl Default for Trouble {
+impl Default for Backoff {
     fn default() -> Self {
-        Self { is_on: false, again: AGAIN_FIRST }
+        Self { is_on: false, again: RETRY_DELAY_MIN }
     }
 }
 
-impl Trouble {
+impl Backoff {
     /// It failed; whether it did not the time before.
     fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.is_on, true)
@@ -382,7 +382,7 @@ impl Trouble {
     async fn pause(&mut self, stop: &CancellationToken) -> Option<()> {
         // All nodes of a cluster find it at once, and do not come back at once.
         let wait = self.again.mul_f64(rand::random_range(0.5..1.0));
-        self.again = (self.again * 2).min(AGAIN_MAX);
+        self.again = (self.again * 2).min(RETRY_DELAY_MAX);
         stop.run_until_cancelled(tokio::time::sleep(wait)).await
     }
 }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_no_secret_and_its_parameters_are_not_told() {
+    fn an_address_has_no_secret_and_is_shown_without_its_parameters() {
         for secret in [
             "http://user@vm",
             "http://:word@vm",
@@ -441,7 +441,10 @@ mod tests {
             assert!(!error.to_string().contains("word;") && !error.to_string().contains("vm"), "{error}");
         }
         let url = write_url("https://vm:8480/insert/0/prometheus?extra_label=site%3Dword#part").unwrap();
-        assert_eq!((told(&url).as_str(), url.query()), ("https://vm:8480/insert/0/prometheus", Some("extra_label=site%3Dword")));
+        assert_eq!(
+            (without_parameters(&url).as_str(), url.query()),
+            ("https://vm:8480/insert/0/prometheus", Some("extra_label=site%3Dword"))
+        );
     }
 
     #[test]

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Bytes of an answer that are read, and points of one series.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
-const POINTS_MAX: usize = 1000;
-/// How long a store may take.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How many bytes of an answer are read, and how many points of one series.
+const RESPONSE_BYTES_MAX: usize = 4 << 20;
+const SERIES_POINTS_MAX: usize = 1000;
+/// How long a store may take to answer.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A store that answers PromQL.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub fn check(address: &str) -> Result<(), QueryAddressError> {
 pub struct QueryAddressError;
 
 impl Query {
-    /// `address`: what stands before `/api/v1/query_range`. The process must have a TLS provider.
+    /// `address`: the part before `/api/v1/query_range`. The process must have a TLS provider.
     pub fn new(address: &str, token_file: &Path, ca: &Path) -> Result<Self, StoreError> {
         let base = push::address(address)?;
         let authorization = if token_file.as_os_str().is_empty() { None } else { Some(push::bearer(token_file)?) };
@@ -75,14 +75,14 @@ impl Query {
 
     /// Where it is, for people.
     pub fn url(&self) -> String {
-        push::told(&self.base)
+        push::without_parameters(&self.base)
     }
 
     /// The one series of an expression, at `start`, and each `step` later, until `end`; all in seconds.
     pub async fn range(&self, expression: &str, start: f64, end: f64, step: f64) -> Result<Vec<Point>, QueryError> {
         let answer = self.ask("query_range", expression, &range(start, end, step)).await?;
         let series = answer.into_iter().next().and_then(|series| series.values).unwrap_or_default();
-        series.into_iter().take(POINTS_MAX).map(point).collect()
+        series.into_iter().take(SERIES_POINTS_MAX).map(point).collect()
     }
 
     /// What an expression is at one moment; `None`: nothing.
@@ -100,7 +100,7 @@ impl Query {
 
     async fn ask(&self, what: &str, expression: &str, more: &[(&str, String)]) -> Result<Vec<Series>, QueryError> {
         let url = asked(&self.base, what, expression, more);
-        let mut request = self.client.get(url).timeout(ANSWER);
+        let mut request = self.client.get(url).timeout(RESPONSE_TIMEOUT);
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization.clone());
         }
@@ -109,7 +109,7 @@ impl Query {
         let status = response.status();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(away)? {
-            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+            if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
                 return Err(QueryError::Malformed);
             }
             body.extend_from_slice(&chunk);
@@ -125,7 +125,7 @@ impl Query {
 }
 
 /// `nocache`: `VictoriaMetrics` else moves start and end to whole steps, from 50 points on, and every point is counted from a moment that
-/// is not the allocation's start. Prometheus does not look at it.
+/// is not the allocation's start. Prometheus ignores it.
 fn range(start: f64, end: f64, step: f64) -> [(&'static str, String); 4] {
     [("start", start.to_string()), ("end", end.to_string()), ("step", step.to_string()), ("nocache", "1".to_owned())]
 }
@@ -139,7 +139,7 @@ fn asked(base: &Url, what: &str, expression: &str, more: &[(&str, String)]) -> U
 
 fn by_label(answer: Vec<Series>, label: &str) -> Result<BTreeMap<String, f64>, QueryError> {
     let mut found = BTreeMap::new();
-    for mut series in answer.into_iter().take(POINTS_MAX) {
+    for mut series in answer.into_iter().take(SERIES_POINTS_MAX) {
         let (Some(name), Some(value)) = (series.metric.remove(label), series.value) else { continue };
         let (_, value) = point(value)?;
         if value.is_finite() {

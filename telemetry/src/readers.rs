@@ -1,23 +1,23 @@
-//! Who reads the numbers of an allocation's work, and in which order they are believed.
+//! The readers of the numbers of an allocation's work, and which of them is believed first.
 //!
 //! ```text
 //!   Group (its directories, its processes) ──▶ cgroup v2 ──▶ cgroup v1 ──▶ eBPF ──▶ procfs ──▶ Usage, each number with its source
 //! ```
 //!
-//! First of all each says what it has of signs that something of the work ran (`rest`): where nothing did, what its own processes alone
-//! change is as it was, and is not read again.
+//! First each reader gives the signs that something of the work has run (`rest`). If nothing has, the numbers that only its own
+//! processes change are as they were, and are not read again.
 //!
-//! A reader adds what nobody before it could say. Counting by eBPF needs programs in the kernel, which the agent holds: it brings
-//! that [`Reader`]. All of it comes from memory of the kernel: nothing here waits for a disk or a network. Ports of adapters (`fabric`) alone
-//! may wait, for an adapter's firmware: they are read apart.
+//! A reader adds the numbers that no reader before it had. Counting by eBPF needs programs in the kernel, which belong to the agent: it
+//! gives that [`Reader`]. All numbers are in the kernel's memory: nothing here waits for a disk or a network. Only ports of adapters
+//! (`fabric`) may wait, for the adapter's firmware: they are read apart.
 
 mod devices;
 pub mod fabric;
 mod group;
 mod host;
-mod kept;
 mod launches;
 mod parts;
+mod polled_file;
 mod procfs;
 mod rapl;
 mod reader;
@@ -26,10 +26,10 @@ mod rest;
 mod v1;
 mod v2;
 
-pub use group::{Group, PROCESSES_MAX, Places};
+pub use group::{CgroupPaths, Group, PROCESSES_MAX};
 pub use host::Host;
-pub use kept::Text;
 pub use launches::{LAUNCHES_MAX, Part, Parts};
+pub use polled_file::Text;
 pub use rapl::{Domain, Rapl};
 pub use reader::Reader;
 pub use reclaim::Reclaim;
@@ -39,17 +39,17 @@ use crate::usage::{Source, Usage};
 use rest::Rest;
 use std::time::{Duration, Instant};
 
-/// What was read at once.
+/// What one measurement read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     pub usage: Usage,
-    /// Directly before the first number was read.
+    /// When it began.
     pub at: Instant,
-    /// Until the last one was.
+    /// How long it took.
     pub took: Duration,
 }
 
-/// What is of one pass over all work.
+/// One pass over all work of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// Processes that may still be listed.
@@ -66,26 +66,26 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For work in these places. `counted`: who reads what programs in the kernel count of it.
-    pub fn new(places: Places, counted: Option<Box<dyn Reader>>) -> Self {
+    /// For work in these cgroups. `counted`: the reader of what programs in the kernel count.
+    pub fn new(paths: CgroupPaths, counted: Option<Box<dyn Reader>>) -> Self {
         let mut readers: Vec<Box<dyn Reader>> = Vec::new();
-        readers.extend(places.v2.as_deref().map(|work| Box::new(v2::V2::new(work)) as Box<dyn Reader>));
-        if !places.v1.is_empty() {
-            readers.push(Box::new(v1::V1::new(&places.v1)));
+        readers.extend(paths.v2.as_deref().map(|work| Box::new(v2::V2::new(work)) as Box<dyn Reader>));
+        if !paths.v1.is_empty() {
+            readers.push(Box::new(v1::V1::new(&paths.v1)));
         }
         // The cgroup's own counts began with it.
         readers.extend(counted);
         readers.push(Box::new(procfs::Procfs::default()));
-        Self { group: Group::new(places), rest: Rest::default(), readers }
+        Self { group: Group::new(paths), rest: Rest::default(), readers }
     }
 
-    /// Reads once; `None`: there is nothing there (any more).
+    /// Reads once; `None`: the work does not exist (any more).
     pub fn read(&mut self, text: &mut Text) -> Option<Usage> {
         self.look(text, &mut Pass { processes_left: PROCESSES_MAX, scanned: None }).map(|look| look.usage)
     }
 
-    /// The same as a part of a pass: processes that were listed are taken off what is left of it. With too few left for all of the work's,
-    /// what is read of processes is absent.
+    /// The same as a part of a pass, which lists a limited number of processes: those of this work count. If too few are left for it, what
+    /// is read of processes is absent.
     pub fn look(&mut self, text: &mut Text, pass: &mut Pass) -> Option<Look> {
         if !self.group.is_there() {
             return None;
@@ -95,7 +95,7 @@ impl Meter {
         for reader in &mut self.readers {
             reader.signs(&self.group, text, &mut signs);
         }
-        // What was not listed as a whole is not left as it is.
+        // Processes that were not all listed are listed again.
         let signs = self.group.processes().map_or_else(Signs::default, |_| signs);
         if self.rest.look(at, signs) {
             self.group.stays();
@@ -112,7 +112,7 @@ impl Meter {
         Some(Look { usage, at, took: at.elapsed() })
     }
 
-    /// What each launch's ranks have used, as of the last look or later. `None`: that cannot be read now, or not here.
+    /// What each launch's ranks have used, as of the last measurement or later. `None`: it cannot be read now, or not on this machine.
     pub fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
         self.group.parts(text)
     }
@@ -167,8 +167,8 @@ mod tests {
         tree.put("v2/launch-1/cgroup.procs", &format!("{me}\n"));
         tree.put("pids/pids.current", "12\n");
         tree.put("blkio/blkio.throttle.io_service_bytes_recursive", "8:0 Read 10\n8:0 Write 20\n8:16 Read 5\n8:16 Write 0\nTotal 35\n");
-        let places = Places { v2: Some(tree.0.join("v2")), v1: vec![tree.0.join("pids"), tree.0.join("blkio")] };
-        let mut meter = Meter::new(places, None);
+        let paths = CgroupPaths { v2: Some(tree.0.join("v2")), v1: vec![tree.0.join("pids"), tree.0.join("blkio")] };
+        let mut meter = Meter::new(paths, None);
         let usage = meter.read(&mut Text::default()).unwrap();
         let source = |measure| usage.get(measure);
         assert_eq!(source(Measure::CpuUser), Some((2.0, Source::CgroupV2)));
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn what_is_not_there_yet_is_read_once_it_is() {
         let tree = Tree::new("later");
-        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
+        let mut meter = Meter::new(CgroupPaths { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
         let mut text = Text::default();
         assert_eq!(meter.read(&mut text), None);
         tree.put("work/cgroup.procs", "");
@@ -212,7 +212,7 @@ mod tests {
     fn what_is_left_of_a_pass_bounds_the_processes_that_are_read() {
         let tree = Tree::new("left");
         tree.put("work/cgroup.procs", &format!("{}\n", std::process::id()));
-        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
+        let mut meter = Meter::new(CgroupPaths { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
         let (mut text, mut left) = (Text::default(), Pass { processes_left: 1, scanned: None });
         assert!(meter.look(&mut text, &mut left).unwrap().usage.get(Measure::Memory).is_some());
         assert_eq!(left.processes_left, 0);
@@ -253,8 +253,8 @@ mod tests {
         all(1);
         waited(0);
         let events = Arc::new(AtomicU64::new(1));
-        let places = Places { v2: Some(tree.0.join("work")), v1: Vec::new() };
-        let mut meter = Meter::new(places, Some(Box::new(Counted(Arc::clone(&events)))));
+        let paths = CgroupPaths { v2: Some(tree.0.join("work")), v1: Vec::new() };
+        let mut meter = Meter::new(paths, Some(Box::new(Counted(Arc::clone(&events)))));
         let mut text = Text::default();
         let mut look = |scanned| {
             let usage = meter.look(&mut text, &mut Pass { processes_left: 100, scanned: Some(scanned) }).unwrap().usage;
@@ -262,7 +262,7 @@ mod tests {
         };
         let stands = [Measure::Processes, Measure::Threads, Measure::FaultsMinor];
         let moves = [Measure::Memory, Measure::OomKills, Measure::IoRead, Measure::IoWritten, Measure::PressureCpuSome];
-        // The signs are known from the second look on, and have to be the same twice.
+        // The signs are known from the second measurement on, and have to be the same twice.
         for _ in 0..4 {
             let _ = look(0);
         }
@@ -297,7 +297,7 @@ mod tests {
         let pids: String = (1..=PROCESSES_MAX + 1).map(|pid| format!("{}\n", pid + 1_000_000)).collect();
         tree.put("work/cgroup.procs", &pids);
         tree.put("work/cpu.stat", "user_usec 1\nsystem_usec 1\n");
-        let mut meter = Meter::new(Places { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
+        let mut meter = Meter::new(CgroupPaths { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
         let usage = meter.read(&mut Text::default()).unwrap();
         assert!(usage.get(Measure::CpuUser).is_some());
         assert_eq!((usage.get(Measure::Memory), usage.get(Measure::Processes)), (None, None));

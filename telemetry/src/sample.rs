@@ -65,7 +65,7 @@ impl Samples {
     }
 }
 
-/// What can say how it stands, at any moment and without waiting.
+/// A part of the process that has metrics, at any time and without waiting.
 pub trait Collect: Send + Sync {
     /// Adds its numbers. `whose`: whether those of allocations, which are their owners' business, are wanted as well.
     fn collect(&self, samples: &mut Samples, whose: Whose);

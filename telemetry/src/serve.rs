@@ -6,10 +6,14 @@
 //! each allocation as well. A wrong one is refused.
 //!
 //! Gathering costs more than asking: it is done by one at a time, and a page serves everybody who may see it for a second.
+//!
+//! `/healthz` says whether an agent has a session, and a member a leader. 503 is for who sends work
+//! elsewhere, not for who restarts processes: an agent without a quorum has work that goes on.
+//! Shims serve no metrics: each allocation would be a target.
 
+use crate::exporter::Exporter;
 use crate::exposition;
 use crate::sample::Whose;
-use crate::telling::Telling;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
@@ -42,10 +46,10 @@ const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a token.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Whether the process can do what it is for; an error says why it cannot, for people. Asked often: it is to answer at once.
+/// Whether the process can serve; an error is the reason why not, for people. Called often: it must answer at once.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What a scraper shows to see allocations. Only its digest is kept.
+/// The token with which a scraper may see allocations. Only its digest is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
@@ -89,9 +93,9 @@ impl Token {
 }
 
 /// Serves until `stop`.
-pub async fn run(telling: Telling, listener: TcpListener, token: Option<Token>, ready: Ready, stop: CancellationToken) {
+pub async fn run(exporter: Exporter, listener: TcpListener, token: Option<Token>, ready: Ready, stop: CancellationToken) {
     let open = OpenConnections::default();
-    let pages = Pages::new(telling);
+    let pages = Pages::new(exporter);
     loop {
         let Some(accepted) = stop.run_until_cancelled(listener.accept()).await else { return };
         let Ok((stream, from)) = accepted else {
@@ -129,7 +133,7 @@ impl OpenConnections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more; where they are too many, another one is told to end.
+    /// One more connection; if there are too many, another one is closed.
     fn add(&self, from: IpAddr) -> OpenConnection {
         let mut all = self.all();
         if all.len() >= CONNECTIONS_MAX {
@@ -165,7 +169,7 @@ impl Drop for OpenConnection {
 struct Pages(Arc<Inner>);
 
 struct Inner {
-    telling: Telling,
+    exporter: Exporter,
     made: Mutex<Made>,
     /// Who makes one has its place until it is made, whether or not anybody still waits for it.
     makes: Arc<Semaphore>,
@@ -188,8 +192,8 @@ impl Made {
 }
 
 impl Pages {
-    fn new(telling: Telling) -> Self {
-        Self(Arc::new(Inner { telling, made: Mutex::default(), makes: Arc::new(Semaphore::new(1)) }))
+    fn new(exporter: Exporter) -> Self {
+        Self(Arc::new(Inner { exporter, made: Mutex::default(), makes: Arc::new(Semaphore::new(1)) }))
     }
 
     fn made(&self) -> MutexGuard<'_, Made> {
@@ -213,7 +217,7 @@ impl Pages {
         let pages = self.clone();
         let making = tokio::task::spawn_blocking(move || {
             let at = Instant::now();
-            let page = Bytes::from(exposition::page(&pages.0.telling.samples(whose)));
+            let page = Bytes::from(exposition::page(&pages.0.exporter.samples(whose)));
             *pages.made().of(whose) = Some((at, page.clone()));
             drop(place);
             page
@@ -227,7 +231,7 @@ async fn connection(pages: Pages, stream: TcpStream, token: Option<Token>, ready
         let (pages, token, ready) = (pages.clone(), token.clone(), Arc::clone(&ready));
         async move {
             let answer = answer(&pages, token.as_ref(), &ready, &request).await;
-            pages.0.telling.answered(answer.status().as_u16());
+            pages.0.exporter.answered(answer.status().as_u16());
             Ok::<_, Infallible>(answer)
         }
     });
@@ -265,7 +269,7 @@ async fn answer<B>(pages: &Pages, token: Option<&Token>, ready: &Ready, request:
 
 fn is_right(shown: &HeaderValue, token: &Token) -> bool {
     let text = shown.to_str().ok().and_then(|text| text.split_once(' '));
-    // Digests are compared: how long that takes says nothing of the token.
+    // Digests are compared: the time that takes reveals nothing about the token.
     text.is_some_and(|(scheme, text)| scheme.eq_ignore_ascii_case("bearer") && Token::of(text.trim()) == *token)
 }
 
@@ -320,12 +324,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn allocations_are_told_to_who_shows_the_token_and_requests_are_counted() {
+    async fn a_token_shows_allocations_and_requests_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let telling = Telling::new("agent", vec![("node_id", "n1".to_owned())], vec![Box::new(One)]);
+        let exporter = Exporter::new("agent", vec![("node_id", "n1".to_owned())], vec![Box::new(One)]);
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(run(telling, listener, Some(Token::of("0123456789abcdef")), is_ready(), stop.clone()));
+        let serving = tokio::spawn(run(exporter, listener, Some(Token::of("0123456789abcdef")), is_ready(), stop.clone()));
         let get = |rest: &str| format!("GET {rest}\r\nHost: x\r\n\r\n");
         let open = ask(address, &get("/metrics HTTP/1.1")).await;
         assert!(open.starts_with("HTTP/1.1 200") && open.contains(exposition::CONTENT_TYPE), "{open}");
@@ -342,14 +346,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whether_it_can_serve_is_told_without_a_token_with_the_reason_why_not() {
+    async fn readiness_needs_no_token_and_has_the_reason_why_not() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let telling = Telling::new("agent", Vec::new(), Vec::new());
+        let exporter = Exporter::new("agent", Vec::new(), Vec::new());
         let (away, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         let is_away = Arc::clone(&away);
         let ready: Ready = Arc::new(move || if is_away.load(Ordering::SeqCst) == 0 { Ok(()) } else { Err("no \"leader\"".to_owned()) });
-        let serving = tokio::spawn(run(telling, listener, Some(Token::of("0123456789abcdef")), ready, stop.clone()));
+        let serving = tokio::spawn(run(exporter, listener, Some(Token::of("0123456789abcdef")), ready, stop.clone()));
         let request = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
         let well = ask(address, request).await;
         assert!(well.starts_with("HTTP/1.1 200") && well.ends_with("{\"status\":\"ok\"}\n"), "{well}");
@@ -375,9 +379,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let gathered = Arc::new(AtomicU64::new(0));
-        let telling = Telling::new("agent", Vec::new(), vec![Box::new(Slow(Arc::clone(&gathered)))]);
+        let exporter = Exporter::new("agent", Vec::new(), vec![Box::new(Slow(Arc::clone(&gathered)))]);
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(run(telling, listener, None, is_ready(), stop.clone()));
+        let serving = tokio::spawn(run(exporter, listener, None, is_ready(), stop.clone()));
         // They take all places until others need them.
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS_MAX {

@@ -1,4 +1,4 @@
-//! What a site may say about telemetry: the same block in the agent's and in the member's configuration.
+//! The settings of telemetry: the same block in the agent's and in the member's configuration.
 
 use crate::push::{self, Store};
 use crate::query::Query;
@@ -16,7 +16,7 @@ pub const QUORUM_PORT: u16 = 9100;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetrySettings {
-    /// Where `/metrics` is served, an IP address and port. Not said: where an agent's mesh or a member's service listens, at the
+    /// Where `/metrics` is served, an IP address and port. Default: the address of an agent's mesh or a member's service, with the
     /// documents' port (9103 an agent, 9100 a member); empty: nowhere.
     pub metrics_listen: Option<String>,
     /// The file with the token (mode 0600) that a scraper shows to see the series of allocations; empty: they are shown to nobody
@@ -31,8 +31,8 @@ pub struct TelemetrySettings {
     pub tsdb_ca: PathBuf,
     /// How often everything is pushed, in seconds. 1 to 3,600.
     pub prod_interval_seconds: u64,
-    /// Bytes on the disk that may wait for the store; of more the oldest go. 64 KiB to 1 TiB. The default holds about ten hours of a node
-    /// with 50 allocations. Where the disk has less to spare, less is kept.
+    /// Bytes on the disk that may wait for the store; the oldest are dropped for more. 64 KiB to 1 TiB. The default holds about ten hours of a node
+    /// with 50 allocations. A disk with less free space stores less.
     pub tsdb_buffer_bytes_max: u64,
 }
 
@@ -78,10 +78,10 @@ impl TelemetrySettings {
         Ok(())
     }
 
-    /// Where `/metrics` is served; `None`: nowhere. `unsaid`: where nothing is said.
-    pub fn listen(&self, unsaid: SocketAddr) -> Option<SocketAddr> {
+    /// Where `/metrics` is served; `None`: nowhere. `default_listen`: the default address.
+    pub fn listen(&self, default_listen: SocketAddr) -> Option<SocketAddr> {
         match self.metrics_listen.as_deref() {
-            None => Some(unsaid),
+            None => Some(default_listen),
             Some(text) => text.parse().ok(),
         }
     }
@@ -91,7 +91,7 @@ impl TelemetrySettings {
         if self.metrics_token_file.as_os_str().is_empty() { Ok(None) } else { Token::read(&self.metrics_token_file).map(Some) }
     }
 
-    /// Where the store answers PromQL. `address`: what a site says of it; empty: the store's own, where that is VictoriaMetrics's (no path
+    /// Where the store answers PromQL. `address`: the setting; empty: the address for pushing, if that is VictoriaMetrics's (no path
     /// of its own). `None`: it is not known.
     pub fn query(&self, address: &str) -> Result<Option<Query>, push::StoreError> {
         let own = || push::address(&self.tsdb_endpoint).is_ok_and(|url| url.path() == "/");
@@ -117,12 +117,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_the_documents_port_and_empty_is_off() {
+    fn the_default_is_the_documents_port_and_empty_is_off() {
         let said = |listen: Option<&str>| TelemetrySettings { metrics_listen: listen.map(str::to_owned), ..TelemetrySettings::default() };
-        let unsaid = SocketAddr::from(([10, 0, 0, 1], AGENT_PORT));
-        assert_eq!(said(None).listen(unsaid), Some(unsaid));
-        assert_eq!(said(Some("")).listen(unsaid), None);
-        assert_eq!(said(Some("[::1]:7")).listen(unsaid), Some("[::1]:7".parse().unwrap()));
+        let default_listen = SocketAddr::from(([10, 0, 0, 1], AGENT_PORT));
+        assert_eq!(said(None).listen(default_listen), Some(default_listen));
+        assert_eq!(said(Some("")).listen(default_listen), None);
+        assert_eq!(said(Some("[::1]:7")).listen(default_listen), Some("[::1]:7".parse().unwrap()));
         for (text, good) in [("", true), ("127.0.0.1:9103", true), ("9103", false), ("localhost:9103", false)] {
             assert_eq!(said(Some(text)).validate().is_ok(), good, "{text}");
         }

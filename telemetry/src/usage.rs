@@ -202,7 +202,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As labels and `lattice top` say it.
+    /// Its name in labels and in `lattice top`.
     pub fn name(self) -> &'static str {
         match self {
             Self::CgroupV2 => "cgroup2",
@@ -222,7 +222,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What is none of the devices that are told one by one.
+/// Devices that are not listed on their own.
 pub const OTHER_DEVICES: &str = "other";
 
 /// What the allocation's work itself asked of one block device; of each pair reading is first, then writing. By eBPF alone.
@@ -236,7 +236,7 @@ pub struct DeviceIo {
     pub seconds: [f64; 2],
 }
 
-/// The numbers of one look. Counters are since the work began, or, by procfs, since the agent did.
+/// The numbers of one measurement. Counters are since the work began, or, by procfs, since the agent did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     numbers: [Option<(f64, Source)>; Measure::ALL.len()],
@@ -251,12 +251,12 @@ impl Usage {
         self.numbers[measure as usize]
     }
 
-    /// Whether nobody has said this yet.
+    /// Whether no reader has this number yet.
     pub fn lacks(&self, measure: Measure) -> bool {
         self.numbers[measure as usize].is_none()
     }
 
-    /// Says it, unless a better source has: readers come in the order of preference.
+    /// Sets it, unless a better source has: readers come in the order of preference.
     pub fn offer(&mut self, measure: Measure, value: Option<f64>, source: Source) {
         let place = &mut self.numbers[measure as usize];
         if let (None, Some(value)) = (&place, value) {

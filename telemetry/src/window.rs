@@ -1,6 +1,6 @@
-//! Samples of a while in a few numbers. Pure: the caller says what time it is.
+//! A few numbers for all samples of a window of time. Pure: the caller gives the time.
 //!
-//! Windows begin at whole multiples of their length, so that those of all nodes lie side by side. Percentiles are the nearest rank:
+//! Windows begin at whole multiples of their length, so that those of all nodes are the same. Percentiles are the nearest rank:
 //! each is a value that was seen; of what was counted in ranges ([`latency`]) the end of a range.
 
 pub mod latency;
@@ -46,8 +46,8 @@ impl Window {
         Self { length_ms, from_ms: 0, values: Vec::new(), count: 0, sum: 0.0, max: f64::NEG_INFINITY }
     }
 
-    /// Takes a value; gives the window before, where this value is the first of a later one. What is no number is not taken, and what
-    /// comes late, or by a clock that was set back, counts in the window that is open.
+    /// Adds a value; returns the previous window if this value is the first of a later one. What is not a number is ignored; a late
+    /// value, or one by a clock that was set back, counts in the open window.
     pub fn push(&mut self, at_ms: u64, value: f64) -> Option<Summary> {
         if !value.is_finite() {
             return None;
@@ -63,7 +63,7 @@ impl Window {
         closed
     }
 
-    /// How it stands; `None`: it has no value yet.
+    /// Its numbers; `None`: it has no value yet.
     pub fn so_far(&self) -> Option<Summary> {
         if self.count == 0 {
             return None;
@@ -116,7 +116,7 @@ impl History {
         }
     }
 
-    /// Closes the open window before its time: nothing more comes, and what is still told is all that is kept.
+    /// Closes the open window early: no more values come, and only the windows to export are still stored.
     pub fn close(&mut self, smoothing: Smoothing) {
         let last = self.open.close(self.open.from_ms);
         self.whole.close(last, smoothing);
@@ -173,8 +173,8 @@ impl Whole {
         self.windows.shrink_to_fit();
     }
 
-    /// The window that is exported now. `ended_ms`: how long ago its end was, of what ended. Where it is smoothed, a window is told two
-    /// lengths after its own; what ended goes on being told so.
+    /// The window that is exported now. `ended_ms`: how long ago its end was, of what ended. A smoothed window is exported two lengths after
+    /// its own, also that of work that has ended.
     pub fn exported(&self, smoothing: Smoothing, ended_ms: Option<u64>) -> Option<Summary> {
         let (count, later) = (self.windows.len(), smoothing.later());
         let since_end = usize::try_from(ended_ms.unwrap_or(0) / self.length_ms).unwrap_or(usize::MAX);
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a window has to say, from its definition.
+    /// The numbers of a window, by definition.
     fn naive(from_ms: u64, values: &[f64]) -> Summary {
         let at_most = |bound: f64| values.iter().filter(|value| **value <= bound).count();
         let percentile = |percent: usize| {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_taken_and_too_many_are_counted_all_the_same() {
+    fn what_is_not_a_number_is_ignored_and_too_many_are_counted_all_the_same() {
         let mut window = Window::new(PROD_MS);
         assert_eq!((window.push(0, f64::NAN), window.push(0, f64::INFINITY), window.so_far()), (None, None, None));
         for n in 0..VALUES_MAX + 10 {

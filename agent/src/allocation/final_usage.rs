@@ -1,4 +1,9 @@
 //! What an allocation's work used of this node, read from its scope when its processes are gone and the scope is still there.
+//!
+//! The kernel's counts of the scope are read when its processes are gone and before it is removed,
+//! and go with the report that the share is free: no further entry. They are those of the last
+//! claim. The last line of standard error is read from the output, because a copy in the quorum
+//! would put users' text into every snapshot.
 
 use crate::context::Context;
 use lattice_model::{AllocationId, WorkUsage};

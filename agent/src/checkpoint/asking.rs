@@ -1,4 +1,11 @@
 //! An allocation's head is asked for a checkpoint, from whichever agent: for a user, or by the broker.
+//!
+//! A process gets the signal when it was seen to catch it twice, a moment apart, as the same
+//! program, and once more directly before. What need not happen before the work gets the request
+//! happens behind it: removing what the checkpoint before left, and writing the file `request`
+//! where the page has token and deadline. The signal is not sent while the head's state is being
+//! written: a head that was killed then would ask for the round anew, and nodes that save
+//! themselves in it already have no answer for that.
 
 use super::handles::Shared;
 use crate::checkpoint;

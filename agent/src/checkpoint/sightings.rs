@@ -7,6 +7,10 @@
 //! ```
 //!
 //! Nothing of it outlives the agent: its next life looks anew.
+//!
+//! A child between fork and exec shows the handlers of its parent, so a process must be seen twice
+//! with the same program. The first of these looks need not be part of a request: every three
+//! seconds the agent looks at processes that it has not seen to catch the signal.
 
 use super::catching::{self, MOMENT, Program};
 use super::handles::Shared;

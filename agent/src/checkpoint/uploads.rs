@@ -8,6 +8,12 @@
 //! A file counts as the one that was put there while its inode, size and time of change are the same: nobody but root can set the last one.
 //! Lines are not waited for until they are on the disk: they need not outlive the machine, with which the work ends. Where they cannot be
 //! written all is brought again, as though there were none.
+//!
+//! `MultipartStore` names the upload, and `put_multipart` does not: only with its name another life
+//! of the agent can resume it. The next life reads and compresses the file again, which costs the
+//! store nothing, and uploads what it does not know by its hash. Parts are 8 MiB, larger where a
+//! file would have more than 9,000 of them (S3 takes 10,000). A directory as a store begins a file
+//! anew.
 
 use super::store::FileEntry;
 use serde::{Deserialize, Serialize};

@@ -14,7 +14,7 @@ use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};
 use lattice_telemetry::push;
-use lattice_telemetry::readers::{Meter, Places, Rapl, Text};
+use lattice_telemetry::readers::{CgroupPaths, Meter, Rapl, Text};
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -39,8 +39,10 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     } else {
         kernel.off("kernel_probes: false");
     }
-    let places =
-        Places { v2: scope.as_ref().map(|scope| scope.work().path().to_owned()), v1: groups.iter().map(|group| group.path()).collect() };
+    let places = CgroupPaths {
+        v2: scope.as_ref().map(|scope| scope.work().path().to_owned()),
+        v1: groups.iter().map(|group| group.path()).collect(),
+    };
     let counted = places.v2.is_some().then(|| kernel.reader((probe, Epoch(1))));
     let usage = Meter::new(places, counted).read(&mut Text::default()).unwrap_or_default();
     // What is left would be swept by the next agent.

@@ -6,7 +6,7 @@ use crate::alerting::{Alerts, Change};
 use crate::mesh::usage::Told;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_telemetry::alert::AlertSettings;
-use lattice_telemetry::alert::idle::{Verdict, Word};
+use lattice_telemetry::alert::idle::{IdleReport, Verdict};
 use lattice_telemetry::readers::{LAUNCHES_MAX, Parts};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Suspect {
     pub share: Arc<DesiredShare>,
     pub launch: u32,
     /// What this node says of its own ranks.
-    pub word: Word,
+    pub word: IdleReport,
 }
 
 /// What there is of an allocation's alerts for one who follows them.
@@ -61,11 +61,11 @@ impl Measuring {
     }
 
     /// What this node says of its ranks of a launch.
-    pub fn word(&self, (allocation, epoch): Key, launch: u32) -> Word {
+    pub fn word(&self, (allocation, epoch): Key, launch: u32) -> IdleReport {
         let known = self.known();
         match known.running.get(&allocation).filter(|of| of.share.epoch == epoch) {
             Some(of) => of.alerts.word(launch),
-            None => Word::Silent,
+            None => IdleReport::Unknown,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::allocations::AllocationHandle;
 use crate::measuring::energy::Energy;
 use crate::traces::Recorder;
 use lattice_model::{AllocationId, DesiredShare, TelemetryMode};
-use lattice_telemetry::readers::{Meter, Pass, Places, Reclaim, Text};
+use lattice_telemetry::readers::{CgroupPaths, Meter, Pass, Reclaim, Text};
 use nix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -182,8 +182,8 @@ fn meter(measuring: &Measuring, handles: &Handles, share: &DesiredShare) -> Mete
 }
 
 /// Where an allocation's work is on this node.
-fn places(handles: &Handles, allocation: AllocationId) -> Places {
-    Places {
+fn places(handles: &Handles, allocation: AllocationId) -> CgroupPaths {
+    CgroupPaths {
         v2: handles.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
         v1: handles.bounds.controllers.v1_groups(allocation).iter().map(|group| group.path()).collect(),
     }

@@ -1,7 +1,7 @@
 //! What the agents of a launch's tree say to each other. One stream for each edge, opened by the parent.
 //!
 //! Whoever is connected again tells all that it knows (decision 4), so nothing here is acknowledged but standard input, which nobody
-//! could tell again (decision 37). Of calls the shims themselves see to it that they are answered (decision 38).
+//! could tell again. Of calls the shims themselves see to it that they are answered.
 
 use super::call::WireCall;
 use super::frame::FrameError;

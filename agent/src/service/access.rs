@@ -115,7 +115,7 @@ impl Api {
 fn not_written(error: &CallError) -> Status {
     match error {
         CallError::Unavailable { .. } | CallError::Refused(Refusal::DiskFull { .. }) => {
-            Status::unavailable(format!("the audit log must have this before it happens, and cannot now: {error}"))
+            Status::unavailable(format!("this must be in the audit log before it happens, and the log cannot be written now: {error}"))
         }
         CallError::Refused(_) => status(error),
     }

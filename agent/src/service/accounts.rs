@@ -92,7 +92,7 @@ fn account(uid: u32, gid: u32) -> Result<Principal, Status> {
         other => other.map_err(|e| Status::unavailable(format!("the account of uid {uid}: {e}")))?,
     };
     let user = user.ok_or_else(|| Status::unauthenticated(format!("uid {uid} has no account on this machine")))?;
-    let name = CString::new(user.name.as_str()).map_err(|_| Status::unauthenticated("the account's name holds a NUL"))?;
+    let name = CString::new(user.name.as_str()).map_err(|_| Status::unauthenticated("the account's name contains a NUL"))?;
     let groups = getgrouplist(&name, Gid::from_raw(gid)).map_err(|e| Status::internal(format!("the groups of {}: {e}", user.name)))?;
     Ok(Principal { name: user.name, uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect() })
 }

@@ -370,7 +370,7 @@ fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<Str
         None => Ok(String::new()),
         Some(misfit) if waits => Ok(format!("it waits until there are other nodes: it {misfit}")),
         Some(misfit) => Err(Status::failed_precondition(format!(
-            "no nodes of this cluster could ever serve it: it {misfit}\nhint: ask for what `lattice nodes -o wide` shows, or say --wait-for-nodes to have it wait for nodes that are not there yet"
+            "no nodes of this cluster could ever serve it: it {misfit}\nhint: ask for what `lattice nodes -o wide` shows, or use --wait-for-nodes to have it wait for other nodes"
         ))),
     }
 }
@@ -489,7 +489,7 @@ fn place(token: &str) -> Result<Option<ListPlace>, Status> {
     }
     let parsed =
         token.split_once(':').and_then(|(at, id)| Some(ListPlace { submitted_at: Timestamp(at.parse().ok()?), id: id.parse().ok()? }));
-    parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: not one of an answer"))
+    parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: it is not from an earlier answer"))
 }
 
 /// What there is to say of an allocation that does not wait for nodes.
@@ -497,12 +497,12 @@ fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended if !allocation.held => "waits for nodes".to_owned(),
-        AllocationState::Pending => format!("is held; `lattice resume {}` has it wait for nodes", allocation.id.short()),
+        AllocationState::Pending => format!("is held; `lattice resume {}` lets it wait for nodes", allocation.id.short()),
         AllocationState::Suspended => {
             let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
             let from =
                 allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));
-            format!("has given its nodes back{why} and is held; `lattice resume {}` has it go on from {from}", allocation.id.short())
+            format!("has given its nodes back{why} and is held; `lattice resume {}` lets it continue from {from}", allocation.id.short())
         }
         AllocationState::Staging => {
             let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| &s.node);

@@ -25,16 +25,19 @@ impl Api {
     async fn work<T>(&self, request: &Request<T>) -> Result<Work, Status> {
         let caller = self.caller(request).await?;
         if self.context.slice.is_none() {
-            let why = "whose work calls cannot be told on this machine, which has no usable cgroup v2 tree: submit with --checkpoint=shmem or signal";
+            let why = "this machine has no usable cgroup v2 tree, so the allocation that calls is not known: submit with --checkpoint=shmem or signal";
             return Err(Status::failed_precondition(why));
         }
         let within = caller.within.ok_or_else(|| {
-            Status::permission_denied("this process is no allocation's work: only work that runs here is asked to save itself, and answers")
+            Status::permission_denied("this process belongs to no allocation: only work that runs on this node is asked to save itself")
         })?;
         let worker = self.context.workers.get(within);
         // Its processes live, so that the agent has just begun, or they are about to end.
         let worker = worker.ok_or_else(|| {
-            Status::unavailable(format!("allocation {} is not taken up again on this node yet: call again in a moment", within.short()))
+            Status::unavailable(format!(
+                "allocation {} is not yet known to this node's agent, which was restarted: call again in a moment",
+                within.short()
+            ))
         })?;
         caller.check(within, &worker.share.owner)?;
         match worker.share.spec.checkpoint {
@@ -57,8 +60,7 @@ impl Api {
         let checkpoints = self.context.checkpoints.clone();
         // Waited for here: what waits on a thread for others would hold up the threads that all allocations share.
         let turn = checkpoints.callers().turn((work.share.allocation, work.share.epoch)).await;
-        let turn =
-            turn.ok_or_else(|| Status::resource_exhausted("too many answers of this allocation wait to be taken: say one at a time"))?;
+        let turn = turn.ok_or_else(|| Status::resource_exhausted("too many answers of this allocation are pending: send one at a time"))?;
         // Behind the caller's back: one that goes away in the middle of it has answered.
         let written = tokio::task::spawn_blocking(move || {
             let _turn = turn;
@@ -66,8 +68,8 @@ impl Api {
         });
         match written.await {
             Ok(Ok(())) => Ok(Response::new(v1::SaveAnswered {})),
-            Ok(Err(why)) => Err(Status::failed_precondition(format!("the answer is not taken: {why}"))),
-            Err(broke) => Err(Status::internal(format!("the answer is not taken: {broke}"))),
+            Ok(Err(why)) => Err(Status::failed_precondition(format!("the answer is refused: {why}"))),
+            Err(broke) => Err(Status::internal(format!("the answer is refused: {broke}"))),
         }
     }
 }

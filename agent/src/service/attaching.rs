@@ -100,7 +100,7 @@ impl Recorded {
 
 async fn first(requests: &mut Streaming<v1::AttachRequest>) -> Result<Start, Status> {
     let first = tokio::time::timeout(START_WAIT, requests.message()).await;
-    match first.map_err(|_| Status::deadline_exceeded("attach: nothing was said"))?? {
+    match first.map_err(|_| Status::deadline_exceeded("attach: the first message is missing"))?? {
         Some(v1::AttachRequest { what: Some(Typed::Start(start)) }) => Ok(start),
         Some(_) | None => Err(Status::invalid_argument("attach: the first message must be `start`")),
     }
@@ -179,7 +179,7 @@ async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, 
     }
     typing.abort();
     drop(place);
-    recorded.ended(over.as_deref().unwrap_or("its caller went away")).await;
+    recorded.ended(over.as_deref().unwrap_or("its caller disconnected")).await;
 }
 
 /// Ends with the caller's stream, and hangs the session up by that.

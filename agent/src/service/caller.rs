@@ -62,7 +62,7 @@ impl Api {
         if self.vouches {
             return Ok(());
         }
-        Err(Status::failed_precondition("this agent does not vouch for users (its roles lack api): use an agent that does"))
+        Err(Status::failed_precondition("this agent does not serve users (its roles lack api): use an agent that does"))
     }
 }
 
@@ -131,7 +131,7 @@ impl Caller {
         match self.within {
             None => Ok(self.principal),
             Some(within) => {
-                let text = format!("this process is work of allocation {}: what is the operators' is not for work", within.short());
+                let text = format!("this process is work of allocation {}: work may not use what is for operators", within.short());
                 Err(Status::permission_denied(text))
             }
         }
@@ -164,7 +164,7 @@ fn confined(within: AllocationId) -> Status {
 fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<AllocationId>>) -> Result<Option<AllocationId>, Status> {
     let refused = |why: String| Status::permission_denied(format!("{why}: the process that connects must stay for as long as it asks"));
     let pid = pid.filter(|pid| *pid > 0).ok_or_else(|| refused("the kernel does not say which process connected".to_owned()))?;
-    scope_of(pid).map_err(|e| refused(format!("whose work process {pid} is cannot be told ({e})")))
+    scope_of(pid).map_err(|e| refused(format!("the allocation of process {pid} is not known ({e})")))
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Following {
             }
             if let Err(why) = self.worth_while() {
                 let text = format!(
-                    "the head {} went away in the middle of it: {why}; `lattice checkpoint list` shows whether it is whole",
+                    "the connection to the head {} broke: {why}; `lattice checkpoint list` shows whether it is whole",
                     self.target.head
                 );
                 let _ = out.send(Err(Status::failed_precondition(text))).await;
@@ -282,7 +282,7 @@ async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Own
         Err(StoreError::Damaged { .. }) => return Ok(()),
         Err(error) => return Err(status(&error)),
     };
-    let Some(last) = &allocation.checkpoint else { return refused("is not known to the quorum, which may be about to hear of it") };
+    let Some(last) = &allocation.checkpoint else { return refused("is not known to the quorum, which may get it in a moment") };
     let older = match store.manifest(owner, last.id).await {
         Ok(last) => when(&manifest) < when(&last),
         Err(StoreError::Damaged { .. } | StoreError::NoSuch(_)) => manifest.epoch < last.epoch,

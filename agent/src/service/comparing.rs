@@ -140,21 +140,21 @@ async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation
     let why = match &*api.past {
         Ok(Some(store)) => match of_store(store, allocation, metric, step_ms).await {
             Ok(Some(found)) => return v1::Compared { source: "store".to_owned(), ..merge(base, found) },
-            Ok(None) => format!("the store at {} has nothing of it", store.url()),
+            Ok(None) => format!("the store at {} has no data of it", store.url()),
             Err(error) => with_causes(&error),
         },
         Ok(None) => "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
         Err(error) => error.clone(),
     };
     if allocation.state != AllocationState::Running {
-        return v1::Compared { note: format!("{why}; and its agents measure it no more"), ..base };
+        return v1::Compared { note: format!("{why}; and its agents no longer measure it"), ..base };
     }
     let duration = Duration::from_millis(base.ran_ms).clamp(Duration::from_secs(1), DURATION_MAX);
     let nodes = of_all_nodes(api, user, allocation, duration).await;
     let told: Vec<(&v1::NodeUsage, &v1::Measured)> =
         nodes.iter().filter_map(|node| Some((node, node.measured.iter().find(|one| one.name == metric.pushed.name)?))).collect();
     let silent = nodes.len() - told.len();
-    let missing = if silent > 0 { format!("; {silent} of its nodes tell nothing") } else { String::new() };
+    let missing = if silent > 0 { format!("; {silent} of its nodes do not answer") } else { String::new() };
     if told.is_empty() {
         return v1::Compared { note: why + &missing, ..base };
     }

@@ -43,7 +43,7 @@ pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Co
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection to the socket cannot be taken");
+                    tracing::warn!(%error, "a connection to the socket cannot be accepted");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -55,7 +55,7 @@ fn take(places: &Places, uid: u32) -> Option<Place> {
     let most = if uid == 0 { OF_ROOT } else { OF_ONE_USER };
     let place = places.take(uid, most);
     if place.is_none() {
-        tracing::debug!(uid, most, "a connection more than one user may have: closed");
+        tracing::debug!(uid, most, "one user has too many connections: the newest is closed");
     }
     place
 }

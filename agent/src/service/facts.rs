@@ -50,11 +50,11 @@ fn says(node: &mut v1::Node, member: &Member) {
             node.schedulable = fact.schedulable;
             if fact.held == node.holds.is_empty() {
                 node.holds =
-                    if fact.held { vec!["held, as it says; `lattice node status` asks it for more".to_owned()] } else { Vec::new() };
+                    if fact.held { vec!["held, as it reports; `lattice node status` asks it for more".to_owned()] } else { Vec::new() };
             }
         }
         (Liveness::Alive | Liveness::Suspect, None) => {}
-        (Liveness::Down, _) => node.reason = "gossip does not hear it: where it stands is what was last heard".to_owned(),
+        (Liveness::Down, _) => node.reason = "gossip does not reach it: its state is the last that was received".to_owned(),
     }
 }
 

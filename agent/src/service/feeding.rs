@@ -105,10 +105,10 @@ async fn there(
 async fn next_piece(requests: &mut Streaming<v1::LaunchInputRequest>) -> Result<Option<WirePiece>, Status> {
     let Some(request) = requests.message().await? else { return Ok(None) };
     let Some(v1::launch_input_request::What::Piece(v1::InputPiece { offset, data, last })) = request.what else {
-        return Err(Status::invalid_argument("behind `start` of standard input come its pieces alone"));
+        return Err(Status::invalid_argument("after `start`, only pieces of standard input may follow"));
     };
     if data.len() > PIECE_BYTES_MAX {
-        return Err(Status::invalid_argument(format!("a piece of {} bytes; at most {PIECE_BYTES_MAX} are taken", data.len())));
+        return Err(Status::invalid_argument(format!("a piece of {} bytes; at most {PIECE_BYTES_MAX} are accepted", data.len())));
     }
     Ok(Some(WirePiece { offset, bytes: data, last }))
 }

@@ -52,7 +52,7 @@ impl Api {
                     Err(RecvError::Lagged(count)) => (
                         String::new(),
                         "missed",
-                        format!("{count} changes: the reader was slow; `lattice gossip members` has what came of them"),
+                        format!("{count} changes: the reader was slow; `lattice gossip members` shows the present state"),
                     ),
                     Err(RecvError::Closed) => break,
                 };
@@ -82,7 +82,7 @@ fn told(change: &Change, me: &str) -> (String, &'static str, String) {
         News::Contradicted(_) => ("contradicted", "other nodes received a life or a state of it that it never published".to_owned()),
         News::Fact(_) => ("state", member.and_then(|m| m.fact).map(stands).unwrap_or_default()),
         News::Forgotten(_) => ("forgotten", "down for long".to_owned()),
-        News::Rejoined => ("rejoined", "the others had taken this node for dead".to_owned()),
+        News::Rejoined => ("rejoined", "the others had considered this node dead".to_owned()),
     };
     (change.news.node().map_or_else(|| me.to_owned(), ToString::to_string), what, detail)
 }

@@ -271,7 +271,7 @@ impl HttpBody for Received {
                 if !is_late {
                     return Poll::Pending;
                 }
-                let text = format!("{}: the request was not here within {} s", this.method, MESSAGE_TIME_MAX.as_secs());
+                let text = format!("{}: the request did not arrive within {} s", this.method, MESSAGE_TIME_MAX.as_secs());
                 return Poll::Ready(Some(Err(Status::new(Code::DeadlineExceeded, text))));
             }
         };
@@ -288,7 +288,7 @@ impl HttpBody for Received {
             }
             Err(bytes) => {
                 let (method, most) = (&this.method, this.bytes_max);
-                let text = format!("{method}: the request has {bytes} bytes, at most {most} are taken: make it smaller");
+                let text = format!("{method}: the request has {bytes} bytes, at most {most} are accepted: make it smaller");
                 Poll::Ready(Some(Err(Status::invalid_argument(text))))
             }
         }

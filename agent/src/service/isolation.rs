@@ -20,7 +20,7 @@ pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> 
         _ if silent.is_empty() => String::new(),
         OnIsolation::Continue if !down.is_empty() => format!("{} Down: confirm-dead", named(&down)),
         OnIsolation::Stop if !down.is_empty() => format!("{} Down: it ends there", named(&down)),
-        OnIsolation::Continue | OnIsolation::Stop => format!("{} not heard", named(&silent)),
+        OnIsolation::Continue | OnIsolation::Stop => format!("{} silent", named(&silent)),
     }
 }
 
@@ -51,11 +51,11 @@ pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> S
     };
     match allocation.spec.on_isolation {
         OnIsolation::Stop => {
-            format!("{told} is not heard: its work there ends when its run lease lapses, and {ends} once that is certain")
+            format!("{told} is silent: its work there ends when its run lease expires, and {ends} once that is certain")
         }
-        OnIsolation::Continue if down.is_empty() => format!("{told} is not heard: its work there goes on"),
+        OnIsolation::Continue if down.is_empty() => format!("{told} is silent: its work there continues"),
         OnIsolation::Continue => format!(
-            "{told} is not heard: its work there goes on, and is begun nowhere else until the node comes back or is known to be dead; \
+            "{told} is silent: its work there continues, and starts nowhere else until the node comes back or is known to be dead; \
              {ends} when an operator says that: `lattice node confirm-dead {} --yes --reason TEXT`",
             hostlist::fold(down.into_iter())
         ),

@@ -216,7 +216,7 @@ async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) ->
                 ToTerminal::Size { rows, columns }
             }
             Some(What::Input(_) | What::Start(_) | What::Piece(_)) => {
-                return Err(Status::invalid_argument("more at once than is typed, a second start, or no keys"));
+                return Err(Status::invalid_argument("too many bytes at once, a second start, or no keys"));
             }
             None => continue,
         };
@@ -369,7 +369,7 @@ impl Run {
                 }
             }
             if let Err(over) = self.again(&out).await {
-                let text = format!("the launch's head {} went away; {over}", self.target.head);
+                let text = format!("the connection to the launch's head {} broke; {over}", self.target.head);
                 let _ = out.send(Err(Status::failed_precondition(text))).await;
                 return;
             }

@@ -35,7 +35,7 @@ const AGAIN_MOST: Duration = Duration::from_secs(5);
 const TRIES_UNSAID: u32 = 4;
 
 /// What is said where alerts may have been raised or cleared without being told.
-const MISSED: &str = "changes of alerts are missing here; all that are raised follow";
+const MISSED: &str = "alerts may have changed meanwhile; all that are raised now follow";
 
 type Out = mpsc::Sender<Result<v1::MetricsEvent, Status>>;
 
@@ -61,7 +61,7 @@ pub(super) async fn stream(
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     if allocation.state.is_terminal() {
-        let text = format!("allocation {} is {}: nothing more is told of it", allocation.id.short(), allocation.state);
+        let text = format!("allocation {} is {}: it is no longer measured", allocation.id.short(), allocation.state);
         return Err(Status::failed_precondition(text));
     }
     api.looked_at(&caller.principal, &allocation, "watch").await?;
@@ -141,9 +141,9 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                     (tries, pause) = (0, AGAIN_FIRST);
                     // What was cleared meanwhile is not among what is raised.
                     match (was_begun, was_away) {
-                        (true, true) => What::Notice(format!("it tells again; {MISSED}")),
+                        (true, true) => What::Notice(format!("it reports again; {MISSED}")),
                         (true, false) => What::Notice(MISSED.to_owned()),
-                        (false, true) => What::Notice("it tells now".to_owned()),
+                        (false, true) => What::Notice("it reports now".to_owned()),
                         (false, false) => continue,
                     }
                 }

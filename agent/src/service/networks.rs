@@ -24,7 +24,7 @@ impl Api {
             match &named {
                 Some(tenant) if *tenant != own && caller.work_may == WorkMay::OwnAllocation => {
                     let text =
-                        format!("this process is work of allocation {}, of tenant {own:?}, and is told of that tenant alone", id.short());
+                        format!("this process is work of allocation {}, of tenant {own:?}, and may see that tenant alone", id.short());
                     return Err(Status::permission_denied(text));
                 }
                 Some(tenant) if *tenant != own => {}

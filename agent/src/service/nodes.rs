@@ -52,7 +52,7 @@ impl NodeService for Api {
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
             SessionState::Connected { member, through } => {
                 let carried = self.context.carried.names();
-                let carries = if carried.is_empty() { String::new() } else { format!("; carries that of {}", carried.join(", ")) };
+                let carries = if carried.is_empty() { String::new() } else { format!("; carries the sessions of {}", carried.join(", ")) };
                 (true, session_state::told(member, through.as_ref()) + &carries)
             }
             SessionState::Lost { since, why } => (
@@ -129,7 +129,7 @@ impl NodeService for Api {
         if !urgent_id.is_empty() {
             let seed = urgent_id.parse().map_err(|e| Status::invalid_argument(format!("urgent_id: {e}")))?;
             if kind != HoldKind::Drain || until.is_some() {
-                return Err(Status::invalid_argument("urgent_id: of a drain alone"));
+                return Err(Status::invalid_argument("urgent_id: only a drain has one"));
             }
             self.done(&operator.asks(Action::DrainUrgently { node, by, reason, deadline, seed })).await?;
             return Ok(Response::new(v1::HoldResponse::default()));
@@ -175,7 +175,7 @@ impl NodeService for Api {
         self.operator(&request).await?;
         let cluster = Arc::clone(&self.context.cluster.borrow());
         let found = over_mesh::ask(&self.context.mesh, &cluster, &node).await;
-        let found = found.map_err(|why| Status::unavailable(format!("it did not look at itself: {why}")))?;
+        let found = found.map_err(|why| Status::unavailable(format!("it could not check itself: {why}")))?;
         Ok(Response::new(conforms(&node, &found)))
     }
 
@@ -261,7 +261,7 @@ fn when(time: Option<v1::HoldTime>) -> Result<Option<When>, Status> {
     match time.time {
         Some(v1::hold_time::Time::AtMs(ms)) => Ok(Some(When::At(Timestamp(ms)))),
         Some(v1::hold_time::Time::AfterMs(ms)) => Ok(Some(When::AfterMs(ms))),
-        None => Err(Status::invalid_argument("a time without a value: say at_ms or after_ms")),
+        None => Err(Status::invalid_argument("a time without a value: give at_ms or after_ms")),
     }
 }
 
@@ -271,7 +271,7 @@ pub(super) fn node_id(text: &str) -> Result<NodeId, Status> {
 
 fn hold_kind(text: &str) -> Result<HoldKind, Status> {
     let kinds = || HoldKind::ALL.map(|kind| kind.to_string()).join(", ");
-    HoldKind::from_name(text).ok_or_else(|| Status::invalid_argument(format!("{text:?} is no hold; there are {}", kinds())))
+    HoldKind::from_name(text).ok_or_else(|| Status::invalid_argument(format!("there is no hold {text:?}; the holds are {}", kinds())))
 }
 
 impl Api {

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status};
 use uuid::Uuid;
 
-const NOTHING_HERE: &str = "no output lies here: there was none, or it was removed since (log_spool_max_bytes)";
+const NOTHING_HERE: &str = "there is no output here: there was none, or it was removed since (log_spool_max_bytes)";
 /// Pieces that wait for a slow caller.
 const QUEUE: usize = 32;
 /// How long a node that does not answer is tried for output that is not followed, or once the work has ended.
@@ -423,7 +423,7 @@ async fn from_store(
         Ok(Some(found)) => found,
         Ok(None) => return tell(why.map(str::to_owned)).await,
         Err(error) => {
-            let text = format!("{}; and {}", why.unwrap_or("nothing lies on the node"), with_causes(&error));
+            let text = format!("{}; and {}", why.unwrap_or("the node has nothing"), with_causes(&error));
             return tell(Some(text)).await;
         }
     };

@@ -25,7 +25,7 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
     let mode: TelemetryMode = mode.parse().map_err(|no_mode: NoMode| Status::invalid_argument(no_mode.to_string()))?;
     let duration_ms = match mode {
         TelemetryMode::Prod if duration_ms != 0 => {
-            return Err(Status::invalid_argument("duration: prod is how work is measured where nothing else is asked for, and has no end"));
+            return Err(Status::invalid_argument("duration: mode prod is the default, and has no duration"));
         }
         TelemetryMode::Prod => 0,
         TelemetryMode::Debug if duration_ms == 0 => CLOSELY_MS_DEFAULT,
@@ -150,7 +150,7 @@ impl Unread {
         }
         let more = self.count - self.named.len();
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-        Err(Status::data_loss(format!("all is told but what cannot be read: {}{more}", self.named.join("; "))))
+        Err(Status::data_loss(format!("everything but this could be read: {}{more}", self.named.join("; "))))
     }
 }
 

@@ -118,7 +118,7 @@ pub(super) fn runs(allocation: &Allocation) -> Result<(), Status> {
         }
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
             let text =
-                format!("allocation {short} is {}: its agents measure it no more; what was pushed is in the store", allocation.state);
+                format!("allocation {short} is {}: its agents no longer measure it; what was pushed is in the store", allocation.state);
             Err(Status::failed_precondition(text))
         }
     }

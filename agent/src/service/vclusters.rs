@@ -43,7 +43,8 @@ impl VClusterService for Api {
         let name = request.into_inner().name;
         let cluster = self.cluster.borrow().clone();
         if !cluster.fresh {
-            let text = "this agent has no watch on the quorum at present: what waits cannot be told\nhint: `lattice node status` tells why";
+            let text =
+                "this agent has no connection to the quorum at present: what waits is not known\nhint: `lattice node status` shows why";
             return Err(Status::unavailable(text));
         }
         if name != DEFAULT_VCLUSTER && !cluster.vclusters.contains_key(&name) {

@@ -1,14 +1,14 @@
-//! How ranks are bound: empty words and 0 are not said.
+//! How ranks are bound: an empty text and 0 stand for no value.
 
 use crate::v1;
 use lattice_model::RankBinding;
 use lattice_model::SpecError;
 use lattice_model::binding::{BindingRequest, CpuBind, GPUS_PER_TASK_MAX, GpuBind, MemoryPolicy};
 
-/// Reads what was said.
+/// Decodes the binding.
 ///
 /// # Errors
-/// A word that is none of those that there are, or more GPUs than a rank may have.
+/// An unknown name, or more GPUs than a rank may have.
 pub fn binding_request(message: Option<&v1::RankBinding>) -> Result<BindingRequest, SpecError> {
     let Some(v1::RankBinding { cpu_bind, gpus_per_task, gpu_bind, memory_policy }) = message else {
         return Ok(BindingRequest::default());
@@ -18,10 +18,10 @@ pub fn binding_request(message: Option<&v1::RankBinding>) -> Result<BindingReque
         return Err(SpecError::Invalid { field: "gpus-per-task", why });
     }
     Ok(BindingRequest {
-        cpu_bind: word("cpu-bind", &CpuBind::NAMES, cpu_bind)?,
+        cpu_bind: named_value("cpu-bind", &CpuBind::NAMES, cpu_bind)?,
         gpus_per_task: (*gpus_per_task > 0).then_some(*gpus_per_task),
-        gpu_bind: word("gpu-bind", &GpuBind::NAMES, gpu_bind)?,
-        memory_policy: word("memory-policy", &MemoryPolicy::NAMES, memory_policy)?,
+        gpu_bind: named_value("gpu-bind", &GpuBind::NAMES, gpu_bind)?,
+        memory_policy: named_value("memory-policy", &MemoryPolicy::NAMES, memory_policy)?,
     })
 }
 
@@ -39,7 +39,7 @@ pub(super) fn from_model(binding: &RankBinding) -> Option<v1::RankBinding> {
     (message != v1::RankBinding::default()).then_some(message)
 }
 
-pub(super) fn word<T: Copy>(field: &'static str, names: &[(&'static str, T)], given: &str) -> Result<Option<T>, SpecError> {
+pub(super) fn named_value<T: Copy>(field: &'static str, names: &[(&'static str, T)], given: &str) -> Result<Option<T>, SpecError> {
     if given.is_empty() {
         return Ok(None);
     }

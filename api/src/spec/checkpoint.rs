@@ -9,7 +9,7 @@ use std::num::NonZeroU16;
 /// Ways of the documents that are not built yet.
 const LATER: [(&str, &str); 2] = [("manual", "--checkpoint=manual"), ("dmtcp", "--checkpoint=dmtcp")];
 
-/// `signal`, `shmem`, `grpc`, and `auto`, which is by a signal; `none` and nothing said are the same.
+/// `signal`, `shmem`, `grpc`, and `auto`, which is by a signal; `none` and an empty text are the same.
 pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<CheckpointPolicy>, SpecError> {
     let Some(v1::Checkpoint { strategy, port, signal, auto, every_ms }) = given else { return Ok(None) };
     let invalid = |why: String| SpecError::Invalid { field: "checkpoint", why };
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_built_is_taken() {
+    fn only_what_is_built_is_accepted() {
         assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR1))));
         assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR2))));
         let some = AskSignal::of_number(37).unwrap().to(SignalTo::Ranks);

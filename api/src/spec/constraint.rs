@@ -9,7 +9,7 @@ use lattice_model::constraint::{Constraints, GPU_TYPE, UNIFIED_MEMORY};
 /// Bytes of one `memory_gb`.
 const GB: u64 = 1 << 30;
 
-/// The constraints, and the memory policy that stands among them; empty: none does.
+/// The constraints, and the memory policy among them; empty: there is none.
 pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Constraints, String), SpecError> {
     let (mut constraints, mut memory_policy) = (Constraints::default(), String::new());
     let invalid = |why: String| SpecError::Invalid { field: "constraint", why };

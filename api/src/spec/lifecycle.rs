@@ -5,7 +5,7 @@ use crate::v1;
 use lattice_model::SpecError;
 use lattice_model::spec::{OnIsolation, PREEMPTION_CLASS_DEFAULT, RequeuePolicy};
 
-/// Requeues when a message says 0.
+/// Requeues when the message has 0.
 const REQUEUES_DEFAULT: u32 = 3;
 const BOUNDED: &str = "bounded";
 const UNBOUNDED: &str = "unbounded";
@@ -16,7 +16,7 @@ pub(super) struct Lifecycle {
     pub preemption_class: u8,
 }
 
-/// [`super::unbuilt::refuse`] has looked at `type`. A missing walltime is left 0, which validation refuses by name.
+/// [`super::unbuilt::refuse`] has checked `type`. A missing walltime is left 0, which validation refuses by name.
 pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, SpecError> {
     let Some(lifecycle) = lifecycle else {
         return Ok(Lifecycle { walltime: Some(Duration::ZERO), preemption_class: PREEMPTION_CLASS_DEFAULT });
@@ -52,11 +52,11 @@ pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1
     }
 }
 
-/// Where nothing is said, a service is begun again after any failure, other work where a node lost it, and a session never: somebody sits
+/// Without a policy, a service is requeued after any failure, other work when a node is lost, and a session never: somebody sits
 /// before it.
 pub(super) fn requeue_to_model(spec: &v1::AllocationSpec, service: bool) -> Result<(RequeuePolicy, u32), SpecError> {
-    let unsaid = v1::Requeue::default();
-    let requeue = spec.requeue.as_ref().unwrap_or(&unsaid);
+    let absent = v1::Requeue::default();
+    let requeue = spec.requeue.as_ref().unwrap_or(&absent);
     let policy = match requeue.policy.as_str() {
         "" if spec.session => RequeuePolicy::Never,
         "" if service => RequeuePolicy::Always,

@@ -1,6 +1,6 @@
-//! How a launch's ranks are laid out: empty words and 0 are not said.
+//! How a launch's ranks are laid out: an empty text and 0 stand for no value.
 
-use super::binding::word;
+use super::binding::named_value;
 use crate::v1;
 use crate::v1::launch_shape::{Program as WireProgram, RankPlace};
 use lattice_model::SpecError;
@@ -12,10 +12,10 @@ const PLACES_MAX: usize = 1_000_000;
 /// What becomes of the others when a rank ends badly.
 const ON_BAD_EXIT: [(&str, bool); 2] = [("kill", true), ("keep", false)];
 
-/// Reads what was said of a launch's layout.
+/// Decodes a launch's layout.
 ///
 /// # Errors
-/// A word that is none of those that there are, a node's name that is none, more than is possible.
+/// An unknown name, an invalid name of a node, or a number that is too large.
 pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, SpecError> {
     let Some(v1::LaunchShape { distribution, programs, cpus_per_task, slurm_env, on_bad_exit, places, ranks: _, nodes }) = message else {
         return Ok(ShapeRequest::default());
@@ -38,7 +38,7 @@ pub fn shape_request(message: Option<&v1::LaunchShape>) -> Result<ShapeRequest, 
         programs: programs.iter().map(|p| Program { ranks: p.ranks, argv: p.argv.clone() }).collect(),
         cpus_per_task: *cpus_per_task,
         slurm_env: *slurm_env,
-        kill_on_bad_exit: word("on-bad-exit", &ON_BAD_EXIT, on_bad_exit)?,
+        kill_on_bad_exit: named_value("on-bad-exit", &ON_BAD_EXIT, on_bad_exit)?,
         nodes: *nodes,
     })
 }

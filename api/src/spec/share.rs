@@ -19,7 +19,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<Option
         (_, _) => return invalid("memory_gb and memory_bytes say the same: give one"),
     };
     let asked = Resources { cores: resources.cpus, memory_bytes, gpus: resources.gpus };
-    // An empty share is refused by the model, in words that say what is lacking.
+    // The model refuses an empty share with a text that names what is missing.
     Ok((resources.shared || asked != Resources::default()).then_some(asked))
 }
 

@@ -137,7 +137,7 @@ fn what_is_not_built_is_refused_by_name() {
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
         ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
         ("--sensitive", |s| s.sensitive = true),
-        // Refused before anything else is looked at, so that the user learns of it at once.
+        // Refused before anything else is checked, so that the user learns of it at once.
         ("--sensitive", |s| (s.sensitive, s.name) = (true, String::new())),
     ];
     for (field, change) in cases {

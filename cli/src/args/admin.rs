@@ -15,12 +15,12 @@ pub struct Admin {
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
-    /// Who work is accounted to (--tenant), and how much of the cluster it may have at once
+    /// Manage tenants (--tenant), and how much of the cluster each may use at once
     Tenant(Tenant),
-    /// Queues with a scheduler and nodes of their own
+    /// Manage vClusters: queues, each with a scheduler and, if wanted, nodes of its own
     #[command(name = "vcluster")]
     VCluster(VClusterAdmin),
-    /// The VNIs of network domains
+    /// Manage the VNIs of network domains
     Network(AdminNetwork),
     /// Show the limits of the whole cluster, or change them
     Limits(SetLimits),
@@ -37,28 +37,28 @@ pub enum AdminCommand {
 
 #[derive(Args)]
 pub struct SetLimits {
-    /// Nodes of the whole cluster that may be claimed for sensitive use
+    /// How many nodes of the cluster may be claimed for sensitive use
     #[arg(long, value_name = "N")]
     pub sensitive_pool_size: Option<u32>,
-    /// Without that limit
+    /// Remove that limit
     #[arg(long, conflicts_with = "sensitive_pool_size")]
     pub no_sensitive_pool_size: bool,
-    /// A user's allocations that wait or are suspended [none: no limit]
+    /// How many allocations of a user may wait or be suspended [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_pending: Option<Quota>,
-    /// A user's allocations that hold nodes at once (Staging or Running); further ones wait [none: no limit]
+    /// How many allocations of a user may have nodes at once (Staging or Running); others wait [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_running: Option<Quota>,
-    /// What a user may submit in a second, for long; a hundred times as much at once [none: no limit]
+    /// How many allocations a user may submit per second in the long run; a hundred times as many at once [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_submissions_per_second: Option<Quota>,
-    /// Bytes of a user's scripts, each text once, for which ended work is forgotten [none: no limit]
+    /// How many bytes of a user's scripts are stored (equal scripts once); ended work is forgotten to stay below it [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_script_bytes: Option<Quota>,
-    /// A user's ended allocations that are still shown [none: a share of the 10,000 of all users]
+    /// How many ended allocations of a user are kept and shown [none: a share of the 10,000 for all users]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub user_history: Option<Quota>,
-    /// A tenant's allocations that wait or are suspended [none: no limit]
+    /// How many allocations of a tenant may wait or be suspended [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub tenant_pending: Option<Quota>,
 }

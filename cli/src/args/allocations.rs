@@ -16,7 +16,7 @@ pub struct Status {
     /// One allocation: its id, the beginning of it, or @last
     #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node"])]
     pub id: Option<String>,
-    /// Everybody's, not only your own; the site may hide whose the others are
+    /// Allocations of all users, not only yours; the site may hide who owns them
     #[arg(short, long)]
     pub all: bool,
     /// Only those in these states (pending, staging, running, suspended, completed, failed, cancelled)
@@ -24,13 +24,14 @@ pub struct Status {
     pub state: Vec<AllocationState>,
     #[command(flatten)]
     pub filter: StatusFilter,
-    /// At most this many: what has not ended, then the newest that have [default: 100 in a table; no limit with -o json, yaml, name]
+    /// At most this many: first those that have not ended, then the newest of the others [default: 100 in a table; no limit with
+    /// -o json, yaml, name]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
-    /// As one member of the quorum has it, agreed with nobody: also without a majority. Its age is said
+    /// As one member of the quorum has it, which may be old: it answers even without a majority. Its age is shown
     #[arg(long)]
     pub stale: bool,
-    /// Those that have not ended, then a line for each change; one that is named, until it has ended
+    /// Show those that have not ended, then a line for each change; with ID: until that one has ended
     #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
     pub watch: bool,
 }
@@ -50,19 +51,20 @@ pub struct StatusFilter {
     /// Only this tenant's
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Only those with this node, now or last
+    /// Only those that have this node, or had it at their end
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
 }
 
-const WAIT_HELP: &str = "Exit codes: the highest of the programs' own codes (128 + signal), 0 where all ended well; 125 where one
-ended without a code of its program (cancelled, its walltime over, lost) or Lattice failed; 124 where the
-timeout was over first. What is waited for goes on when this command is ended.";
+const WAIT_HELP: &str = "Exit codes: the highest of the programs' own codes (128 + signal); 0 when all
+of them succeeded; 125 when one ended without a code of its program (cancelled,
+walltime over, lost) or Lattice failed; 124 when the timeout was over first.
+The allocations continue when this command is ended.";
 
 #[derive(Args)]
 #[command(after_help = WAIT_HELP)]
 pub struct Wait {
-    /// The allocations: ids, the beginnings of such, or @last
+    /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Wait no longer than this: 90s, 30m, 2h
@@ -75,7 +77,7 @@ pub struct Cancel {
     /// The allocations
     #[arg(required_unless_present = "all_mine", conflicts_with = "all_mine")]
     pub ids: Vec<String>,
-    /// All of your own that have not ended
+    /// All of yours that have not ended
     #[arg(long)]
     pub all_mine: bool,
     /// With --all-mine: only those in these states
@@ -84,8 +86,9 @@ pub struct Cancel {
 }
 
 const LOGS_NOTE: &str = "\
-Each rank's stdout goes to stdout and its stderr to stderr. What was written before comes one rank after the other, and
-the two streams of a rank in the order in which they were written, to about a second. With --follow, new lines come as
+The stdout of each rank goes to stdout, and its stderr to stderr. Old output
+comes one rank after the other; the two streams of a rank are in the order in
+which they were written, to about a second. With --follow, new lines come as
 they are written.";
 
 #[derive(Args)]
@@ -93,13 +96,13 @@ they are written.";
 pub struct Logs {
     /// The allocation
     pub id: String,
-    /// Follow until it has ended, then give its program's exit code
+    /// Follow the output until it has ended, then exit with its program's exit code
     #[arg(short, long)]
     pub follow: bool,
     /// Only this rank
     #[arg(long)]
     pub rank: Option<u32>,
-    /// Of each rank's output, begin with the last N lines
+    /// Begin with the last N lines of each rank
     #[arg(long, value_name = "N")]
     pub tail: Option<u64>,
     /// Only what was written after this: 2026-03-01T10:00:00Z, or 10m for ten minutes ago (to about a second)
@@ -123,10 +126,10 @@ pub struct Logs {
     /// Begin each line with when it was written, in UTC, to about a second
     #[arg(long)]
     pub timestamps: bool,
-    /// What attempt N wrote, before it was requeued or suspended; `lattice status ID` lists the attempts, 1 is the first
+    /// The output of attempt N, which was requeued or suspended; `lattice status ID` lists the attempts, from 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "follow")]
     pub attempt: Option<u32>,
-    /// What the last attempt before the present one wrote
+    /// The output of the attempt before the current one
     #[arg(long, conflicts_with_all = ["follow", "attempt"])]
     pub previous: bool,
 }

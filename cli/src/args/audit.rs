@@ -11,9 +11,9 @@ pub struct Audit {
 
 #[derive(Subcommand)]
 pub enum AuditCommand {
-    /// Show who did what: the oldest first, for operators
+    /// Show who did what, the oldest first (operators)
     Query(AuditQuery),
-    /// Walk the whole hash chain, check every signature, and name the first record that does not hold
+    /// Check the whole hash chain and every signature, and name the first record that is wrong
     Verify(AuditVerify),
     /// Write a signed JSON bundle that can be verified without Lattice
     Export(AuditExport),
@@ -25,13 +25,14 @@ const AUDIT_QUERY_EXAMPLES: &str = "Examples:
   lattice audit query --user alice --since 2026-03-01 --until 2026-03-15
       what alice did, and what was done to alice's allocations, in two weeks
   lattice audit query --type attach-started,logs-read --since 1d -o json
-      who looked into whose work since yesterday
+      who looked at the work of whom since yesterday
 
-A time is 2026-03-01T10:00:00Z, a day (its beginning in UTC), or how long ago (90s, 10m, 2h, 1d).";
+A time is 2026-03-01T10:00:00Z, a day (its beginning in UTC), or a time ago
+(90s, 10m, 2h, 1d).";
 
 #[derive(Args)]
 pub struct AuditFilterArgs {
-    /// What this user did, and what was done to this user's allocations (or what node:ID, member:ID did)
+    /// What this user did, and what was done to this user's allocations; node:ID and member:ID name a node or a member
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// About this allocation: its id, the beginning of it, or @last
@@ -43,10 +44,10 @@ pub struct AuditFilterArgs {
     /// Of these types, such as AllocationEnded or attach-started
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
     pub types: Vec<String>,
-    /// Not before this
+    /// Begin at this time
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Before this
+    /// End before this time
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
 }
@@ -56,17 +57,17 @@ pub struct AuditFilterArgs {
 pub struct AuditQuery {
     #[command(flatten)]
     pub filter: AuditFilterArgs,
-    /// Go on behind this record
+    /// Begin after the record with this number
     #[arg(long, value_name = "SEQ", default_value_t = 0)]
     pub after: u64,
-    /// At most this many
+    /// Show at most this many records
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
 }
 
 #[derive(Args)]
 pub struct AuditVerify {
-    /// A key (64 hexadecimal digits) that may have signed; with it, a chain in which any other key was used does not hold
+    /// A key (64 hexadecimal digits) that may have signed; the check fails if any other key was used
     #[arg(long, value_name = "KEY")]
     pub key: Vec<String>,
 }
@@ -75,7 +76,7 @@ pub struct AuditVerify {
 pub struct AuditExport {
     #[command(flatten)]
     pub filter: AuditFilterArgs,
-    /// Where to write it [default: stdout]
+    /// The file to write [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }

@@ -5,16 +5,18 @@ use clap_complete::Shell;
 
 const COMPLETION_EXAMPLES: &str = "Examples:
   lattice completion bash > ~/.local/share/bash-completion/completions/lattice
-      with the package bash-completion; without it: source <(lattice completion bash)
+      needs the package bash-completion; without it:
+      source <(lattice completion bash)
   lattice completion zsh > ~/.zfunc/_lattice
   lattice completion fish > ~/.config/fish/completions/lattice.fish
 
-A new shell completes the names of commands and options then (zsh with ~/.zfunc in its fpath).";
+A new shell then completes the names of commands and options (zsh: with ~/.zfunc
+in its fpath).";
 
 #[derive(Args)]
 #[command(after_help = COMPLETION_EXAMPLES)]
 pub struct Completion {
-    /// Whose script: bash, zsh, fish, elvish or powershell
+    /// The shell: bash, zsh, fish, elvish or powershell
     #[arg(value_enum, hide_possible_values = true)]
     pub shell: Shell,
 }

@@ -10,21 +10,22 @@ pub struct Gossip {
 
 #[derive(Subcommand)]
 pub enum GossipCommand {
-    /// Every member that this agent's gossip knows, and who is suspected, since when and by how many; warns of those of which
-    /// other nodes received a life or a state that they never published
+    /// List the nodes that this agent knows by gossip, and which are suspected, since when and by how many. Warns of nodes of which
+    /// others received a state that they never published
     Members(GossipMembers),
-    /// What changes, as this agent sees it, one line each until interrupted: who joins, is suspected, refutes, is down, changes its state
+    /// Print a line for each change that this agent sees, until interrupted: a node joins, is suspected, refutes that, is Down, or
+    /// changes its state
     Watch,
-    /// The keys that gossip is sealed with, and how far a rotation is
+    /// Show the keys that encrypt gossip, and how far their rotation is
     Keys(GossipKeys),
 }
 
 #[derive(Args)]
 pub struct GossipMembers {
-    /// Only those that are suspected
+    /// Show only nodes that are suspected
     #[arg(long)]
     pub suspected: bool,
-    /// What this agent's gossip has counted: traffic, refusals by reason, suspicions, refutations, its own health (0 is well)
+    /// Show this agent's counters: traffic, refusals by reason, suspicions, refutations, and its own health (0 is best)
     #[arg(long, conflicts_with = "suspected")]
     pub counters: bool,
 }
@@ -37,14 +38,14 @@ pub struct GossipKeys {
 
 #[derive(Subcommand)]
 pub enum GossipKeysCommand {
-    /// Bring in a new key, seal with it once every node that is not Down has it, and forget the old one; waits until that is done.
-    /// Given again it goes on with a rotation that is under way
+    /// Replace the key: hand out a new one, encrypt with it once every node that is not Down has it, and remove the old one. Waits
+    /// until that is done; given again, it continues a rotation that has begun
     Rotate(RotateKeys),
 }
 
 #[derive(Args)]
 pub struct RotateKeys {
-    /// Begin it and leave it to the quorum: `lattice gossip keys` shows how far it is
+    /// Do not wait: the quorum continues the rotation, and `lattice gossip keys` shows how far it is
     #[arg(long)]
     pub no_wait: bool,
 }

@@ -13,9 +13,9 @@ pub struct Network {
 
 #[derive(Subcommand)]
 pub enum NetworkCommand {
-    /// The domains that have a VNI now
+    /// List the network domains that have a VNI now
     List(OfTenant),
-    /// One of them, with its allocations
+    /// Show one network domain and its allocations
     Status(NamedOfTenant),
 }
 
@@ -27,9 +27,9 @@ pub struct AdminNetwork {
 
 #[derive(Subcommand)]
 pub enum AdminNetworkCommand {
-    /// Show the pool, or change it; a domain keeps the number that it has
+    /// Show the pool of VNIs, or change it; a domain keeps the VNI that it has
     Pool(VniPool),
-    /// How long one domain keeps its VNI without work, until it is released
+    /// Set how long one domain keeps its VNI when it has no work
     SetGrace(SetGrace),
 }
 
@@ -38,23 +38,23 @@ pub struct SetGrace {
     /// The domain
     #[arg(long, value_name = "NAME")]
     pub domain: String,
-    /// Of this tenant [default: that of your submissions]
+    /// The tenant of the domain [default: that of your submissions]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// At most 7d
+    /// How long it keeps its VNI without work, at most 7d
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub grace: Duration,
 }
 
 #[derive(Args)]
 pub struct VniPool {
-    /// The first VNI [1000 at the beginning; lower ones are reserved]
+    /// The first VNI; those below 1000 are reserved [a new cluster has 1000]
     #[arg(long, value_name = "VNI")]
     pub start: Option<u32>,
-    /// The last VNI [4095 at the beginning; at most 65535]
+    /// The last VNI, at most 65535 [a new cluster has 4095]
     #[arg(long, value_name = "VNI")]
     pub end: Option<u32>,
-    /// How long a domain keeps its VNI without work [5m at the beginning; at most 7d]
+    /// How long domains keep their VNI without work, at most 7d [a new cluster has 5m]
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     pub grace: Option<Duration>,
 }

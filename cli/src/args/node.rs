@@ -7,7 +7,7 @@ use lattice_model::{HoldKind, NodeState};
 pub struct Nodes {
     /// One node, or a list such as n[1-64],login
     pub node: Option<String>,
-    /// As one member of the quorum has them, agreed with nobody: also without a majority. Their age is said
+    /// As one member of the quorum has them, which may be old: it answers even without a majority. Their age is shown
     #[arg(long)]
     pub stale: bool,
 }
@@ -16,31 +16,32 @@ pub struct Nodes {
 pub struct ListNodes {
     #[command(flatten)]
     pub nodes: Nodes,
-    /// Only those in these states: ready, degraded, down, draining, drained, booting, failed
+    /// Show only nodes in these states: ready, degraded, down, draining, drained, booting, failed
     #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = state, conflicts_with = "watch")]
     pub state: Vec<NodeState>,
-    /// Only those under this hold: cordon, maintenance, quarantine, drain, disable, failure, wipe
+    /// Show only nodes under this hold: cordon, maintenance, quarantine, drain, disable, failure, wipe
     #[arg(long, value_name = "HOLD", value_parser = hold, conflicts_with = "watch")]
     pub hold: Option<HoldKind>,
-    /// Only those of this vCluster
+    /// Show only nodes of this vCluster
     #[arg(long, value_name = "NAME", conflicts_with_all = ["watch", "node"])]
     pub vcluster: Option<String>,
-    /// Then a line for each change, without what is on the nodes and what gossip says of them
+    /// Then print a line for each change of a node; not of its work, and not of what gossip knows
     #[arg(short, long, conflicts_with = "stale")]
     pub watch: bool,
 }
 
-const NODE_HELP: &str = "What keeps new work off a node, and what lifts it:
-  cordon        no new work, for as long as is said          uncordon
-  maintenance   the same, for planned work on the node       uncordon --maintenance
-  quarantine    the same, for a node that is not trusted     release
-  drain         the same, then Drained when it is empty      undrain, at any time
-  disable       Down at once, what runs there is ended       enable
-  fail          Down at once, its hardware failed            repaired
-  wipe          no new work until the node has wiped itself  that; unwipe, before it begins
+const NODE_HELP: &str = "What keeps new work off a node, and what lifts that again:
+  cordon                no new work (you say how long)   uncordon
+  cordon --maintenance  the same, for planned work       uncordon --maintenance
+  quarantine            no new work: it is not trusted   release
+  drain                 no new work, Drained when empty  undrain, at any time
+  disable               Down now; its work is ended      enable
+  fail                  Down now: its hardware failed    repaired
+  wipe                  no new work until it is wiped    the wipe itself; unwipe
 
-NODES are names or lists such as n[1-64],login. A command for several nodes says a line for each and goes on where one is
-refused; it ends with 4 when any was. All but list, status and --help are for operators.";
+NODES are names or lists such as n[1-64],login. A command for several nodes
+prints a line for each, and continues where one is refused; its exit code is 4
+when any was refused. All commands but list and status are for operators.";
 
 #[derive(Args)]
 #[command(after_help = NODE_HELP)]
@@ -51,61 +52,63 @@ pub struct Node {
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
-    /// What the agent knows of its own node, quorum or not, and what a drain there waits for; for others, what the quorum has
-    /// and what they say themselves, which needs no quorum
+    /// Show what the agent knows of its own node, even without a quorum, and what a drain of it waits for. Of other nodes: what the
+    /// quorum knows, and what they say of themselves
     Status(Nodes),
-    /// List the nodes, or some of them; without a quorum as gossip has them
+    /// List the nodes, or some of them; without a quorum, what gossip knows of them
     List(ListNodes),
-    /// Admit nodes that the cluster does not know: each registers by itself within seconds. Or show which wait for that
+    /// Admit new nodes, which then register by themselves within seconds; or list the nodes that wait for that
     Admit(Admit),
-    /// What happened to nodes: registrations, states, holds; the newest last
+    /// Show what happened to nodes (registrations, states, holds), the newest last
     History(History),
-    /// Keep new work and leases off nodes; what runs there goes on
+    /// Keep new work and leases off nodes; the work that runs there continues
     Cordon(Cordon),
-    /// Lift that again
+    /// Lift a cordon
     Uncordon(Uncordon),
-    /// Keep new work off nodes, and have them Drained when what runs there has ended
+    /// Keep new work off nodes; they are Drained when their work has ended
     Drain(Drain),
-    /// Take drained nodes back into service, or call a drain off that is under way
+    /// Take drained nodes back into service, or cancel a drain
     Undrain(OnNodes),
-    /// Keep new work off nodes that are not trusted, or broken
+    /// Keep new work and leases off nodes that are broken or not trusted
     Quarantine(WithReason),
-    /// Lift that again
+    /// Lift a quarantine
     #[command(alias = "unquarantine")]
     Release(OnNodes),
-    /// Take nodes out of service at once: what runs there is ended, and requeued where its policy says so
+    /// Take nodes out of service at once; their work is ended, and requeued if its --requeue says so
     Disable(Disable),
-    /// Lift that again: a node is in service as soon as its agent is heard
+    /// Take disabled nodes back into service; each is Ready as soon as its agent reports
     Enable(OnNodes),
-    /// Say that the hardware of nodes failed: Down at once; work waits for evidence that it is gone, as on any node that is Down
+    /// Report that the hardware of nodes failed: they are Down at once. Their work starts elsewhere only on evidence that it has ended
     Fail(Fail),
-    /// Say that it is repaired: a node is in service as soon as its agent is heard
+    /// Report that failed nodes are repaired; each is Ready as soon as its agent reports
     Repaired(OnNodes),
-    /// Say that nodes are being booted: each is back when it registers under another boot id, and Failed when it does not in time
+    /// Report that nodes are being booted: each is back when it registers with a new boot id, and Failed if it does not in time
     Boot(Boot),
-    /// Vouch that nothing runs any more on nodes that are silent: their work is ended there, and begun elsewhere as it wants
+    /// Confirm that nothing runs any more on nodes that do not answer: their work is ended, and starts elsewhere if its --requeue says so
     ConfirmDead(ConfirmDead),
-    /// Keep everything new off nodes until each has wiped itself with the site's hook, once nothing runs there any more
+    /// Keep new work off nodes, and run the site's wipe hook on each when its work has ended
     Wipe(Wipe),
-    /// Call a wipe back for which something still has to end
+    /// Cancel a wipe that still waits for work to end
     Unwipe(OnNodes),
-    /// Have nodes look once more what they are made of: drivers, firmware, kernel, image
+    /// Have nodes read their drivers, firmware, kernel and image again
     Fingerprint(Fingerprint),
-    /// Say that what drifted nodes are made of now is what is expected of them
+    /// Accept the present drivers, firmware, kernel and image of nodes that have drifted
     AcceptDrift(WithReason),
 }
 
-const ADMIT_HELP: &str =
-    "A certificate alone makes no node. Where the members' configuration says `node_admission: listed` (the default), a node registers
-that the cluster knows, or whose name was admitted here. It may be admitted before it is installed. A node that has registered is known
-for good: `lattice node disable` takes it out of service.
+const ADMIT_HELP: &str = "A certificate alone does not let a node register. With `node_admission: listed`
+in the members' configuration (the default), only nodes may register that have
+registered before, or whose names were admitted here. A node may be admitted
+before it is installed. Once registered it stays known; `lattice node disable`
+takes it out of service.
 
 Examples:
   lattice node admit --list
-      nodes that wait, with their addresses, and admitted ones that have not registered
+      the nodes that wait, with their addresses, and the nodes that are admitted
+      and have not registered yet
   lattice node admit n[1-64] --reason 'rack 4'
   lattice node admit --withdraw n7
-      n7 may not register after all, as long as it has not";
+      n7 may not register after all, unless it already has";
 
 #[derive(Args)]
 #[command(after_help = ADMIT_HELP)]
@@ -116,34 +119,35 @@ pub struct Admit {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = lattice_model::NO_REASON)]
     pub reason: String,
-    /// Withdraw admissions that were not used yet
+    /// Withdraw admissions of nodes that have not registered yet
     #[arg(long)]
     pub withdraw: bool,
-    /// Show which nodes wait for admission, and which are admitted and have not registered
+    /// List the nodes that wait for admission, and the admitted nodes that have not registered yet
     #[arg(long, conflicts_with = "withdraw")]
     pub list: bool,
 }
 
-const WIPE_HELP: &str =
-    "What runs there goes on, and `lattice node unwipe` calls the wipe back. When the last share is released the agent runs its wipe_hook; when that ends with 0 the node is in service
-again. Where it fails the node is quarantined with what the hook said last, and stays out of service until --force was tried with success.";
+const WIPE_HELP: &str = "The work that runs there continues, and until it has ended `lattice node unwipe`
+cancels the wipe. Then the agent runs its wipe_hook. If the hook exits with 0,
+the node is in service again. If not, the node is quarantined, with the last
+lines of the hook as the reason, until a wipe with --force succeeds.";
 
 #[derive(Args)]
 #[command(after_help = WIPE_HELP)]
 pub struct Wipe {
     #[command(flatten)]
     pub with: MayGiveReason,
-    /// Try one that failed once more
+    /// Repeat a wipe that failed
     #[arg(long)]
     pub force: bool,
-    /// Do not ask: what the hook wipes is gone
+    /// Do not ask whether the data may be wiped
     #[arg(long)]
     pub yes: bool,
 }
 
 #[derive(Args)]
 pub struct Fingerprint {
-    /// The nodes; without any, the one of the agent asked
+    /// The nodes [default: the node of the agent that is asked]
     #[arg(value_name = "NODES")]
     pub nodes: Vec<String>,
 }
@@ -159,7 +163,7 @@ pub struct OnNodes {
 pub struct WithReason {
     #[command(flatten)]
     pub on: OnNodes,
-    /// Why: shown to whoever waits for the node
+    /// The reason, which is shown to those who wait for the node
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
 }
@@ -169,25 +173,26 @@ pub struct WithReason {
 pub struct MayGiveReason {
     #[command(flatten)]
     pub on: OnNodes,
-    /// Why: shown to whoever waits for the node
+    /// The reason, which is shown to those who wait for the node
     #[arg(long, value_name = "TEXT", default_value = lattice_model::NO_REASON)]
     pub reason: String,
 }
 
-const TIMES: &str = "A time is 2026-03-01T18:00:00Z, a day (its beginning in UTC), or 18:00 for the next time that it is that in UTC.";
+const TIMES: &str = "A time is 2026-03-01T18:00:00Z, a day (its beginning in UTC), or 18:00 (the next
+18:00 in UTC).";
 
 #[derive(Args)]
 #[command(after_help = TIMES)]
 pub struct Cordon {
     #[command(flatten)]
     pub with: WithReason,
-    /// It ends by itself then, by the quorum's clock
+    /// It ends by itself at this time of the quorum's clock
     #[arg(long, value_name = "TIME", conflicts_with = "for_long")]
     pub until: Option<String>,
-    /// It ends by itself after so long: 90s, 30m, 2h
+    /// It ends by itself after this time: 90s, 30m, 2h
     #[arg(long = "for", id = "for_long", value_name = "DURATION")]
     pub for_long: Option<String>,
-    /// As a hold of its own, for planned work on the node
+    /// Hold the nodes for planned work, apart from any other cordon
     #[arg(long)]
     pub maintenance: bool,
 }
@@ -196,37 +201,40 @@ pub struct Cordon {
 pub struct Uncordon {
     #[command(flatten)]
     pub on: OnNodes,
-    /// The hold for planned work
+    /// Lift the hold for planned work, not the cordon
     #[arg(long)]
     pub maintenance: bool,
 }
 
 const DRAIN_HELP: &str = "Examples:
   lattice node drain n[1-8] --reason 'new firmware' --wait
-      no new work there; ends when all eight are Drained
+      no new work there; the command ends when all eight are Drained
   lattice node drain n7 --reason disk --deadline 4h
-      what still runs after four hours is ended, and requeued where its policy says so
+      work that still runs after four hours is ended, and requeued if its
+      --requeue says so
   lattice node drain n7 --reason memory --urgent --deadline 10m --wait --yes
-      what can save itself does so now and goes on elsewhere; what still runs after ten minutes is ended
+      work that can save its state does so now and continues elsewhere; work
+      that still runs after ten minutes is ended
 
-A deadline is how long from now (90s, 30m, 4h), or a time: 2026-03-01T18:00:00Z, or 18:00 for the next time that it is that in UTC.";
+A deadline is a time from now (90s, 30m, 4h), or 2026-03-01T18:00:00Z, or 18:00
+(the next 18:00 in UTC).";
 
 #[derive(Args)]
 #[command(after_help = DRAIN_HELP)]
 pub struct Drain {
     #[command(flatten)]
     pub with: MayGiveReason,
-    /// What still runs there then is ended, and requeued where its policy says so
+    /// When work that still runs is ended, and requeued if its --requeue says so
     #[arg(long, value_name = "WHEN")]
     pub deadline: Option<String>,
-    /// Wait until all of them are Drained, and say what for
+    /// Wait until all of them are Drained, and print what they wait for
     #[arg(long)]
     pub wait: bool,
-    /// Have what runs there save itself and go elsewhere, where it can (--checkpoint); other work goes on until it ends, or until the
+    /// Have work that can (--checkpoint) save its state now and continue elsewhere; other work runs until it ends, or until the
     /// deadline
     #[arg(long)]
     pub urgent: bool,
-    /// Do not ask: what can save itself loses its nodes
+    /// Do not ask whether work may lose its nodes
     #[arg(long, requires = "urgent")]
     pub yes: bool,
 }
@@ -235,24 +243,25 @@ pub struct Drain {
 pub struct Disable {
     #[command(flatten)]
     pub with: MayGiveReason,
-    /// Do not ask: what runs there is ended
+    /// Do not ask whether the work there may be ended
     #[arg(long)]
     pub yes: bool,
 }
 
-const FAIL_HELP: &str =
-    "For people, and for programs that watch power supplies, memory and buses. Work that may not run twice (--on-isolation=stop) is ended
-there at once. Other work goes on where it can: `--off` vouches that the nodes are powered off, and has it begun elsewhere.";
+const FAIL_HELP: &str = "For people, and for programs that watch power supplies, memory and buses. Work
+that may not run twice (--on-isolation=stop) is ended at once. Other work
+continues if it can; `--off` confirms that the nodes are powered off, and such
+work then starts elsewhere.";
 
 #[derive(Args)]
 #[command(after_help = FAIL_HELP)]
 pub struct Fail {
     #[command(flatten)]
     pub with: WithReason,
-    /// That they are powered off as well: nothing runs there any more. Work that still runs is begun a second time
+    /// Confirm that they are powered off, too. Caution: work that does still run there would then run twice
     #[arg(long)]
     pub off: bool,
-    /// Do not ask: they are off
+    /// Do not ask whether they are off
     #[arg(long, requires = "off")]
     pub yes: bool,
 }
@@ -261,7 +270,7 @@ pub struct Fail {
 pub struct Boot {
     #[command(flatten)]
     pub on: OnNodes,
-    /// Why
+    /// The reason, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     pub reason: String,
 }
@@ -270,10 +279,10 @@ pub struct Boot {
 pub struct ConfirmDead {
     #[command(flatten)]
     pub on: OnNodes,
-    /// That they are powered off, or that whatever ran there has ended: work that still runs is begun a second time
+    /// Do not ask whether they are powered off, or all their work has ended. Caution: work that does still run would then run twice
     #[arg(long)]
     pub yes: bool,
-    /// How that is known, for the audit log
+    /// How you know that, for the audit log
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
 }
@@ -283,17 +292,17 @@ pub struct History {
     /// The nodes
     #[arg(required = true, value_name = "NODES")]
     pub nodes: Vec<String>,
-    /// Not before this: 2026-03-01T10:00:00Z, a day, or how long ago (90s, 10m, 2h, 1d)
+    /// Begin at this time: 2026-03-01T10:00:00Z, a day, or a time ago (90s, 10m, 2h, 1d)
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
 }
 
 fn state(text: &str) -> Result<NodeState, String> {
     let names = || NodeState::ALL.map(|state| state.to_string()).join(", ");
-    NodeState::from_name(text).ok_or_else(|| format!("there are {}", names()))
+    NodeState::from_name(text).ok_or_else(|| format!("the states are {}", names()))
 }
 
 fn hold(text: &str) -> Result<HoldKind, String> {
     let names = || HoldKind::ALL.map(|kind| kind.to_string()).join(", ");
-    HoldKind::from_name(text).ok_or_else(|| format!("there are {}", names()))
+    HoldKind::from_name(text).ok_or_else(|| format!("the holds are {}", names()))
 }

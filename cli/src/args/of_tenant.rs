@@ -4,10 +4,10 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct OfTenant {
-    /// Of this tenant [default: that of your submissions, else those of your own allocations; operators: all]
+    /// Only of this tenant [default: the tenant of your submissions, else those of your allocations; for operators: all]
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Of all tenants that you may see, also where your submissions have one
+    /// Of all tenants that you may see, even if your submissions have one
     #[arg(short, long, conflicts_with = "tenant")]
     pub all: bool,
 }

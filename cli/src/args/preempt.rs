@@ -5,44 +5,50 @@ use std::time::Duration;
 
 const PREEMPT_HELP: &str = "Examples:
   lattice preempt 1f0c9a4e --reason 'the nodes are needed'
-      it saves itself, is ended, and waits for nodes again, to go on from there; its place in the queue is the one it had
+      it saves its state and is ended; it keeps its place in the queue, and
+      continues from there when it gets nodes again
   lattice preempt 1f0c9a4e --hold --deadline 5m
-      the same, and it stays Suspended until `lattice resume 1f0c9a4e`
+      the same, but it stays Suspended until `lattice resume 1f0c9a4e`
 
-Work that was submitted without --checkpoint cannot save itself and is refused, with what would be lost; --kill ends it all the same. Work
-that is to save itself and does not in time is ended: it is Failed, or back in the queue with --requeue=always. It gets SIGTERM first, and SIGKILL when its grace is over. `lattice status 1f0c9a4e --watch` shows how it
-goes. For its owner, and for operators; sensitive work and that of class 10 only for its owner.";
+Work that was submitted without --checkpoint cannot save its state. It is
+refused, and the message says what would be lost; --kill ends it all the same.
+Work that does not save its state in time is ended (SIGTERM, and SIGKILL after
+its grace): it is Failed, or back in the queue with --requeue=always.
+`lattice status 1f0c9a4e --watch` shows the progress.
+
+For the owner and for operators; sensitive work, and work of preemption class
+10, for the owner alone.";
 
 #[derive(Args)]
 #[command(after_help = PREEMPT_HELP)]
 pub struct Preempt {
-    /// The allocations: ids, the beginnings of such, or @last
+    /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// How long each has to save itself: 30s, 5m; then half as long again, once [default: 10m]
+    /// How long each has to save its state, such as 30s or 5m; one that is late gets half as long again, once [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
     pub deadline: Option<Duration>,
     /// Why, for its owner and for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     pub reason: String,
-    /// End work that cannot save itself (without --checkpoint) as well: what it has done is lost
+    /// Also end work that cannot save its state (without --checkpoint): what it has done is lost
     #[arg(long)]
     pub kill: bool,
-    /// Then keep it Suspended until somebody resumes it, instead of having it wait for nodes
+    /// Keep it Suspended until `lattice resume`; without this it waits for nodes again
     #[arg(long)]
     pub hold: bool,
 }
 
 #[derive(Args)]
 pub struct Hold {
-    /// The allocations, which wait for nodes: ids, the beginnings of such, or @last
+    /// The allocations, which wait for nodes: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct Resume {
-    /// The allocations: ids, the beginnings of such, or @last
+    /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
 }

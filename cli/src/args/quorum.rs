@@ -12,30 +12,30 @@ pub struct Quorum {
 
 #[derive(Subcommand)]
 pub enum QuorumCommand {
-    /// Who leads, who follows, how far each is, as the member in use sees it
+    /// Show leader and followers and how far each is, as the member sees it that the agent uses
     Status,
-    /// The members, as the leader sees them
+    /// Show the members, as the leader sees them
     Members,
-    /// Let a member join: it runs already, with an empty data_dir and without --bootstrap; it learns, then votes
+    /// Add a member, which already runs with an empty data_dir and without --bootstrap; it copies the log first, and votes then
     Add(AddMember),
-    /// Take a member out; it stops serving
+    /// Remove a member; it stops serving
     Remove(MemberId),
-    /// Let a new member vote in the place of another, in one change
+    /// Replace a member by a new one, in one change
     Replace(ReplaceMember),
-    /// Let another member lead
+    /// Make another member the leader
     TransferLeader(Transfer),
-    /// The built-in certificate authority: init, issue, renew, operator; revoke, revoked
+    /// Manage the built-in certificate authority: init, issue, renew, operator, revoke, revoked
     Ca(Ca),
-    /// Copy the state to the place for backups now; on a member's machine, by lattice-quorum
+    /// Make a backup now (on a member's machine, by lattice-quorum)
     #[command(disable_help_flag = true)]
     Backup(Rest),
-    /// Check a backup whole; on a member's machine, by lattice-quorum
+    /// Check every part of a backup (on a member's machine, by lattice-quorum)
     #[command(disable_help_flag = true)]
     Verify(Rest),
-    /// Go on from a backup after the loss of the whole quorum, or (--plan) say what is the matter; on a member's machine, by lattice-quorum
+    /// Recover from a backup after the loss of the whole quorum, or diagnose it (--plan) (on a member's machine, by lattice-quorum)
     #[command(disable_help_flag = true)]
     Recover(Rest),
-    /// Go back to a backup on purpose; on a member's machine, by lattice-quorum
+    /// Go back to a backup on purpose (on a member's machine, by lattice-quorum)
     #[command(disable_help_flag = true)]
     Restore(Rest),
 }
@@ -58,8 +58,8 @@ impl QuorumCommand {
 #[derive(Args)]
 #[command(after_help = "On a machine with the authority's key, by lattice-quorum (each has --help):
   init      Make an authority
-  issue     Issue a certificate to a member, an agent or a node
-  renew     Put another certificate in the place of one
+  issue     Issue a certificate for a member, an agent or a node
+  renew     Replace a certificate by a new one
   operator  Issue an operator's credential")]
 pub struct Ca {
     #[command(subcommand)]
@@ -68,10 +68,10 @@ pub struct Ca {
 
 #[derive(Subcommand)]
 pub enum CaCommand {
-    /// Certificates of a name, of any role, that were issued until now count no more, anywhere (operators): sessions and connections are
-    /// closed, and the gossip key is replaced
+    /// Revoke all certificates of a name that were issued until now (operators). Its sessions and connections are closed, and the gossip
+    /// key is replaced
     Revoke(Revoke),
-    /// The names that were revoked
+    /// List the names that were revoked
     Revoked,
     #[command(external_subcommand)]
     WithItsKey(Vec<OsString>),
@@ -79,16 +79,16 @@ pub enum CaCommand {
 
 #[derive(Args)]
 pub struct Revoke {
-    /// The name in them: a node's, an operator's, or a former member's (member-ID)
+    /// The name in the certificates: that of a node, of an operator, or of a former member (member-ID)
     pub name: String,
-    /// Why, for others and the audit log
+    /// The reason, for others and for the audit log
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub reason: String,
 }
 
 #[derive(Args)]
 pub struct AddMember {
-    /// Its id, one that no member had before
+    /// The id of the new member; no member may ever have had it
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub id: u64,
     /// Where agents reach it
@@ -101,13 +101,13 @@ pub struct AddMember {
 
 #[derive(Args)]
 pub struct MemberId {
-    /// The member
+    /// The id of the member
     pub id: u64,
 }
 
 #[derive(Args)]
 pub struct ReplaceMember {
-    /// The member that goes; it may be dead
+    /// The id of the member to replace; it may be dead
     pub old: u64,
     #[command(flatten)]
     pub new: AddMember,
@@ -115,6 +115,6 @@ pub struct ReplaceMember {
 
 #[derive(Args)]
 pub struct Transfer {
-    /// The member that is to lead [default: the one that has most of the log]
+    /// The id of the member that is to lead [default: the one that has most of the log]
     pub to: Option<u64>,
 }

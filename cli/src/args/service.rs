@@ -7,9 +7,10 @@ const SERVICE_EXAMPLES: &str = "Examples:
   lattice submit --service --expose api:8080/http serve.sh
       offers port 8080 of its nodes as \"api\" while it runs
   curl http://$(lattice service lookup api -o name | head -1)/
-      where it is, also from within other work of the tenant
+      its address, also from inside other work of the tenant
 
-Nobody looks whether something listens there; --liveness-probe ends work that stops serving, and its endpoints with it.";
+Lattice does not check whether something listens there. --liveness-probe ends
+work that stops serving, and its addresses with it.";
 
 #[derive(Args)]
 #[command(after_help = SERVICE_EXAMPLES)]
@@ -20,8 +21,8 @@ pub struct Service {
 
 #[derive(Subcommand)]
 pub enum ServiceCommand {
-    /// The names under which running work offers something
+    /// List the services that running work offers
     List(OfTenant),
-    /// Where a name is offered now
+    /// Show the addresses of a service
     Lookup(NamedOfTenant),
 }

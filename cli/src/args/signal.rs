@@ -5,26 +5,29 @@ use lattice_model::signal::WorkSignal;
 
 const SIGNAL_HELP: &str = "Examples:
   lattice signal 1f0c9a4e
-      SIGUSR1 to every rank, on all of its nodes: to the process that the launch started, and to no child of it
+      SIGUSR1 to every rank on all of its nodes: to the process that was started
+      as the rank, not to its children
   lattice signal @last --signal TERM --to script
-      SIGTERM to the script, which can end well by itself
+      SIGTERM to the script, which can then end in its own way
   lattice signal 1f0c9a4e --signal STOP --to launches
-      all processes of its launches stand still until they get CONT
+      all processes of its launches stop until they get CONT
 
-A program that does not catch a signal is ended by it, as by kill(1). Each process gets it once; where a node
-does not answer it is said that this is not known. For its owner, and for operators; theirs to somebody else's
-work is in the audit log.";
+A program that does not catch a signal is ended by it, as by kill(1). Each
+process gets the signal once; the answer names nodes that did not confirm it.
+
+For the owner and for operators; a signal of an operator to the work of somebody
+else is in the audit log.";
 
 #[derive(Args)]
 #[command(after_help = SIGNAL_HELP)]
 pub struct Signal {
-    /// The allocations: ids, the beginnings of such, or @last
+    /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// Which: a name or a number
+    /// The signal: a name or a number
     #[arg(short, long, value_name = "SIGNAL", default_value = "USR1")]
     pub signal: WorkSignal,
-    /// Who gets it
+    /// Which processes get it
     #[arg(long, value_enum, default_value_t = Whom::Ranks)]
     pub to: Whom,
 }
@@ -32,11 +35,11 @@ pub struct Signal {
 /// Which processes get a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Whom {
-    /// Each rank of its launches itself
+    /// The process of each rank
     Ranks,
-    /// All processes of its launches
+    /// All processes of all launches
     Launches,
-    /// The script itself
+    /// The process of the script
     Script,
 }
 
@@ -53,17 +56,20 @@ impl Whom {
 
 const REQUEUE_HELP: &str = "Examples:
   lattice requeue 1f0c9a4e --reason 'wrong library on n3'
-      it is ended (SIGTERM, then SIGKILL) and waits for nodes again, with the place in the queue that it had
+      it is ended (SIGTERM, then SIGKILL), keeps its place in the queue, and
+      waits for nodes again
 
-It begins from its last checkpoint where it has one, else from its beginning, and counts as a requeue
-(--max-requeues) where it had begun. `lattice logs ID --previous` shows what it wrote before, `lattice status
-ID` who requeued it and why. Work that was submitted with --requeue=never is refused. For its owner, and for
-operators.";
+It begins from its last checkpoint if it has one, else from its beginning. An
+attempt that had begun counts for --max-requeues. `lattice logs ID --previous`
+shows what that attempt wrote, `lattice status ID` who requeued it and why. Work
+that was submitted with --requeue=never is refused.
+
+For the owner and for operators.";
 
 #[derive(Args)]
 #[command(after_help = REQUEUE_HELP)]
 pub struct Requeue {
-    /// The allocations: ids, the beginnings of such, or @last
+    /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Why, for its owner and for the audit log

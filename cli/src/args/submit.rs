@@ -6,14 +6,14 @@ use std::ffi::OsString;
 
 const SUBMIT_EXAMPLES: &str = "Examples:
   lattice submit job.sh
-      a script; its #LATTICE (or #SBATCH) lines say what it needs
+      a script; its #LATTICE (or #SBATCH) lines have its options
   lattice submit --nodes=4 --walltime=2h job.sh
       the command line wins over the script's lines
   lattice submit --wait job.sh
-      the same as job.sh run here: it ends when the work has, with its exit code
+      wait until it has ended, and exit with its exit code
   make-job | lattice submit - --nodes=4
       a script from standard input
-  lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate input.nml
+  lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate in.nml
       16 ranks of one MPI program on 2 nodes
 
 A script's lines, before its first command:
@@ -27,20 +27,20 @@ A script's lines, before its first command:
 pub struct Submit {
     #[command(flatten)]
     pub flags: SubmitFlags,
-    /// Hold it: it waits for no nodes until `lattice resume ID`
+    /// Submit it held: it gets no nodes until `lattice resume ID`
     #[arg(long, conflicts_with = "wait")]
     pub hold: bool,
-    /// Check it and say what would be submitted; submit nothing
+    /// Check it and show what would be submitted; submit nothing
     #[arg(long, conflicts_with = "wait")]
     pub dry_run: bool,
-    /// Wait until it has ended, and give its exit code (Ctrl-C leaves it to go on)
+    /// Wait until it has ended, and exit with its exit code (Ctrl-C ends the waiting, not the work)
     #[arg(long)]
     pub wait: bool,
-    /// The script to run on the first node, - for standard input; it starts ranks with `lattice launch`
+    /// The script, which runs on the first node and starts ranks with `lattice launch`; - reads it from standard input
     pub script: Option<OsString>,
-    /// The script's arguments (those that begin with a dash go after --)
+    /// The script's arguments; those that begin with a dash go after --
     pub args: Vec<String>,
-    /// Without a script: the program to run as nodes × tasks-per-node ranks, and its arguments
-    #[arg(last = true)]
+    /// Without a script: a program and its arguments, run as nodes × tasks-per-node ranks
+    #[arg(last = true, value_name = "COMMAND")]
     pub rest: Vec<String>,
 }

@@ -8,44 +8,53 @@ use std::time::Duration;
 
 const TELEMETRY_HELP: &str = "Examples:
   lattice telemetry --alloc 1f0c9a4e --mode debug
-      for half an hour each of its nodes keeps every look at it, one a second, in the object store, as lines of JSON
+      for half an hour its nodes keep every measurement, one a second, in the
+      object store, as lines of JSON
   lattice telemetry --alloc 1f0c9a4e --mode debug --duration 2h
   lattice telemetry --alloc 1f0c9a4e --mode audit
-      until its work ends each of its nodes keeps which files it opens and which connections it makes and takes, by user
+      until it ends, its nodes keep which files it opens and which connections
+      it makes and accepts, by user
   lattice telemetry --alloc 1f0c9a4e --mode prod
-      no more; what was kept stays
+      back to normal; what was kept stays
   lattice telemetry --alloc 1f0c9a4e
-      how it is measured now
-  lattice telemetry --alloc 1f0c9a4e --read > looks.jsonl
-      what its nodes have put into the store so far
+      show the mode that it has now
+  lattice telemetry --alloc 1f0c9a4e --read > samples.jsonl
+      read what its nodes have put into the store so far
 
-Its nodes look within a second of hearing of it, or at their next look where one is under way, and end by themselves, also where an agent is started again or the quorum is
-away; the programs in the kernel are not loaded anew. With the nodes it is given up as well: an allocation that is requeued is measured as
-usual. `lattice top` shows debug_points, the looks that a node has kept since its agent was started, and debug_points_lost: those that took
-too long to say anything, could not be written, or went for want of room before the store had them; audit_events and audit_events_lost are
-the same of mode audit. For its owner, and for operators.
+The nodes change the mode within a second or two. It ends by itself after its
+duration, even if the agent is restarted or the quorum does not answer. An
+allocation that is requeued is measured as usual. `lattice top` shows, since the
+agent was started, debug_points (measurements kept) and debug_points_lost
+(measurements that took too long, could not be written, or were dropped for lack
+of space before the store had them); audit_events and audit_events_lost are the
+same for mode audit.
 
-An audit has the arguments of open, openat, openat2, creat, connect and accept as the process gave them, and what came of them: a path is
-not resolved, a connection that is begun without waiting ends with EINPROGRESS. Files and connections of io_uring are told as asked for,
-without a result; of programs for 32 bits only that they called. Not told: datagrams that are sent without a connection, descriptors that are inherited or passed
-on, and what happened while the node's agent was away, which the record says. One mode at a time: an audit keeps no looks.";
+An audit records the arguments of open, openat, openat2, creat, connect and
+accept as the process gave them, and the results: paths are not resolved, and a
+connection that is made without waiting has the result EINPROGRESS. Requests of
+io_uring are recorded without a result; of 32-bit programs only that they made
+a call. Not recorded: datagrams that are sent without a connection, descriptors
+that are inherited or passed on, and what happens while the agent is away (the
+record says when). An audit keeps no measurements: one mode at a time.
+
+For the owner and for operators.";
 
 #[derive(Args)]
 #[command(after_help = TELEMETRY_HELP)]
 pub struct Telemetry {
-    /// The allocation: an id, the beginning of one, or @last
+    /// The allocation: its id, the beginning of it, or @last
     #[arg(long, value_name = "ID")]
     pub alloc: String,
-    /// prod: windows of 30 s; debug: beside them every single look; audit: files opened and connections. Nothing: say how it is
+    /// prod: windows of 30 s; debug: every single measurement as well; audit: files opened and connections [default: show the mode]
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub mode: Option<TelemetryMode>,
-    /// How long it lasts: 90s, 2h, at most a day; a bare number is seconds [default: debug 30m, audit until its work ends]
+    /// How long it lasts, such as 90s or 2h, at most a day; a bare number is seconds [default: debug 30m, audit until it ends]
     #[arg(long, value_name = "TIME", requires = "mode", value_parser = lasting)]
     pub duration: Option<Duration>,
     /// Print what was kept and is in the store, as lines of JSON
     #[arg(long, conflicts_with = "mode")]
     pub read: bool,
-    /// With --read: of this node alone
+    /// With --read: only of this node
     #[arg(long, value_name = "NODE", requires = "read")]
     pub node: Option<String>,
 }

@@ -12,14 +12,14 @@ pub struct Tenant {
 pub enum TenantCommand {
     /// Create a tenant; without quotas it has no limits
     Create(SetTenant),
-    /// Change its quotas. Work that runs goes on, also above a lower one
+    /// Change the quotas of a tenant; work that runs continues, even above a lower quota
     #[command(alias = "set-quota")]
     Update(SetTenant),
-    /// Every tenant, its quotas and what it has of them
+    /// List the tenants, their quotas, and how much of them is in use
     List,
-    /// One tenant
+    /// Show one tenant
     Show(ShowTenant),
-    /// Forget a tenant that has no work; its name is without limits then
+    /// Delete a tenant that has no work; work under its name then has no quotas
     Delete(TenantName),
 }
 
@@ -50,10 +50,10 @@ pub struct ShowTenant {
 pub struct SetTenant {
     #[command(flatten)]
     pub name: TenantName,
-    /// Nodes that its running allocations may have, all together [none: no limit]
+    /// How many nodes its running allocations may have in all [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub max_nodes: Option<Quota>,
-    /// Its allocations that may have nodes at once [none: no limit]
+    /// How many of its allocations may have nodes at once [none: no limit]
     #[arg(long, value_name = "N|none", value_parser = quota)]
     pub max_concurrent_allocations: Option<Quota>,
 }
@@ -68,6 +68,6 @@ pub enum Quota {
 pub fn quota(text: &str) -> Result<Quota, String> {
     match text {
         "none" => Ok(Quota::Unlimited),
-        number => number.parse().map(Quota::AtMost).map_err(|_| "a number, or none".to_owned()),
+        number => number.parse().map(Quota::AtMost).map_err(|_| "write a number, or none".to_owned()),
     }
 }

@@ -6,39 +6,41 @@ use std::time::Duration;
 
 const TOP_EXAMPLES: &str = "Examples:
   lattice top 1f0c9a4e
-      what all its nodes together use now, and over the last 30 seconds
+      the sum of all its nodes, now and over the last 30 seconds
   lattice top @last --per-node --duration=10m
-      node by node, with means and maxima of the last ten minutes
+      each node, with mean and maximum of the last ten minutes
   lattice top 77ab01cd --duration=6h
-      the same of six hours, or of the last six hours of work that has ended
+      the last six hours; of work that has ended: the last six hours of its run
   lattice top @last --per-gpu
-      each GPU that it has: how busy, how full, what it draws, why its clocks are held down
+      each of its GPUs: how busy, how full, its power, why its clocks are
+      reduced
   lattice top @last --per-rank
-      each rank of its launches over a second: where it is, its process, the processors that it keeps busy, memory, what it does;
-      and which is the busiest and which the least busy one
+      each rank: its node, process, busy processors, memory and activity over
+      one second; and which rank is the busiest, which the least busy
 
-The agents of its nodes measure once a second, and answer themselves. They keep an hour: MEAN and MAX of longer are asked of the store
-for metrics, and so is all of what has ended, where NOW is the last that was told. SOURCE says what each number comes from, AGE how long
-ago it was measured; what cannot be had on a node is not shown.";
+The agents of its nodes measure once a second and keep one hour. For a longer
+time, and for work that has ended, the store for metrics is asked; NOW is then
+the last value that it has. SOURCE is where a number comes from, AGE how long
+ago it was measured. What a node cannot measure is not shown.";
 
 #[derive(Args)]
 #[command(after_help = TOP_EXAMPLES)]
 pub struct Top {
     /// The allocation
     pub id: String,
-    /// Each node for itself, not their sums
+    /// Each node on its own, not the sum
     #[arg(long, conflicts_with_all = ["per_gpu", "per_rank", "wide"])]
     pub per_node: bool,
-    /// Each of its GPUs for itself
+    /// Each of its GPUs on its own
     #[arg(long, conflicts_with_all = ["per_rank", "wide"])]
     pub per_gpu: bool,
-    /// Each rank of its launches for itself
+    /// Each rank on its own
     #[arg(long, conflicts_with = "wide")]
     pub per_rank: bool,
-    /// A line for each node, with a column for each number
+    /// One line for each node, with a column for each number
     #[arg(long)]
     pub wide: bool,
-    /// How far back MEAN and MAX reach: up to 90d, a bare number is seconds; not said: the last 30s, of what has ended all of it
+    /// The time that MEAN and MAX are of, up to 90d; a bare number is seconds [default: 30s; of work that has ended: its whole run]
     #[arg(long, value_name = "TIME", value_parser = top_duration)]
     pub duration: Option<Duration>,
 }

@@ -11,9 +11,9 @@ pub struct VCluster {
 
 #[derive(Subcommand)]
 pub enum VClusterCommand {
-    /// Every vCluster: its tenant, its nodes, how much waits and runs, and whose agent serves it
+    /// List the vClusters: tenant, nodes, how much waits and runs, and which agent schedules each
     List,
-    /// What waits in one, the next one first
+    /// Show what waits in a vCluster, the next one first
     Queue(VClusterQueue),
 }
 
@@ -25,14 +25,17 @@ pub struct VClusterQueue {
 }
 
 const VCLUSTER_EXAMPLES: &str = "Examples:
-  lattice admin vcluster create --name debug --scheduler interactive-fifo --nodes n[1-4]
-      a queue of its own on four nodes that no other queue uses from now on
-  lattice admin vcluster create --name physics --scheduler interactive-fifo --tenant physics
-      one for a tenant's work alone, placed on the nodes that are no vCluster's own
-  lattice admin vcluster set-config --name debug --nodes n[1-6]
-      all that are to be its own; what runs on others goes on there
+  lattice admin vcluster create debug --scheduler interactive-fifo \\
+      --nodes n[1-4]
+      a queue with four nodes that no other queue uses from now on
+  lattice admin vcluster create physics --scheduler interactive-fifo \\
+      --tenant physics
+      a queue for the work of one tenant, on nodes that belong to no vCluster
+  lattice admin vcluster set-config debug --nodes n[1-6]
+      the whole list of its nodes; work that runs on other nodes continues there
 
-The vCluster default always exists: it has the work that names none, and the nodes that are no other one's.";
+The vCluster \"default\" always exists. It has the work that names no vCluster,
+and the nodes that belong to no other.";
 
 #[derive(Args)]
 #[command(after_help = VCLUSTER_EXAMPLES)]
@@ -45,13 +48,13 @@ pub struct VClusterAdmin {
 pub enum AdminVCluster {
     /// Create a vCluster
     Create(CreateVCluster),
-    /// Change its tenant or its nodes; what waits or runs already stays
+    /// Change the tenant or the nodes of a vCluster; work that already waits or runs there stays
     SetConfig(SetVCluster),
-    /// Every vCluster
+    /// List the vClusters
     List,
-    /// One vCluster
+    /// Show one vCluster
     Show(VClusterName),
-    /// Forget a vCluster that has no work; its nodes are the default's then
+    /// Delete a vCluster that has no work; its nodes belong to the default then
     Delete(VClusterName),
     #[command(hide = true, disable_help_flag = true)]
     SetWeights(Rest),
@@ -87,7 +90,7 @@ impl VClusterName {
 pub struct CreateVCluster {
     #[command(flatten)]
     pub name: VClusterName,
-    /// How its queue is served: interactive-fifo (first come first served)
+    /// How its queue is scheduled: interactive-fifo (first come, first served)
     #[arg(long, alias = "scheduler-type", value_name = "KIND")]
     pub scheduler: String,
     #[command(flatten)]
@@ -104,10 +107,10 @@ pub struct SetVCluster {
 
 #[derive(Args)]
 pub struct VClusterSettings {
-    /// The tenant whose work alone it takes [none: everybody's]
+    /// Take only the work of this tenant [none: of all]
     #[arg(long, value_name = "NAME|none")]
     pub tenant: Option<String>,
-    /// All nodes that are its own, such as n1,n2 or n[1-8] [none: it shares the default's]
+    /// All nodes that belong to it alone, such as n1,n2 or n[1-8] [none: it uses the nodes of the default]
     #[arg(long, value_name = "HOSTLIST|none")]
     pub nodes: Option<String>,
     #[arg(long, hide = true)]

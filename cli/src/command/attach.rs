@@ -62,7 +62,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
     let (requests, stream) = mpsc::channel(QUEUE);
     requests.try_send(request(Typed::Start(start))).map_err(|_| Failure::other("nothing can be sent"))?;
     let mut events = answer(client.allocations().attach(ReceiverStream::new(stream))).await?;
-    let Some(first) = events.message().await? else { return Err(Failure::other("the agent said nothing")) };
+    let Some(first) = events.message().await? else { return Err(Failure::other("the agent did not answer")) };
     let mut screen = Screen { notice: None };
     if let Some(code) = screen.show(first)? {
         screen.tell();
@@ -70,7 +70,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
     }
     let talked = {
         let mut signals = Signals::take()?;
-        let raw = Raw::enter().map_err(|error| Failure::other(format!("this terminal cannot be made raw: {error}")))?;
+        let raw = Raw::enter().map_err(|error| Failure::other(format!("cannot set this terminal to raw mode: {error}")))?;
         // What was typed so far is the shell's that called us; what follows is for the other terminal.
         keyboard::read(requests.clone(), |key| match key {
             Key::Bytes(bytes) => request(Typed::Input(bytes)),
@@ -142,7 +142,7 @@ async fn talk(
             _ = signals.quit.recv() => return Ok(Closed::Signal(ended_by(SignalKind::quit()))),
             _ = signals.stop.recv() => {
                 match raw {
-                    Some(raw) => raw.stop_for_a_while().map_err(|e| Failure::other(format!("this terminal cannot be made raw: {e}")))?,
+                    Some(raw) => raw.stop_for_a_while().map_err(|e| Failure::other(format!("cannot set this terminal to raw mode: {e}")))?,
                     None => drop(nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP)),
                 }
                 resized = true;
@@ -196,7 +196,7 @@ struct Signals {
 
 impl Signals {
     fn take() -> Result<Self, Failure> {
-        let take = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot take signals: {error}")));
+        let take = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot handle signals: {error}")));
         Ok(Self {
             resized: take(SignalKind::window_change())?,
             interrupt: take(SignalKind::interrupt())?,

@@ -117,7 +117,7 @@ async fn asked(session: &Session) -> Result<(), Failure> {
         let waited = async {
             let mut requests = answer(client.application().register(v1::RegisterRequest {})).await?;
             patience.progress();
-            requests.message().await?.ok_or_else(|| Failure::from(tonic::Status::unavailable("the agent went away")))
+            requests.message().await?.ok_or_else(|| Failure::from(tonic::Status::unavailable("the agent closed the connection")))
         };
         match waited.await {
             Ok(request) => break request,
@@ -155,7 +155,7 @@ async fn create(session: &Session, args: CheckpointCreate) -> Result<(), Failure
     };
     if !end.complete {
         let what = format!("checkpoint {} {}: {}", short(&end.id), end.state, end.detail);
-        return Err(Failure::new(Exit::Other, what).hint("the allocation runs on, and the checkpoint before this one stays"));
+        return Err(Failure::new(Exit::Other, what).hint("the allocation continues, and the previous checkpoint stays"));
     }
     match session.format() {
         Format::Table => {
@@ -188,7 +188,7 @@ async fn follow(
             *last = now;
         }
     }
-    Err(Failure::from(tonic::Status::unavailable("the agent went away")))
+    Err(Failure::from(tonic::Status::unavailable("the agent closed the connection")))
 }
 
 async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
@@ -197,7 +197,7 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     let read = tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key)).await;
     let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??.into_inner();
     match session.format() {
-        Format::Table if verified.wrong.is_empty() => print(&format!("Checkpoint {} is as it was put there\n", short(&verified.id)))?,
+        Format::Table if verified.wrong.is_empty() => print(&format!("Checkpoint {} is intact\n", short(&verified.id)))?,
         Format::Table => print(&verified.wrong.iter().map(|wrong| format!("{wrong}\n")).collect::<String>())?,
         Format::Data(notation) => notation.print(&serde_json::json!({ "id": verified.id, "wrong": verified.wrong }))?,
         Format::Name => print_names([verified.id.as_str()])?,

@@ -24,13 +24,13 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     }
     let silent: Vec<&v1::NodeDiagnosis> = told.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
     for node in &silent {
-        session.note(&format!("{} tells nothing: {}", node.node, node.unreached));
+        session.note(&format!("{} reports nothing: {}", node.node, node.unreached));
     }
     for node in told.nodes.iter().filter(|node| node.left_out > 0) {
         session.note(&format!("{} has {} more processes of it, which are not shown", node.node, node.left_out));
     }
     if !silent.is_empty() && silent.len() == told.nodes.len() {
-        return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what is the matter with it"));
+        return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported a diagnosis"));
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub fn show(session: &Session, spec: &v1::AllocationSpec) -> Result<(), Failure> {
     match session.format() {
-        Format::Table => print(&format!("Nothing was submitted; this would be taken:\n{}", text(spec))),
+        Format::Table => print(&format!("Nothing was submitted; this would be submitted:\n{}", text(spec))),
         Format::Name => print(&format!("{}\n", spec.name)),
         Format::Data(notation) => notation.print(&data(spec)),
     }

@@ -32,7 +32,7 @@ pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
 fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
     let mut text = format!("{} {} is {}\n{}\n", short(&allocation.id), allocation.name, allocation.state, explained.summary.trim_end());
     if !allocation.network_note.is_empty() {
-        text.push_str(&format!("Of its network domain: {}\n", allocation.network_note));
+        text.push_str(&format!("Its network domain: {}\n", allocation.network_note));
     }
     if !allocation.isolation_note.is_empty() {
         text.push_str(&format!("Cut off: {}\n", allocation.isolation_note));
@@ -47,7 +47,7 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
         text.push_str(&table.text(&[]));
     }
     if let Some(judgement) = &explained.checkpoint {
-        text.push_str(&format!("Checkpoints that nobody asks for: {}\n", judgement.verdict));
+        text.push_str(&format!("Automatic checkpoints: {}\n", judgement.verdict));
         let mut table = Table::new(&["TERM", "VALUE", "MEANING"]);
         for term in &judgement.terms {
             table.row(vec![term.name.clone(), term.value.clone(), term.meaning.clone()]);

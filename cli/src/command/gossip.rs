@@ -69,7 +69,7 @@ pub async fn watch(session: &Session) -> Result<(), Failure> {
         }
     }
     // An agent that is being stopped ends its streams in good order.
-    Err(Failure::new(Exit::Unavailable, "the agent stopped telling changes").hint("`lattice node status` tells whether it runs"))
+    Err(Failure::new(Exit::Unavailable, "the agent stopped sending changes").hint("`lattice node status` shows whether it runs"))
 }
 
 fn line(at: &str, change: &v1::GossipChange) -> String {

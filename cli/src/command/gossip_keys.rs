@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(300);
 /// How long there may be no answer in a row: another member may come to lead.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 /// What an interruption leaves.
-const GOES_ON: &str = "what was begun goes on: `lattice gossip keys` shows how far it is, and `rotate` waits for it again";
+const GOES_ON: &str = "the rotation continues: `lattice gossip keys` shows how far it is, and `rotate` waits for it again";
 
 pub async fn run(session: &Session, what: Option<GossipKeysCommand>) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -68,9 +68,9 @@ fn progress(now: &ListGossipKeysResponse) -> String {
     let Some(newest) = now.keys.last() else { return "the quorum names no gossip key".to_owned() };
     let all = now.nodes;
     let step = match newest.role() {
-        Role::BroughtIn => format!("gossip key {} is being brought in: {} of {all} nodes have it", newest.id, newest.have),
+        Role::BroughtIn => format!("gossip key {} is being distributed: {} of {all} nodes have it", newest.id, newest.have),
         Role::Seals | Role::Opens | Role::Unspecified => {
-            format!("gossip key {} seals: {} of {all} nodes seal with it", newest.id, newest.seal)
+            format!("gossip key {} is in use: {} of {all} nodes encrypt with it", newest.id, newest.seal)
         }
     };
     if now.awaited.is_empty() {
@@ -148,13 +148,13 @@ KEY  STANDING    HAVE IT   SEAL WITH IT  MADE AT                   BY
 0    seals       20 of 20  20 of 20      —                         the agents' configuration
 1    brought in  3 of 20   0 of 20       2026-03-05T10:00:12.034Z  root
 
-gossip key 1 is being brought in: 3 of 20 nodes have it; waits for n[1-2] and 15 more
+gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 15 more
 ";
         assert_eq!(text(&now), want);
         assert!(!is_over(&now, 1));
         now.keys = vec![key(0, Role::Opens, 20, 0), key(1, Role::Seals, 20, 20)];
         (now.awaited, now.awaited_all) = (vec![], 0);
-        assert_eq!(progress(&now), "gossip key 1 seals: 20 of 20 nodes seal with it");
+        assert_eq!(progress(&now), "gossip key 1 is in use: 20 of 20 nodes encrypt with it");
         assert!(!is_over(&now, 1));
         now.keys.remove(0);
         assert!(is_over(&now, 1) && !is_over(&now, 2));

@@ -51,8 +51,8 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
 
 async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     if args.exit_table.is_some() {
-        return Err(Failure::usage("--exit-table is of a launch inside an allocation, and this one becomes a job of its own")
-            .hint("say --alloc ID, or put the launch into a script"));
+        return Err(Failure::usage("--exit-table is for a launch inside an allocation, and this launch is a job of its own")
+            .hint("use --alloc ID, or put the launch into a script"));
     }
     check_output(&args)?;
     let pty = if args.pty { Some(typist::size()?) } else { None };
@@ -68,8 +68,8 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     }
     let stdin = match args.stdin {
         Some(Stdin::Rank(_) | Stdin::All) if begins_again(&spec) => {
-            return Err(Failure::usage("--requeue and --stdin: what was read of standard input cannot be given to another attempt")
-                .hint("say --requeue=never, or --stdin=none"));
+            return Err(Failure::usage("--requeue and --stdin: another attempt could not read standard input again")
+                .hint("use --requeue=never, or --stdin=none"));
         }
         None if begins_again(&spec) => Stdin::None,
         asked => feeder::wanted(asked, args.pty),
@@ -116,19 +116,19 @@ fn input_variable(stdin: Stdin) -> Option<(String, String)> {
 fn check_output(args: &Launch) -> Result<(), Failure> {
     let with = if args.label { "--label" } else { "--pty" };
     if args.per_rank && (args.label || args.pty) {
-        return Err(Failure::usage(format!("-o per-rank writes no screen, and {with} is of one: give one of them")));
+        return Err(Failure::usage(format!("-o per-rank writes into files, and {with} is for the screen: use one of them")));
     }
     Ok(())
 }
 
 async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
     if let Some(flag) = args.flags.of_an_allocation() {
-        return Err(Failure::usage(format!("{flag} is of an allocation: it cannot be given to a launch inside one"))
+        return Err(Failure::usage(format!("{flag} is an option of an allocation: a launch inside one cannot have it"))
             .hint("give it to `lattice submit`, or in the script's #LATTICE lines"));
     }
     check_output(&args)?;
     if args.flags.nodelist.is_some() && (args.flags.nodes.is_some() || args.flags.layout.distribution.is_some()) {
-        return Err(Failure::usage("--nodelist places each rank of a launch inside an allocation: it cannot be given beside -N or -m"));
+        return Err(Failure::usage("--nodelist places each rank of a launch inside an allocation: it cannot be used with -N or -m"));
     }
     let Programs { first, behind, ranks: asked } = layout::programs(args.command, args.flags.ranks)?;
     let places = args.flags.nodelist.as_deref().map(layout::places).transpose()?.unwrap_or_default();
@@ -278,13 +278,13 @@ pub async fn follow_launch(
                 if ended_by.is_some() {
                     if !is_brought_down {
                         let may = if *known.borrow() { "go on" } else { "begin, and go on" };
-                        eprintln!("lattice: it is not brought down yet: the launch may {may}; `lattice cancel` ends its allocation");
+                        eprintln!("lattice: the launch is not ended yet: it may {may}; `lattice cancel` ends its allocation");
                     }
                     return Ok(code);
                 }
                 if !at_once {
                     let again = if code == INTERRUPTED { "; Ctrl-C again leaves it to end by itself" } else { "" };
-                    eprintln!("lattice: bringing the launch down{again}");
+                    eprintln!("lattice: ending the launch{again}");
                 }
                 ended_by = Some((code, at_once));
             }
@@ -294,7 +294,7 @@ pub async fn follow_launch(
                 client = tokio::select! {
                     connected = patience.connect_again(session, failure) => connected?,
                     code = farewell.comes() => {
-                        eprintln!("lattice: no agent to tell: the launch goes on; `lattice cancel` ends its allocation");
+                        eprintln!("lattice: no agent answers: the launch continues; `lattice cancel` ends its allocation");
                         return Ok(code);
                     }
                 };

@@ -57,7 +57,7 @@ async fn change(session: &Session, change: Change) -> Result<(), Failure> {
             }
             Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {
                 if away.get_or_insert_with(Instant::now).elapsed() > AWAY_MAX {
-                    return Err(failure.hint("what was begun stays as it is: the same command goes on from there"));
+                    return Err(failure.hint("the change stays as far as it is: the same command continues it"));
                 }
                 sleep(AGAIN).await;
             }

@@ -1,5 +1,5 @@
 //! `lattice-mpi-launcher [OPTIONS OF SSH] HOST COMMAND`: this program by another name, called in the place of ssh by the `mpirun`
-//! of an MPI library inside an allocation (decision 0035).
+//! of an MPI library inside an allocation.
 //!
 //! What the library starts is no rank of ours: it is one process on the node, without what tells ranks of each other. Its launch
 //! has a process on the allocation's first node as well, where launches are remembered; that one ends at once.
@@ -99,7 +99,7 @@ impl Call {
 fn nodes() -> Result<(String, Vec<NodeId>), Failure> {
     let told = |name| env::var(name).ok().filter(|value| !value.is_empty());
     let (Some(allocation), Some(list)) = (told("LATTICE_ALLOC_ID"), told("LATTICE_NODELIST")) else {
-        return Err(Failure::new(Exit::Refused, "this process is in no allocation, and only there it starts anything")
+        return Err(Failure::new(Exit::Refused, "this process is in no allocation, and mpirun starts programs only inside one")
             .hint("run mpirun in a script (lattice submit), in lattice session or in lattice attach"));
     };
     let nodes: Result<Vec<NodeId>, _> = list.split(',').map(str::parse).collect();
@@ -117,7 +117,7 @@ fn node_of<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
         (Some(node), None) => Ok(node),
         (Some(_), Some(_)) => Err(Failure::new(Exit::Refused, format!("{host} may be more than one of the allocation's nodes"))
             .hint("give whole names, with orte_keep_fqdn_hostnames (PRRTE: prte_keep_fqdn_hostnames) set to 1")),
-        (None, _) => Err(Failure::new(Exit::Refused, format!("{host} is none of the allocation's nodes ({})", hostlist::fold(nodes)))
+        (None, _) => Err(Failure::new(Exit::Refused, format!("{host} is not one of the allocation's nodes ({})", hostlist::fold(nodes)))
             .hint("leave out lists of hosts: mpirun finds the allocation's nodes by itself")),
     }
 }
@@ -208,7 +208,7 @@ mod tests {
         let of = |host: &str| node_of(host, &nodes).map(|n| n.to_string()).map_err(|failure| failure.text());
         assert_eq!(["a.x", "a", "b.y", "c", "c.z"].map(of), ["a.x", "a.x", "b.y", "c", "c"].map(|n| Ok(n.to_owned())));
         assert!(of("b").is_err_and(|text| text.contains("more than one")));
-        assert!(of("d").is_err_and(|text| text.contains("none of the allocation's nodes")));
+        assert!(of("d").is_err_and(|text| text.contains("not one of the allocation's nodes")));
     }
 
     #[test]

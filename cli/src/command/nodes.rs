@@ -80,9 +80,7 @@ pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> 
     listing::tell_age(session, told.age_ms);
     if !told.quorum_away.is_empty() {
         let why = &told.quorum_away;
-        session.note(&format!(
-            "the quorum does not answer ({why}): states are what nodes say over gossip, the rest is what this agent last heard"
-        ));
+        session.note(&format!("the quorum does not answer ({why}): states come from gossip, the rest is what this agent last received"));
     }
     Ok(told.nodes)
 }

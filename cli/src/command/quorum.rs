@@ -53,7 +53,7 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         let nodes = folded(&status.awaited);
         text.push_str(&block(&[(
             "Recovery",
-            format!("work that waited is placed once these have said what they run, or are Down: {nodes}"),
+            format!("waiting work is placed when these nodes have reported what they run, or are Down: {nodes}"),
         )]));
     }
     if status.held_back > 0 {
@@ -67,7 +67,7 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         text.push_str(&block(&[("Clocks", status.clocks.clone())]));
     }
     for way in &status.notified {
-        let told = format!("{} has all up to record {} of {}", way.way, way.upto, status.audit_records);
+        let told = format!("{} has received all records up to {} of {}", way.way, way.upto, status.audit_records);
         let trouble = if way.trouble.is_empty() { String::new() } else { format!("; {}", way.trouble) };
         text.push_str(&block(&[("Notified", told + &trouble)]));
     }

@@ -61,7 +61,7 @@ fn address(e: &Endpoint) -> String {
 
 fn tell_more(session: &Session, more: bool) {
     if more {
-        session.note("there are more of them than one answer has");
+        session.note("there are more services than one answer can hold");
     }
 }
 

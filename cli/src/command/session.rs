@@ -34,18 +34,24 @@ pub async fn run(session: &Session, args: InteractiveSession) -> Result<u8, Fail
     }
 }
 
-async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
-    if flags.walltime.is_none() {
-        return Err(Failure::usage("a session needs --walltime: its nodes are given back after that, whatever becomes of the terminal")
-            .hint("such as --walltime=2h"));
+/// A session that nobody closes would keep its nodes for ever.
+pub fn check_walltime(flags: &SubmitFlags) -> Result<(), Failure> {
+    if flags.walltime.is_some() {
+        return Ok(());
     }
+    Err(Failure::usage("a session needs --walltime: its nodes are given back after that, whatever becomes of the terminal")
+        .hint("such as --walltime=2h"))
+}
+
+async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
+    check_walltime(&flags)?;
     let around = Surroundings::look(flags.export)?;
     let spec = request::specification(&flags, Program::Session, &session.settings, around)?;
     let mut client = session.connect().await?;
     // Before anything is submitted, so that none of these leaves an allocation behind unseen.
     let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
     let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
-    session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` tells why, Ctrl-C cancels it", short(&id)));
+    session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` shows why, Ctrl-C cancels it", short(&id)));
     let left = tokio::select! {
         there = until_it_runs(session, &mut client, &id) => match there {
             Ok(()) => None,
@@ -120,11 +126,11 @@ async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), F
             AllocationState::Running => return Ok(()),
             AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
                 let failure = Failure::other(format!("allocation {} ended before its terminal was there: {}", short(id), now.reason));
-                return Err(failure.hint(format!("`lattice explain {}` tells more", short(id))));
+                return Err(failure.hint(format!("`lattice explain {}` shows more", short(id))));
             }
         }
     }
-    Err(Failure::new(Exit::Unavailable, "the agent stopped telling changes").hint("`lattice node status` tells whether it runs"))
+    Err(Failure::new(Exit::Unavailable, "the agent stopped sending changes").hint("`lattice node status` shows whether it runs"))
 }
 
 /// The id makes it safe to say again where the agent or the quorum went away meanwhile.
@@ -139,7 +145,7 @@ async fn created(session: &Session, client: &mut Client, request: &v1::CreateSes
     }
 }
 
-/// Ends a session whose shell has ended; said again where the agent went away meanwhile.
+/// Ends a session whose shell has ended; said again where the agent closed the connection meanwhile.
 async fn end(session: &Session, mut client: Client, id: &str) -> Result<(), Failure> {
     let patience = Patience::default();
     // The terminal was there: a quorum that is away comes back.

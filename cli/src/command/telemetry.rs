@@ -45,7 +45,7 @@ fn done(set: &v1::SetTelemetryResponse) -> String {
         0 => "until its work ends".to_owned(),
         ms => format!("for {}", clock_text(Duration::from_millis(ms))),
     };
-    let what = if set.mode == TelemetryMode::Audit.name() { "which files it opens and whom it connects to" } else { "every look" };
+    let what = if set.mode == TelemetryMode::Audit.name() { "which files it opens and whom it connects to" } else { "every measurement" };
     let store = if set.store.is_empty() { "the log store of its nodes".to_owned() } else { set.store.clone() };
     format!("Allocation {id} is measured in {} mode {time}: {what} is kept as {} in {store}\n", set.mode, set.place)
 }

@@ -40,7 +40,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     if args.per_rank {
         ranks::notes(&top.nodes).iter().for_each(|note| session.note(note));
         if top.nodes.iter().all(|node| !node.ranks_unreached.is_empty()) {
-            return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what its ranks do"));
+            return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported what its ranks do"));
         }
         return Ok(());
     }
@@ -52,7 +52,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
     }
     if !silent.is_empty() && silent.len() == top.nodes.len() {
-        return Err(Failure::new(Exit::Unavailable, "no node of the allocation told what it uses"));
+        return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported what it uses"));
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
 /// Why there is no number, where every node answered.
 fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
     let empty = nodes.iter().all(|node| node.unreached.is_empty() && node.measured.is_empty());
-    empty.then_some("nothing is measured of it yet: its agents look once a second, and rates need two looks")
+    empty.then_some("nothing is measured of it yet: its agents measure once a second, and rates need two measurements")
 }
 
 /// Refuses what only the agents of running work tell.
@@ -69,8 +69,8 @@ fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
     let ended = top.stored.as_ref().is_some_and(|stored| stored.ended);
     match one_by_one.into_iter().find(|(wanted, ..)| *wanted && ended) {
         Some((_, flag, what)) => {
-            let why = format!("what each {what} does is asked of the agents of running work, and this has ended");
-            Err(Failure::new(Exit::Refused, why).hint(format!("leave out {flag} for what all did together")))
+            let why = format!("only the agents of running work know what each {what} does, and this has ended");
+            Err(Failure::new(Exit::Refused, why).hint(format!("leave out {flag} to see all of them together")))
         }
         None => Ok(()),
     }

@@ -18,11 +18,19 @@ pub async fn run(session: &Session, command: VClusterCommand) -> Result<(), Fail
     }
 }
 
-pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(), Failure> {
-    if let Some(name) = command.unbuilt() {
-        return Err(Failure::new(Exit::Refused, format!("{name} is not built yet: this version cannot honour it, so nothing is changed"))
-            .hint("leave it out: every queue is served first come first served, at once"));
+/// Refuses by its name what the documents have and this version has not.
+pub fn refuse_unbuilt(command: &AdminVCluster) -> Result<(), Failure> {
+    match command.unbuilt() {
+        None => Ok(()),
+        Some(name) => {
+            let what = format!("{name} is not built yet: this version cannot honour it, so nothing is changed");
+            Err(Failure::new(Exit::Refused, what).hint("leave it out: every queue is served first come first served, at once"))
+        }
     }
+}
+
+pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(), Failure> {
+    refuse_unbuilt(&command)?;
     let client = session.connect().await?;
     match command {
         AdminVCluster::Create(args) => {

@@ -16,7 +16,7 @@ use lattice_model::time::Timestamp;
 use serde_json::{Value, json};
 
 /// What is said where a connection was made anew.
-const MISSED: &str = "connected again; changes of alerts may be missing here; all that are raised follow";
+const MISSED: &str = "connected again; alerts may have changed meanwhile; all that are raised now follow";
 const HEADING: &[&str] = &["TIME", "NODE", "WHAT", "VALUE", "SOURCE", "AGE"];
 
 pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
@@ -71,7 +71,7 @@ impl Watching<'_> {
                 return Ok(state);
             }
         }
-        Err(Failure::new(Exit::Unavailable, "the agent stopped telling").hint("`lattice node status` tells whether it runs"))
+        Err(Failure::new(Exit::Unavailable, "the agent stopped sending numbers").hint("`lattice node status` shows whether it runs"))
     }
 
     fn show(&mut self, event: &v1::MetricsEvent) -> Result<(), Failure> {

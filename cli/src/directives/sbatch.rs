@@ -44,9 +44,9 @@ const fn lettered(short: char, long: &'static str, rule: Rule) -> SlurmOption {
 const LEAVE_OUT: &str = "leave it out";
 const FILES_ARE_KEPT: &str =
     "the output is kept for `lattice logs`, on stdout and stderr apart; a script writes files of its own with `exec >FILE 2>&1`";
-const BY_NODES: &str = "say nodes, ranks and cores by -N, -n, --ntasks-per-node and -c";
+const BY_NODES: &str = "give nodes, ranks and cores by -N, -n, --ntasks-per-node and -c";
 const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their names (-w)";
-const GPUS_BY_NODE: &str = "say --gpus-per-node or --gpus-per-task";
+const GPUS_BY_NODE: &str = "use --gpus-per-node or --gpus-per-task";
 const NO_ARRAYS: &str = "job arrays are not built yet; submit once for each index, in a loop";
 const NO_DEPENDENCIES: &str = "dependencies are not built yet; have the job before submit this one as its last command";
 const NO_TIME: &str =
@@ -67,13 +67,13 @@ pub const OPTIONS: &[SlurmOption] = &[
     lettered('M', "clusters", Rule::Refused("there is one cluster; choose another one's agent with --endpoint")),
     option("comment", Rule::Harmless(true)),
     lettered('C', "constraint", Rule::Value("--constraint")),
-    option("container", Rule::Refused("say --uenv=IMAGE")),
-    option("container-id", Rule::Refused("say --uenv=IMAGE")),
+    option("container", Rule::Refused("use --uenv=IMAGE")),
+    option("container-id", Rule::Refused("use --uenv=IMAGE")),
     option("contiguous", Rule::Refused(NODES_BY_FEATURES)),
-    lettered('S', "core-spec", Rule::Refused("cores are not set aside for the system; say -c")),
+    lettered('S', "core-spec", Rule::Refused("cores are not set aside for the system; use -c")),
     option("cores-per-socket", Rule::Refused(NODES_BY_FEATURES)),
     option("cpu-freq", Rule::Refused("frequencies are not set; leave it out")),
-    option("cpus-per-gpu", Rule::Refused("say -c and --gpus-per-task")),
+    option("cpus-per-gpu", Rule::Refused("use -c and --gpus-per-task")),
     lettered('c', "cpus-per-task", Rule::Value("--cpus-per-task")),
     option("deadline", Rule::Refused("queues know no deadlines; leave it out")),
     option("delay-boot", Rule::Refused(NODES_BY_FEATURES)),
@@ -90,14 +90,14 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("gid", Rule::Refused("a job runs with its submitter's groups; leave it out")),
     option("gpu-bind", Rule::Value("--gpu-bind")),
     option("gpu-freq", Rule::Refused("frequencies are not set; leave it out")),
-    lettered('G', "gpus", Rule::Refused("it counts the GPUs of all nodes together; say --gpus-per-node or --gpus-per-task")),
+    lettered('G', "gpus", Rule::Refused("it counts the GPUs of all nodes together; use --gpus-per-node or --gpus-per-task")),
     option("gpus-per-node", Rule::GpusPerNode),
     option("gpus-per-socket", Rule::Refused(GPUS_BY_NODE)),
     option("gpus-per-task", Rule::Value("--gpus-per-task")),
     option("gres", Rule::Gres),
-    option("gres-flags", Rule::Refused("say --gpu-bind=closest or --gpu-bind=none")),
+    option("gres-flags", Rule::Refused("use --gpu-bind=closest or --gpu-bind=none")),
     lettered('h', "help", Rule::Refused(OF_SBATCH)),
-    option("hint", Rule::Refused("say -c, --cpu-bind and --ntasks-per-node")),
+    option("hint", Rule::Refused("use -c, --cpu-bind and --ntasks-per-node")),
     lettered('H', "hold", Rule::Refused("it is of the submitting command: `lattice submit --hold`")),
     option("ignore-pbs", Rule::Harmless(false)),
     lettered('i', "input", Rule::Refused("a script's standard input is empty; redirect it in the script: `program <FILE`")),
@@ -108,20 +108,20 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("mail-user", Rule::Harmless(true)),
     option("mcs-label", Rule::Refused(LEAVE_OUT)),
     option("mem", Rule::Memory),
-    option("mem-bind", Rule::Refused("say --memory-policy in a #LATTICE line")),
-    option("mem-per-cpu", Rule::Refused("say the memory of each node: --mem=SIZE")),
-    option("mem-per-gpu", Rule::Refused("say the memory of each node: --mem=SIZE")),
+    option("mem-bind", Rule::Refused("use --memory-policy in a #LATTICE line")),
+    option("mem-per-cpu", Rule::Refused("give the memory of each node: --mem=SIZE")),
+    option("mem-per-gpu", Rule::Refused("give the memory of each node: --mem=SIZE")),
     option("mincpus", Rule::Refused(BY_NODES)),
-    option("network", Rule::Refused("say --network-domain in a #LATTICE line")),
+    option("network", Rule::Refused("use --network-domain in a #LATTICE line")),
     option("nice", Rule::Refused("queues are served in the order of submission; leave it out")),
-    lettered('k', "no-kill", Rule::Refused("say --requeue, or --no-kill-on-bad-exit in a #LATTICE line")),
+    lettered('k', "no-kill", Rule::Refused("use --requeue, or --no-kill-on-bad-exit in a #LATTICE line")),
     option("no-requeue", Rule::Plain("--requeue=never")),
-    lettered('F', "nodefile", Rule::Refused("say -w FILE, where FILE has a / in its name")),
+    lettered('F', "nodefile", Rule::Refused("use -w FILE, where FILE has a / in its name")),
     lettered('w', "nodelist", Rule::Value("--nodelist")),
     lettered('N', "nodes", Rule::Value("--nodes")),
     lettered('n', "ntasks", Rule::Value("--ntasks")),
     option("ntasks-per-core", Rule::Refused(BY_NODES)),
-    option("ntasks-per-gpu", Rule::Refused("say -n and --gpus-per-task")),
+    option("ntasks-per-gpu", Rule::Refused("use -n and --gpus-per-task")),
     option("ntasks-per-node", Rule::Value("--tasks-per-node")),
     option("ntasks-per-socket", Rule::Refused(BY_NODES)),
     option("oom-kill-step", Rule::Refused(LEAVE_OUT)),
@@ -150,7 +150,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     option(
         "signal",
         Rule::Refused(
-            "say --checkpoint=signal and --checkpoint-signal in a #LATTICE line: it is asked to save itself before its walltime ends; \
+            "use --checkpoint=signal and --checkpoint-signal in a #LATTICE line: it is asked to save itself before its walltime ends; \
              `lattice signal ID` sends one at any time",
         ),
     ),
@@ -159,13 +159,13 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("stepmgr", Rule::Refused(LEAVE_OUT)),
     option("switches", Rule::Refused(NODES_BY_FEATURES)),
     option("test-only", Rule::Refused("it is of the submitting command: `lattice submit --dry-run`")),
-    option("thread-spec", Rule::Refused("threads are not set aside for the system; say -c")),
-    option("threads-per-core", Rule::Refused("say -c and --cpu-bind")),
+    option("thread-spec", Rule::Refused("threads are not set aside for the system; use -c")),
+    option("threads-per-core", Rule::Refused("use -c and --cpu-bind")),
     lettered('t', "time", Rule::Time),
-    option("time-min", Rule::Refused("a job has one walltime; say -t")),
-    option("tmp", Rule::Refused("say --scratch-per-node=SIZE in a #LATTICE line")),
-    option("tres-bind", Rule::Refused("say --gpu-bind")),
-    option("tres-per-task", Rule::Refused("say -c and --gpus-per-task")),
+    option("time-min", Rule::Refused("a job has one walltime; use -t")),
+    option("tmp", Rule::Refused("use --scratch-per-node=SIZE in a #LATTICE line")),
+    option("tres-bind", Rule::Refused("use --gpu-bind")),
+    option("tres-per-task", Rule::Refused("use -c and --gpus-per-task")),
     option("uenv", Rule::Value("--uenv")),
     option("uid", Rule::Refused("a job runs as its submitter; leave it out")),
     option("usage", Rule::Refused(OF_SBATCH)),
@@ -219,7 +219,7 @@ pub fn translate(words: &[String]) -> Result<Translated, SbatchError> {
                 });
             }
             Rule::Plain("--exclusive") if value.is_some() => {
-                let hint = "say --exclusive alone: whole nodes, shared with nobody".to_owned();
+                let hint = "use --exclusive alone: whole nodes, shared with nobody".to_owned();
                 return Err(SbatchError { what: format!("{word}: only whole nodes can be asked for"), hint: Some(hint) });
             }
             Rule::Plain(ours) => translated.words.push(ours.to_owned()),

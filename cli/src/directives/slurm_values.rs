@@ -19,7 +19,7 @@ pub enum ValueError {
     Gpus(String),
     #[error("one kind of GPU can be asked for, not several")]
     SeveralKinds,
-    #[error("{0}: write {0}=VALUE; only ALL, NONE and variables with their values are taken from a script's line")]
+    #[error("{0}: write {0}=VALUE; a script's line may have only ALL, NONE and variables with their values")]
     Unassigned(String),
 }
 

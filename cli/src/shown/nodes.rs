@@ -77,7 +77,7 @@ pub fn node_row(n: &v1::Node) -> Vec<String> {
 /// Why a node stands where it stands, and what keeps work off it.
 fn standing(n: &v1::Node) -> String {
     let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().map(|hold| with_exit(hold)));
-    let reasons = reasons.chain(filled(&n.heard_through).map(|peer| format!("heard through {peer}: it reaches no member itself")));
+    let reasons = reasons.chain(filled(&n.heard_through).map(|peer| format!("connected through {peer}: it reaches no member itself")));
     let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
     reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
 }

@@ -12,7 +12,7 @@ use rand_foca::RngExt;
 use std::net::SocketAddr;
 
 impl Core {
-    /// We have just joined, by word of somebody at `heard_from`.
+    /// This node has just joined: a node at `heard_from` answered.
     pub(super) fn catch_up_with(&mut self, now_ms: u64, heard_from: Option<SocketAddr>) {
         self.catch_up.done = false;
         self.catch_up.after = None;
@@ -70,7 +70,7 @@ impl Core {
         if pull.to.outranks_own(&self.me) {
             self.contradict(now_ms, pull.to.incarnation);
         }
-        // One that does not know who we are now hears so from foca.
+        // foca reports our present identity to one that does not know it.
         if pull.to != self.me {
             return;
         }

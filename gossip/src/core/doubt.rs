@@ -18,8 +18,8 @@ impl Core {
     pub(super) fn foca_timer(&mut self, now_ms: u64, due_ms: u64, timer: Timer<Peer>, again: bool, out: &mut Vec<Output>) {
         let (probe, indirect) = (matches!(timer, Timer::ProbeRandomMember(_)), matches!(timer, Timer::SendIndirectProbe { .. }));
         if (probe || indirect) && self.is_late(now_ms, due_ms) && !again {
-            // This node was away. What came meanwhile lies in its socket, the answer to the probe perhaps among it: that is
-            // read first, and others get the time to be asked.
+            // This node was suspended. Its socket has what came meanwhile, perhaps also the answer to the probe: that is
+            // read first, and there is time to ask others.
             self.suspicions.unwell();
             self.counters.timers_late += 1;
             let rounds = if probe { 2 } else { 1 };
@@ -69,12 +69,12 @@ impl Core {
         }
         self.accused.push_back(accusation);
         if let Some(fact) = self.fact() {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
         self.wait_for(now_ms, peer.key, out);
     }
 
-    /// A node says that its own probe found a suspect silent.
+    /// A node reports that its own probe found a suspect silent.
     pub(super) fn accused_by(&mut self, now_ms: u64, accusation: Accusation, who: u64, out: &mut Vec<Output>) {
         if who == self.me.key || !self.suspicions.accuse(now_ms, accusation, who) {
             return;
@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    /// Declares the suspect of this key Down, unless it has refuted or is another by now, and tells it so.
+    /// Declares the suspect of this key Down, unless it has refuted or has another identity by now, and sends it that.
     fn declare_down(&mut self, key: u64) {
         let Some((suspect, incarnation)) = self.suspicions.give_up(key) else { return };
         let is_still =
@@ -127,10 +127,10 @@ impl Core {
         self.send(suspect.addr, KIND_FOCA, turn_undead(&self.me, self.incarnation(), suspect));
     }
 
-    /// Pings suspects and tells them that they are suspected, so that each that is there refutes in its answer. Gossip may not
+    /// Pings suspects with the suspicion, so that each that is alive refutes it in its answer. Gossip may not
     /// have reached one that was cut off, and its probes of us are answered whether we suspect it or not.
     ///
-    /// Whoever found it silent asks. Who only heard of the suspicion asks when the others should have decided: it missed that.
+    /// A node that found the suspect silent asks. Others ask when the suspicion should have been decided: they missed that.
     pub(super) fn ask_suspects(&mut self, now_ms: u64) {
         let (_, longest_ms) = self.config.patience_ms(self.sized_for);
         let is_overdue = |key| self.view.of(key).is_some_and(|(_, entry)| now_ms.saturating_sub(entry.since_ms) > longest_ms);

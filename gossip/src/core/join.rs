@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-/// How many addresses given by [`Event::Join`] are kept; of more, the oldest goes.
+/// How many addresses of [`Event::Join`] are stored; the oldest is dropped for a further one.
 const JOIN_ADDRESSES_MAX: usize = 64;
 /// The longest pause between two rejoins.
 const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
@@ -57,7 +57,7 @@ impl Core {
     }
 
     pub(super) fn defunct(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
-        // Everybody who holds us for Down says so, and foca passes on each of them: one rejoin is enough.
+        // Every node that considers us Down sends that, and foca reports each of them: one rejoin is enough.
         if let Stage::Defunct = self.stage {
             return;
         }
@@ -80,9 +80,9 @@ impl Core {
         let fact = self.fact();
         self.facts.book().set_life(self.me.key, self.me.incarnation);
         if let Some(fact) = fact {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
-        // foca counts anew in its new identity, and says so in the first header that it writes.
+        // foca begins its count again in its new identity; the first header that it writes shows that.
         self.refuted.store(0, Ordering::Relaxed);
         // Cannot fail: the renewed identity is another one and fits a datagram.
         let _ = self.foca.change_identity(self.me.clone(), &mut self.wishes);
@@ -93,7 +93,7 @@ impl Core {
         for key in self.suspicions.restart(now_ms) {
             self.wait_for(now_ms, key, out);
         }
-        // Who told us that we are Down may stand on the other side of a partition that has just healed.
+        // The node that sent us that we are Down may be on the other side of a partition that has just healed.
         if let Some(addr) = heard_from {
             self.announce(addr);
         }

@@ -23,12 +23,12 @@ const CONTRADICTED_MS: u64 = 3_600_000;
 
 impl Core {
     /// The machine's clock shows `unix_ms`, the caller's monotonic one `now_ms`. Called again whenever the clock may
-    /// have been set: it bounds the lives of other nodes that are taken.
+    /// have been set: it bounds the lives of other nodes that are accepted.
     pub fn set_clock(&mut self, now_ms: u64, unix_ms: u64) {
         self.clock_offset_ms = unix_ms.saturating_sub(now_ms);
     }
 
-    /// The latest life that is taken of a node that is not known in it.
+    /// The latest life that is accepted of a node that is not known in it.
     pub(super) fn newest_life(&self, now_ms: u64) -> u64 {
         self.clock_life(now_ms).saturating_add(LIFE_AHEAD_MS_MAX)
     }
@@ -85,7 +85,7 @@ impl Core {
         if self.contradicted_until_ms.take().is_some()
             && let Some(fact) = self.fact()
         {
-            self.tell_fact(&fact);
+            self.publish_fact(&fact);
         }
     }
 

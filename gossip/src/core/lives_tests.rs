@@ -1,4 +1,4 @@
-//! What a holder of the key tells in others' names, and what one core makes of it.
+//! What a holder of the key sends in the names of others, and how one core handles it.
 
 use crate::fact::FactVersion;
 use crate::fact_book::encode_item;
@@ -57,7 +57,7 @@ fn give(core: &mut Core, bytes: &[u8]) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<News>
     told(core, 0, Event::Datagram { from: addr("t"), bytes })
 }
 
-/// Gossip from one life to another, with what it tells of members and their facts.
+/// Gossip from one life to another, with updates of members and their facts.
 fn gossip(from: &Peer, to: &Peer, members: &[foca::Member<Peer>], items: &[Vec<u8>]) -> Vec<u8> {
     let mut body = Vec::new();
     let header = Header { src: from.clone(), src_incarnation: 0, dst: to.clone(), message: Message::Gossip };
@@ -159,7 +159,7 @@ fn a_node_outranks_a_life_or_fact_that_it_never_published_and_publishes_that() {
         assert_eq!(shown(&a, "a"), Some((life, true, true)), "{what}");
         assert!(news.contains(&News::Rejoined) && news.contains(&News::Contradicted(me.node.clone())), "{what}: {news:?}");
         assert_eq!((a.counters().contradictions, a.counters().rejoins), (1, 1), "{what}");
-        // Another hears it from the node itself, in its new life.
+        // Another receives it from the node itself, in its new life.
         let mut b = core("b", CLOCK);
         give(&mut b, &sealed(&thief, KIND_FOCA, &gossip(&thief, &peer("b", CLOCK), &[foca::Member::down(peer("a", CLOCK))], &[]), 40));
         told(&mut a, 0, Event::Join(addr("b"))).0.iter().chain(&sent).for_each(|(_, bytes)| drop(give(&mut b, bytes)));

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Agents, where nobody says how many.
 const NODES: u32 = 64;
-/// Ranks on each.
+/// Ranks on each node.
 const RANKS: u32 = 16;
 /// What each rank brings: as much as MPICH's do.
 const RANK_BYTES: u32 = 448;

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 /// How much is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Rounds (not of `nodes`); each measures everything once, in an order of its own.
+    /// How many rounds (not of `nodes`); each measures everything once, in another order.
     #[arg(long, default_value_t = 15)]
     pub rounds: usize,
     /// Agents (of `nodes`, and of the fences of `mpi`) [default: 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=64))]
     pub nodes: Option<u32>,
-    /// Size of the large checkpoints, in millions of bytes (of `checkpoint`) [default: 1000]
+    /// Size of the large checkpoints in megabytes (of `checkpoint`) [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub megabytes: Option<u32>,
     /// Do not build the binaries first.
@@ -21,7 +21,7 @@ pub struct Options {
     /// Where agents keep their state (of `launch`, `mpi` and `runtime`) [default: with the rest]
     #[arg(long, value_name = "DIR")]
     pub agents_dir: Option<PathBuf>,
-    /// Leave Slurm out (of `launch` and `mpi`) even where it is installed.
+    /// Leave Slurm out even if it is installed (of `launch` and `mpi`).
     #[arg(long)]
     pub no_slurm: bool,
 }

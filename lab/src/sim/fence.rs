@@ -24,10 +24,10 @@ const RECEIVED_MAX: f64 = 1.1;
 /// What is simulated.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Nodes of the launch; several: one after the other
+    /// How many nodes the launch has; several numbers are simulated one after the other
     #[arg(long, value_delimiter = ',', default_values_t = [10_000], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub nodes: Vec<u32>,
-    /// Ranks on each
+    /// Ranks on each node
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: u32,
     /// Bytes that each rank brings, keys and values: 41 are what Open MPI brings at the least, 448 what MPICH does
@@ -36,12 +36,12 @@ pub struct Options {
     /// Keys of each rank that shims take apart; none with PMIx, whose data only its own servers read
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub keys: u32,
-    /// Fan-outs beside the one that follows from the size
+    /// Further fan-outs to simulate
     #[arg(long, value_delimiter = ',', default_values_t = [2, 16, 32, 64], value_parser = clap::value_parser!(u32).range(i64::from(FANOUT_MIN)..=i64::from(FANOUT_MAX)))]
     pub fanout: Vec<u32>,
     #[command(flatten)]
     pub costs: Costs,
-    /// For programs
+    /// Print the figures as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -49,7 +49,7 @@ pub struct Options {
 /// What everything takes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Costs {
-    /// Microseconds that a bit is under way between two agents
+    /// Latency of a link between two agents, in microseconds
     #[arg(long, default_value_t = 50)]
     pub link_us: u32,
     /// Gbit/s of an agent's link, each way, and of the socket between it and the shim

@@ -115,7 +115,7 @@ impl Measures {
         text
     }
 
-    /// For programs.
+    /// As JSON, for programs.
     pub fn json(&self, scene: &Scene, wall_s: f64, missed: Option<&[String]>) -> serde_json::Value {
         serde_json::json!({
             "nodes": scene.nodes, "minutes": scene.minutes, "seed": scene.seed,

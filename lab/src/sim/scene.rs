@@ -14,7 +14,7 @@ pub enum Preset {
 pub struct Scene {
     /// Agents.
     pub nodes: usize,
-    /// Virtual minutes after joining.
+    /// Virtual minutes after the nodes have joined.
     pub minutes: u64,
     /// Of a million datagrams so many are lost.
     pub loss_per_million: u64,

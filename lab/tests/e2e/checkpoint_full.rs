@@ -215,7 +215,7 @@ fn no_room(w: &World) {
     w.wait_log(&id, "saved");
     disk.fill();
     fs::remove_file(&hold).unwrap();
-    w.wait_log(&id, "the answer is not taken");
+    w.wait_log(&id, "the answer is refused");
     let log = w.log(&id);
     assert!(log.contains("No space left on device") && !log.contains("\ntaken"), "{log}");
     disk.make_room();

@@ -554,7 +554,7 @@ fn calls_foreign(w: &World) {
     // A process of no allocation, root's as it is.
     for args in [&["checkpoint", "done", &token][..], &["checkpoint", "await"]] {
         let outside = w.at(&node).run(args, JOB).unwrap();
-        assert!(outside.code() == 4 && outside.err().contains("no allocation's work"), "{}", outside.err());
+        assert!(outside.code() == 4 && outside.err().contains("belongs to no allocation"), "{}", outside.err());
     }
     // The work of another allocation of the same user on the same node, which waits in calls itself or does not.
     w.ok(&["node", "cordon", if node == "n1" { "n2" } else { "n1" }, "--reason", "the test's"]);

@@ -175,7 +175,7 @@ fn stops(w: &World) {
     kill(cut, Signal::SIGSTOP).unwrap();
     w.wait("its node to be Down", || state(w, &node) == "Down");
     let told = w.ok(&["explain", &id]);
-    assert!(told.contains("run lease lapses") || requeued(w, &id), "{told}");
+    assert!(told.contains("run lease expires") || requeued(w, &id), "{told}");
     w.wait("it to run elsewhere", || !beats.of(1).is_empty());
     beats.never_twice();
     let now = w.status(&id);

@@ -146,7 +146,7 @@ fn launcher(w: &World) {
     assert_eq!((said(&log, "on "), said(&log, "err "), said(&log, "code ")), ("n3".into(), "none".into(), "5".into()), "{log}");
     assert_eq!(said(&log, "ended "), "143", "{log}");
     assert_eq!((said(&log, "other "), said(&log, "user "), said(&log, "shell ")), ("125".into(), "125".into(), "2".into()), "{log}");
-    assert!(log.contains("n9 is none of the allocation's nodes (n[1-3])") && log.contains("nosuchuser"), "{log}");
+    assert!(log.contains("n9 is not one of the allocation's nodes (n[1-3])") && log.contains("nosuchuser"), "{log}");
     w.wait("what was launched to be gone", || with_argument("1000019") == 0);
     // By its name anywhere, as another user: inside nothing, and inside what is not his.
     let link = w.dir.join("bin/lattice-mpi-launcher");

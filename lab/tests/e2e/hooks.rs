@@ -153,7 +153,7 @@ fn interrupted(w: &World) {
     kill(pid, Signal::SIGINT).unwrap();
     let mut said = String::new();
     BufReader::new(launch.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
-    assert!(said.contains("bringing the launch down"), "{said}");
+    assert!(said.contains("ending the launch"), "{said}");
     fs::write(&gate, "").unwrap();
     let mut code = None;
     w.wait("the launch to end", || {

@@ -149,11 +149,12 @@ fn bad_ends(w: &World) {
     assert_eq!((done.code(), done.out().as_str()), (0, "n2\n"), "{}", done.err());
     // A job of its own says so in the same words, and one whose ranks end by themselves says nothing.
     let done = w.run(&["launch", "-N", "3", "-n", "3", "--", "/bin/sh", "-c", "[ $LATTICE_RANK = 1 ] && kill -SEGV $$; exec sleep 300"]);
-    let why = |node: &String| format!("lattice: the launch was brought down: rank 1 on {node} was killed by signal 11\n");
-    let said: Vec<String> = done.err().lines().filter(|line| line.contains("brought down")).map(|line| format!("{line}\n")).collect();
+    let why = |node: &String| format!("lattice: the launch was ended: rank 1 on {node} was killed by signal 11\n");
+    let said: Vec<String> =
+        done.err().lines().filter(|line| line.contains("the launch was ended")).map(|line| format!("{line}\n")).collect();
     assert!(done.code() == 139 && said.len() == 1 && nodes.iter().any(|node| said[0] == why(node)), "{} {}", done.code(), done.err());
     let done = w.run(&["launch", "--", "/bin/sh", "-c", "exit 5"]);
-    assert!(done.code() == 5 && !done.err().contains("brought down"), "{} {}", done.code(), done.err());
+    assert!(done.code() == 5 && !done.err().contains("the launch was ended"), "{} {}", done.code(), done.err());
 }
 
 fn own(w: &World) {

@@ -31,6 +31,7 @@ mod demo;
 mod deploy;
 mod devices;
 mod disks;
+mod documentation;
 mod fabric;
 mod fencing;
 mod flood;
@@ -204,6 +205,7 @@ fn main() -> ExitCode {
         log_times::trials(),
         whole::trials(),
         commands::trials(),
+        documentation::trials(),
         demo::trials(),
     ];
     let passed = match std::env::var_os("LATTICE_TEST_CLAIMS") {

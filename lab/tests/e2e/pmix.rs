@@ -152,18 +152,19 @@ fn brought_down(w: &World) {
 fn waiting(w: &World, go: &Path) -> (String, String) {
     let id = w.submit(&with(&["--nodes", "2", "--tasks-per-node", "2", "--pmi=pmix"], &rank(w, &format!("late {}", go.display()))));
     w.wait_log(&id, "the others wait");
-    let is_served = || matches!(servers().as_slice(), [one, other] if has_a_rank(*one) && has_a_rank(*other));
+    let is_served = || matches!(servers(&id).as_slice(), [one, other] if has_a_rank(*one) && has_a_rank(*other));
     w.wait("a rank at each of two servers", is_served);
     let log = w.log(&id);
     let server = log.lines().find(|line| line.contains("served at")).unwrap();
     (id, server.rsplit(':').next().unwrap().to_owned())
 }
 
-/// The processes that serve PMIx in this cluster.
-fn servers() -> Vec<i32> {
+/// The processes that serve PMIx to this allocation. Other clusters on this machine have some as well.
+fn servers(id: &str) -> Vec<i32> {
     let program = binaries().dir.join("lattice-pmix");
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter(|p| std::fs::read_link(p.path().join("exe")).is_ok_and(|exe| exe == program));
+    let pids = pids.filter(|p| std::fs::read_to_string(p.path().join("cgroup")).is_ok_and(|cgroup| cgroup.contains(id)));
     pids.filter_map(|p| p.file_name().to_string_lossy().parse().ok()).collect()
 }
 
@@ -182,7 +183,7 @@ fn killed_server(w: &World) {
     let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && read -t 20 -r line <&3");
     let stranger = Command::new("bash").args(["-c", &connect]).uid(STRANGER).status().unwrap();
     assert_eq!(stranger.code(), Some(1), "{stranger}");
-    kill(Pid::from_raw(servers()[0]), Signal::SIGKILL).unwrap();
+    kill(Pid::from_raw(servers(&id)[0]), Signal::SIGKILL).unwrap();
     let ended = w.ended(&id);
     assert_eq!(text(&ended, "state"), "Failed", "{ended}");
     assert!(text(&ended, "reason").contains("the PMIx server of this node is gone"), "{ended}");

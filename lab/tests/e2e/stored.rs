@@ -118,7 +118,7 @@ fn ended_and_long_ago(w: &World) {
     store.stop();
     let nothing = w.run(&["top", &over]);
     assert_eq!(nothing.code(), 5, "{}", nothing.err());
-    assert!(nothing.err().contains("its agents measure it no more, and the store does not answer"), "{}", nothing.err());
+    assert!(nothing.err().contains("its agents no longer measure it, and the store does not answer"), "{}", nothing.err());
     fs::remove_dir_all(&data).unwrap();
 }
 

@@ -622,6 +622,6 @@ fn compared(w: &World) {
     store.stop();
     let nothing = w.run(&["compare", &busy, &idle]);
     assert_eq!(nothing.code(), 5, "{}", nothing.err());
-    assert!(nothing.err().contains("its agents measure it no more"), "{}", nothing.err());
+    assert!(nothing.err().contains("its agents no longer measure it"), "{}", nothing.err());
     fs::remove_dir_all(&data).unwrap();
 }

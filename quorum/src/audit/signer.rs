@@ -2,6 +2,12 @@
 //!
 //! The key is a PKCS#8 file, as `openssl genpkey -algorithm ed25519` writes it. Where none is configured the member makes
 //! one in its folder. It is read once, at the start: a new file and a restart rotate it.
+//!
+//! Signatures and keys are records of the chain that they sign: a file beside it would need a
+//! replication, backup, archive and export of its own. The leader proposes `SignHead` over the last
+//! record that it has applied, only where something is new; `apply` holds no secret and checks no
+//! signature. A key is on record (`SigningKeySet`) before it signs, and each member has its own, so
+//! a change of leader needs no rotation. The last few seconds of the chain are not signed yet.
 
 use lattice_model::MemberId;
 use rcgen::{KeyPair, PKCS_ED25519};

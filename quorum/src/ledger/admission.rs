@@ -8,6 +8,13 @@
 //! A certificate alone makes no node: one that was stolen, or issued for a name that is not used yet, would invent
 //! capacity and be given work. The leader says with each registration whether its site admits all nodes, so that members
 //! agree whatever their own files say.
+//!
+//! Certificates are issued before machines come, stay behind when they go, and are on disks that
+//! are taken out, so a certificate alone makes no node. The leader's `node_admission` counts, and a
+//! refused node gets no entry in the log. A join token would be a second secret beside the
+//! certificate. Admissions of a backup do not count after it is restored: they may have been
+//! withdrawn since. Capacity that grows counts at once and is reported; what a node says of its
+//! hardware cannot be verified from elsewhere.
 
 use super::{Ledger, Outcome, Registration, Step, Subject};
 use crate::wire::Refusal;

@@ -7,6 +7,12 @@
 //! ```
 //!
 //! What runs on a node that drifted goes on. Neither hold is lifted with the end of the drift: an operator looks first.
+//!
+//! Components are committed when they change, because drift has a time limit of hours, and a new
+//! leader must not lose it. A registration has them too, so a node becomes Ready with the
+//! fingerprint of what it is now. A drifted node is quarantined and not Down: it gets no work, and
+//! what runs there goes on. A component that cannot be read is not an absent one: while a look
+//! fails nothing new is reported.
 
 use super::holds::{Ends, reason_is_well_formed};
 use super::{Action, Ledger, Outcome, Step, Subject};

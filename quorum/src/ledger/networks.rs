@@ -8,6 +8,14 @@
 //! A number is given in the commit that gives the nodes: whoever runs has one, and what waits takes none. It is free again by a
 //! command of the leader's, so that everybody who watches sees the same free numbers. As long as a node may still run what had
 //! a number, nobody else gets it.
+//!
+//! A VNI is assigned with the claim and not with the submission: a queue of a day would use up the
+//! pool. The leader proposes the release; if a domain whose grace is over simply counted as free,
+//! each scheduler would judge that by its own clock, and claims would be refused for the
+//! difference. A holding outlives its claim and has the number with it: a domain is not released
+//! while a node may still use its number. The requirement gives every allocation of several nodes a
+//! private domain; where nothing enforces it, that is a number without effect, and an empty pool
+//! would keep work waiting.
 
 use super::{Ledger, Outcome, Step, Subject};
 use crate::wire::{Conflict, DomainStanding, Refusal, VniPoolChange, VniPoolStanding};

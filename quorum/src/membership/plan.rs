@@ -1,5 +1,14 @@
 //! What the next step of a change is: decided from how the members stand, without doing anything. A change is asked for
 //! again until it is done, so each step must be right whoever took the one before it, and under whichever leader.
+//!
+//! No entry of the ledger records a change in progress: it would be a second record of what Raft's
+//! membership says, and the two could differ. A replacement is one (joint) change of votes, so the
+//! number of members is never even while one of them is dead. A removed member marks its folder and
+//! ends: an id is used once, because a member that forgot its votes could vote twice.
+//!
+//! openraft 0.9 cannot transfer leadership, and followers refuse a candidate until they have missed
+//! their leader for a lease. So the leader holds commands back, waits until the target has
+//! everything, sends no heartbeat for that lease, and asks the target to campaign.
 
 use crate::raft::Peer;
 use crate::roster::Roster;

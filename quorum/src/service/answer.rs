@@ -1,4 +1,9 @@
 //! Questions and commands. The leader answers; another member passes them on to it, once.
+//!
+//! Where a submission is claimed for the agent's own node, the answer of a leader has that node's
+//! list, which the session brings a moment later: one message and one queue less. Lists are
+//! compared by (generation, revision), so it does not matter which comes first. A node that a
+//! recovered quorum still waits for gets none, because it has to report first what it has.
 
 use super::{auditing, leasing, own};
 use crate::background;

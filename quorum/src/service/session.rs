@@ -463,7 +463,7 @@ impl<'a> Session<'a> {
     }
 
     /// Writes down what the node's software and firmware are, where that is not what is known: seldom, so it is no part of what
-    /// heartbeats tell the leader (decision 0030). What is refused now is tried again with the next heartbeat.
+    /// heartbeats tell the leader. What is refused now is tried again with the next heartbeat.
     async fn commit_conformance(&mut self) -> Result<(), Ended> {
         let Some(said) = &self.conformance else { return Ok(()) };
         let action = {

@@ -6,6 +6,11 @@
 //!
 //! The last checksum is of everything before it. Written and read as a stream: neither takes a second copy of the ledger.
 //! Of the audit chain a snapshot has the head alone.
+//!
+//! MessagePack and not rkyv, which needs the exact layout of the types that wrote it: one more
+//! field, and neither another version's members nor last month's backup can be read. Measured with
+//! 10,000 nodes and 100,000 allocations, rkyv would save 0.16 s of the 0.75 s that a restart takes
+//! to read a snapshot. To be looked at again when a restart takes more than a second for it.
 
 use super::StoreError;
 use super::directory::sync_parent;

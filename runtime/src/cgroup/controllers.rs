@@ -8,6 +8,9 @@
 //!
 //! A controller is in the v2 tree or in a hierarchy of version 1, never in both; hybrid machines have some in each.
 //! Nothing above the delegated directory is written (systemd's single-writer rule).
+//!
+//! Memory of version 1 must be named in `cgroup_v1_controllers`: it often belongs to somebody else,
+//! and it cannot kill a launch as a whole.
 
 use super::io_weight::IoWeight;
 use super::place::Place;

@@ -1,5 +1,14 @@
 //! Limits on what an allocation's work may use of its node. Each is read back after it was set: what was asked for holds,
 //! or is refused.
+//!
+//! A module of our own, over plain files: the crate cgroups-rs is heavy for the shim, does not
+//! support hybrid machines, and swallows errors that matter.
+//!
+//! Memory kills a launch as a whole (`memory.oom.group` of the launch), not all work: the script
+//! that started it goes on and sees 137. Under version 1 the kernel kills one process, and the shim
+//! ends the launch. A share on processors of its own has no CPU quota as well: its accounting would
+//! cost the work a period now and then. What the node cannot limit is not requested, and the node
+//! reports it (`lattice nodes`, NOT ENFORCED).
 
 use super::controllers::{Controller, Controllers, V1Group};
 use super::devices::Device;

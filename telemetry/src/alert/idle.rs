@@ -1,33 +1,33 @@
 //! Whether a launch hangs: all its ranks, on all its nodes, do nothing for a long time. Pure.
 //!
-//! Each node says how long its own ranks of a launch have done nothing; who has all nodes' words decides. A rank that waits in a loop
-//! uses a processor, and is not told apart from one that computes: a launch that is told to hang does, and one that hangs need not be told.
+//! Each node reports how long its ranks of a launch have done nothing; one that has the reports of all nodes decides. A rank that waits in
+//! a loop uses a processor and looks like one that computes: a launch that is reported does hang, but not every hang is reported.
 
-/// Ranks that together used less than this share of a processor each, since the look before, did nothing.
+/// Ranks that each used less than this share of a processor since the last measurement did nothing.
 const IDLE_CORES_PER_PROCESS: f64 = 0.01;
-/// However many they are, who uses this much together does something: one of many computes, and the others wait for it.
+/// Ranks that together use this many processors do something, however many they are: one computes, and the others wait for it.
 const IDLE_CORES_MAX: f64 = 0.25;
 
 /// One launch's ranks on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// Processor time at the last look, in microseconds.
+    /// Processor time at the last measurement, in microseconds.
     pub used_us: u64,
     /// When that was.
     pub at_ms: u64,
-    /// Since when they do nothing, as far as it was seen.
+    /// Since when they have done nothing, as far as was measured.
     pub since_ms: u64,
-    /// Whether they were seen to do something at [`Self::since_ms`]; else they were first looked at then.
+    /// Whether they did something at [`Self::since_ms`]; else that was the first measurement.
     pub moved: bool,
 }
 
 impl Idle {
-    /// Looked at for the first time.
+    /// The first measurement.
     pub fn new(at_ms: u64, used_us: u64) -> Self {
         Self { used_us, at_ms, since_ms: at_ms, moved: false }
     }
 
-    /// One more look. `processes`: how many they are; `also`: whether something else of theirs moved.
+    /// One more measurement. `processes`: how many there are; `also`: whether anything else of them changed.
     pub fn look(&mut self, at_ms: u64, used_us: u64, processes: u64, also: bool) {
         let Some(passed_ms) = at_ms.checked_sub(self.at_ms).filter(|ms| *ms > 0) else { return };
         let used_ms = used_us.saturating_sub(self.used_us) as f64 / 1e3;
@@ -39,52 +39,52 @@ impl Idle {
         (self.used_us, self.at_ms) = (used_us, at_ms);
     }
 
-    /// For how long they were seen to do nothing. The time since the last look counts for nothing: they may have gone on in it.
+    /// For how long they have done nothing, until the last measurement: nothing is known of the time since.
     pub fn idle_ms(&self) -> u64 {
         self.at_ms.saturating_sub(self.since_ms)
     }
 
-    /// What this node says of them.
-    pub fn word(&self) -> Word {
-        Word::There { idle_ms: self.idle_ms(), moved: self.moved }
+    /// What this node reports of them.
+    pub fn report(&self) -> IdleReport {
+        IdleReport::There { idle_ms: self.idle_ms(), moved: self.moved }
     }
 }
 
-/// What one node says of its ranks of a launch.
+/// What one node reports of its ranks of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum IdleReport {
     /// It has none (any more).
     None,
     /// They have done nothing for so long; `moved`: they were seen to do something before, else it may be longer.
     There { idle_ms: u64, moved: bool },
-    /// It does not say.
-    Silent,
+    /// The node has not reported.
+    Unknown,
 }
 
-/// What follows from all nodes' words.
+/// What follows from the reports of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All of them have done nothing for that long.
     Hangs,
     /// One of them did something, or none is left.
     Moves,
-    /// What is known changes nothing.
-    Unsaid,
+    /// Too little is known.
+    Unknown,
 }
 
 /// Whether a launch hangs, `limit_ms` being how long it may do nothing.
-pub fn verdict(words: impl IntoIterator<Item = Word>, limit_ms: u64) -> Verdict {
-    let (mut there, mut unsaid) = (false, false);
-    for word in words {
-        match word {
-            Word::None => {}
-            Word::There { idle_ms, .. } if idle_ms >= limit_ms => there = true,
-            Word::There { moved: true, .. } => return Verdict::Moves,
-            Word::There { moved: false, .. } | Word::Silent => unsaid = true,
+pub fn verdict(reports: impl IntoIterator<Item = IdleReport>, limit_ms: u64) -> Verdict {
+    let (mut there, mut unknown) = (false, false);
+    for report in reports {
+        match report {
+            IdleReport::None => {}
+            IdleReport::There { idle_ms, .. } if idle_ms >= limit_ms => there = true,
+            IdleReport::There { moved: true, .. } => return Verdict::Moves,
+            IdleReport::There { moved: false, .. } | IdleReport::Unknown => unknown = true,
         }
     }
-    match (unsaid, there) {
-        (true, _) => Verdict::Unsaid,
+    match (unknown, there) {
+        (true, _) => Verdict::Unknown,
         (false, true) => Verdict::Hangs,
         (false, false) => Verdict::Moves,
     }
@@ -97,15 +97,15 @@ mod tests {
     #[test]
     fn what_moves_begins_anew_and_what_hardly_moves_does_not() {
         let mut idle = Idle::new(1000, 0);
-        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: false });
+        assert_eq!(idle.report(), IdleReport::There { idle_ms: 0, moved: false });
         idle.look(6000, 49_000, 1, false);
-        assert_eq!(idle.word(), Word::There { idle_ms: 5000, moved: false }, "less than a hundredth of 5 s");
+        assert_eq!(idle.report(), IdleReport::There { idle_ms: 5000, moved: false }, "less than a hundredth of 5 s");
         idle.look(11_000, 49_000 + 190_000, 4, false);
-        assert_eq!(idle.word(), Word::There { idle_ms: 10_000, moved: false }, "of four processes");
+        assert_eq!(idle.report(), IdleReport::There { idle_ms: 10_000, moved: false }, "of four processes");
         idle.look(16_000, 300_000, 1, false);
-        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: true });
+        assert_eq!(idle.report(), IdleReport::There { idle_ms: 0, moved: true });
         idle.look(21_000, 300_000, 1, true);
-        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: true }, "something else of theirs moved");
+        assert_eq!(idle.report(), IdleReport::There { idle_ms: 0, moved: true }, "something else of theirs moved");
         idle.look(26_000, 10, 1, false);
         assert_eq!(idle.since_ms, 26_000, "others under the same name");
         idle.look(26_000, 1_000_000, 1, false);
@@ -116,21 +116,21 @@ mod tests {
     fn one_that_computes_among_many_that_wait_is_seen() {
         let mut idle = Idle::new(0, 0);
         idle.look(5000, 500_000, 128, false);
-        assert_eq!(idle.word(), Word::There { idle_ms: 5000, moved: false }, "a tenth of a processor, of 128 processes");
+        assert_eq!(idle.report(), IdleReport::There { idle_ms: 5000, moved: false }, "a tenth of a processor, of 128 processes");
         idle.look(10_000, 5_500_000, 128, false);
-        assert_eq!(idle.word(), Word::There { idle_ms: 0, moved: true }, "one whole processor");
+        assert_eq!(idle.report(), IdleReport::There { idle_ms: 0, moved: true }, "one whole processor");
     }
 
     #[test]
     fn a_launch_hangs_where_all_of_it_does_and_moves_where_one_does() {
-        let there = |idle_ms, moved| Word::There { idle_ms, moved };
+        let there = |idle_ms, moved| IdleReport::There { idle_ms, moved };
         for (words, verdict_is) in [
-            (vec![there(60, true), Word::None, there(61, false)], Verdict::Hangs),
+            (vec![there(60, true), IdleReport::None, there(61, false)], Verdict::Hangs),
             (vec![there(60, true), there(59, true)], Verdict::Moves),
-            (vec![there(60, true), there(59, false)], Verdict::Unsaid),
-            (vec![there(60, true), Word::Silent], Verdict::Unsaid),
-            (vec![Word::Silent, there(0, true)], Verdict::Moves),
-            (vec![Word::None], Verdict::Moves),
+            (vec![there(60, true), there(59, false)], Verdict::Unknown),
+            (vec![there(60, true), IdleReport::Unknown], Verdict::Unknown),
+            (vec![IdleReport::Unknown, there(0, true)], Verdict::Moves),
+            (vec![IdleReport::None], Verdict::Moves),
         ] {
             assert_eq!(verdict(words.clone(), 60), verdict_is, "{words:?}");
         }

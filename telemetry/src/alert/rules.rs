@@ -52,7 +52,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("cpu_energy", "J"),
 ];
 
-/// How soon somebody should look.
+/// How urgent it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -63,7 +63,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// As labels and `lattice watch` say it.
+    /// Its name in labels and in `lattice watch`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -145,11 +145,11 @@ pub fn documented() -> Vec<Rule> {
     ]
 }
 
-/// `alerts:` in an agent's configuration. Unknown keys, measures and bounds that make no sense are refused where they stand.
+/// `alerts:` in an agent's configuration. Unknown keys, measures and bounds that make no sense are refused with their line.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "SettingsText")]
 pub struct AlertSettings {
-    /// How long all ranks of a launch may do nothing before that is told; `None`: never told.
+    /// How long all ranks of a launch may do nothing before an alert is raised; `None`: never.
     pub hang_ms: Option<u64>,
     /// The documents' and the site's.
     pub rules: Vec<Rule>,
@@ -272,7 +272,7 @@ impl TryFrom<SettingsText> for AlertSettings {
         if let Some(twice) = own.iter().find(|rule| !names.insert(rule.name.clone())) {
             return Err(AlertSettingsError::Twice(twice.name.clone()));
         }
-        // One of the site's stands for the documents' of the same name.
+        // A rule of the site replaces the built-in one of the same name.
         let mut rules: Vec<Rule> = documented().into_iter().filter(|rule| !names.contains(&rule.name)).chain(own).collect();
         for name in off {
             let before = rules.len();

@@ -1,4 +1,4 @@
-//! The work of each allocation on a node. `allocation` is its whole id; who and what it is stands in `lattice_allocation_info` alone.
+//! The work of each allocation on a node. `allocation` is its whole id; its owner and name are in `lattice_allocation_info` alone.
 
 use super::family::families;
 

@@ -35,7 +35,7 @@ pub enum Unit {
     Count,
     /// A part of a whole, 0 to 1.
     Ratio,
-    /// The same, 0 to 100: where the documents' name says so.
+    /// The same, 0 to 100, where the documents' name requires it.
     Percent,
     Watts,
     Joules,
@@ -43,7 +43,7 @@ pub enum Unit {
     Hertz,
     /// Seconds since 1970.
     Timestamp,
-    /// 1 where it is so, 0 where it is not; or always 1, where the labels are what is said.
+    /// 1 where it is so, 0 where it is not; or always 1, if the labels have the information.
     Truth,
 }
 

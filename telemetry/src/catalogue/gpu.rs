@@ -1,4 +1,4 @@
-//! The node's GPUs, each by its id. Whose work one has stands in `lattice_allocation_gpu_info`, for who may see allocations.
+//! The node's GPUs, each by its id. The work that uses one is in `lattice_allocation_gpu_info`, for those who may see allocations.
 
 use super::family::families;
 

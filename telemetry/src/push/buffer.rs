@@ -39,7 +39,7 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> BufferE
     move |source| BufferError { path, doing, source }
 }
 
-/// How the buffer stands, for who asks without waiting for its disk.
+/// The state of the buffer, for callers that must not wait for its disk.
 #[derive(Debug, Default)]
 pub struct Standing {
     bytes: AtomicU64,
@@ -52,7 +52,7 @@ impl Standing {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Batches that were dropped, for want of room or because they were damaged.
+    /// Batches that were dropped because the buffer was full or they were damaged.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -81,7 +81,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Opens it, made where it is missing; what a former life left is taken over.
+    /// Opens or creates it, with the batches that an earlier process left.
     pub fn open(dir: &Path, bytes_max: u64, spare: Spare) -> Result<Self, BufferError> {
         Self::on(Box::new(Real), dir, bytes_max, spare)
     }
@@ -108,7 +108,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// Keeps a batch; of what is too much the oldest go. An error: it is not kept.
+    /// Stores a batch and drops the oldest ones if it is full. An error: the batch is not stored.
     pub fn put(&mut self, body: &[u8], samples: u64) -> Result<(), BufferError> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.extend_from_slice(MAGIC);
@@ -171,7 +171,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// How it stands, now and later.
+    /// Its state, now and later.
     pub fn standing(&self) -> Arc<Standing> {
         Arc::clone(&self.standing)
     }
@@ -184,19 +184,19 @@ impl Buffer {
         Ok(Some(bytes))
     }
 
-    /// Makes room for so many bytes more within the buffer's own bound.
+    /// Drops batches until the buffer's bound allows so many bytes more.
     fn keep_within(&mut self, wanted: u64) -> Result<(), BufferError> {
         while self.standing.bytes() + wanted > self.bytes_max && self.drop_oldest()?.is_some() {}
         Ok(())
     }
 
-    /// Makes room for so many bytes more beside what is to stay free of the disk.
+    /// Drops batches until the disk has so many bytes more than must stay free.
     fn leave_spare(&mut self, wanted: u64) -> Result<(), BufferError> {
         let mut lacking = self.lacking(wanted);
         if lacking == 0 {
             return Ok(());
         }
-        // What goes is counted by its size: a file system may be late to say that it is free.
+        // Dropped batches are counted by their size: a file system may be late to report free space.
         while lacking > 0
             && let Some(bytes) = self.drop_oldest()?
         {
@@ -275,7 +275,7 @@ mod tests {
         seen
     }
 
-    /// A disk of so many bytes, on which calls fail as they are told to, once each.
+    /// A disk of so many bytes, on which chosen calls fail once each.
     #[derive(Clone, Debug, Default)]
     struct Failing(Arc<Mutex<Faults>>);
 
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_removed_for_a_while_is_kept() {
+    fn a_batch_that_cannot_be_read_or_removed_for_a_while_stays() {
         let (dir, disk) = (dir(), Failing::default());
         let mut buffer = Buffer::on(Box::new(disk.clone()), &dir, 1 << 20, Spare::Bytes(0)).unwrap();
         let standing = buffer.standing();

@@ -36,7 +36,7 @@ pub(super) struct Space {
 
 /// What the buffer does with its disk.
 pub(super) trait Disk: Send + std::fmt::Debug {
-    /// `None`: the file system does not say.
+    /// `None`: the file system does not report it.
     fn space(&self, dir: &Path) -> Option<Space>;
     /// Writes a file that its owner alone may read.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;

@@ -1,4 +1,4 @@
-//! Block devices that lie on others.
+//! Block devices on top of others.
 //!
 //! What goes through LVM, LUKS or MD is counted by the kernel at that device and again at the disks below: only those count.
 
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Devices that are remembered; with more, all are looked up anew.
+/// The most devices that are remembered; with more, all are read again.
 const KNOWN_MAX: usize = 1024;
 
-/// Which devices are stacked, each looked up once.
+/// Which devices are stacked; each is read once.
 #[derive(Debug)]
 pub struct Devices {
     /// Devices by their numbers, as `/sys/dev/block` has them.
@@ -28,7 +28,7 @@ impl Devices {
         Self { block: block.to_owned(), stacked: HashMap::new() }
     }
 
-    /// `device`: `MAJOR:MINOR`. One that is not known lies on none.
+    /// `device`: `MAJOR:MINOR`. An unknown device is on top of none.
     pub fn is_stacked(&mut self, device: &str) -> bool {
         if let Some(stacked) = self.stacked.get(device) {
             return *stacked;
@@ -63,7 +63,7 @@ mod tests {
         let served = "8:0 Read 10\n8:0 Write 20\n253:0 Read 10\n253:0 Write 20\nTotal 60\n";
         assert_eq!(v1::served_bytes(served, "Write", &mut devices), 20.0);
         assert!(!devices.is_stacked("../8:0") && !devices.is_stacked("Total"));
-        // It is looked up once.
+        // It is read once.
         fs::remove_dir_all(&block).unwrap();
         assert!(devices.is_stacked("253:0") && !devices.is_stacked("8:0"));
     }

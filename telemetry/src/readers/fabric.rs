@@ -13,7 +13,7 @@ use super::Text;
 use port::names;
 use std::path::{Path, PathBuf};
 
-/// Whose driver tells.
+/// Whose driver counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// InfiniBand and RoCE.

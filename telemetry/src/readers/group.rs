@@ -1,7 +1,7 @@
-//! An allocation's work at one moment: where it is, and which processes it has.
+//! An allocation's work at one moment: its cgroups and its processes.
 
-use super::kept::{FILE_BYTES_MAX, Held, Kept, Text, is_passing};
 use super::launches::Parts;
+use super::polled_file::{FILE_BYTES_MAX, Held, PolledFile, Text, is_passing};
 use crate::procfs::field;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,18 +9,18 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Processes of one allocation that are listed; what has more is not read one by one.
+/// At most this many processes of an allocation are listed; with more, none is read on its own.
 pub const PROCESSES_MAX: usize = 4096;
-/// Cgroups below that of the work.
+/// At most this many cgroups below that of the work are searched.
 const BELOW_MAX: usize = 1024;
-/// How deep they are looked for: launches lie one below, and what the work makes itself below those.
+/// How deep cgroups are searched: launches are one level below the work, cgroups of the work itself below those.
 const DEPTH_MAX: usize = 4;
-/// A directory's own links; each directory in it is one more. With fewer its file system does not count them.
+/// The links of an empty directory; each directory in it adds one. Fewer mean that the file system does not count them.
 const OWN_LINKS: u64 = 2;
 
-/// Where an allocation's work is.
+/// The cgroups of an allocation's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct CgroupPaths {
     /// The directory of all its work in the v2 tree.
     pub v2: Option<PathBuf>,
     /// Its directories in hierarchies of version 1.
@@ -30,34 +30,34 @@ pub struct Places {
 /// One allocation's work at one moment.
 #[derive(Debug)]
 pub struct Group {
-    places: Places,
+    paths: CgroupPaths,
     top: Option<Directory>,
     processes: Vec<i32>,
     /// Whether all of them are listed.
     whole: bool,
-    /// Nothing of it ran since they were.
+    /// Nothing of it has run since they were listed.
     rests: bool,
-    /// The links of its directory at this look.
+    /// The links of its directory at this measurement.
     links: Option<u64>,
-    /// Since everything was looked at last.
+    /// From the last time when everything was read.
     pub(super) parts: Option<Parts>,
 }
 
 impl Group {
-    pub(super) fn new(places: Places) -> Self {
-        let is_v1 = places.v2.is_none();
-        let top = places.v2.clone().or_else(|| places.v1.first().cloned()).map(|path| Directory::new(path, is_v1));
-        Self { places, top, processes: Vec::new(), whole: false, rests: false, links: None, parts: None }
+    pub(super) fn new(paths: CgroupPaths) -> Self {
+        let is_v1 = paths.v2.is_none();
+        let top = paths.v2.clone().or_else(|| paths.v1.first().cloned()).map(|path| Directory::new(path, is_v1));
+        Self { paths, top, processes: Vec::new(), whole: false, rests: false, links: None, parts: None }
     }
 
-    /// Where it is.
-    pub fn places(&self) -> &Places {
-        &self.places
+    /// Its cgroups.
+    pub fn paths(&self) -> &CgroupPaths {
+        &self.paths
     }
 
     /// The inode of the directory of all its work in the v2 tree; `None`: there is none.
     pub fn inode(&self) -> Option<u64> {
-        self.places.v2.as_ref().and(self.top.as_ref()).map(|top| top.inode)
+        self.paths.v2.as_ref().and(self.top.as_ref()).map(|top| top.inode)
     }
 
     /// Its processes; `None` where they cannot be listed, or are too many.
@@ -65,12 +65,12 @@ impl Group {
         self.whole.then_some(self.processes.as_slice())
     }
 
-    /// Whether nothing of it ran since it was looked at: its processes, and what they alone change, are as they were.
+    /// Whether nothing of it has run since the last measurement: its processes, and what only they change, are as they were.
     pub fn rests(&self) -> bool {
         self.rests
     }
 
-    /// Looks whether its directory is there, before each of the two below.
+    /// Whether its directory exists. To be called before each of the two methods below.
     pub(super) fn is_there(&mut self) -> bool {
         let Some(top) = &mut self.top else { return true };
         let was = top.inode;
@@ -107,7 +107,7 @@ impl Group {
     /// The directories in that of all its work in the v2 tree; `None`: there is none there, or they cannot be listed now. `anew`: also where
     /// they are as many as are known.
     pub(super) fn directly_below(&mut self, anew: bool) -> Option<&mut [Directory]> {
-        self.places.v2.as_ref()?;
+        self.paths.v2.as_ref()?;
         let top = self.top.as_mut()?;
         let links = top.links()?;
         if anew || top.has_others(links) {
@@ -137,15 +137,15 @@ pub(super) struct Directory {
     /// Held open in a v2 tree: the way to it is not walked with each look. One that is gone is known by its list, which cannot be read.
     open: Option<Held>,
     inode: u64,
-    processes: Kept,
+    processes: PolledFile,
     /// Its processor time, where somebody asked for that.
-    cpu: Option<Kept>,
+    cpu: Option<PolledFile>,
     within: Vec<Directory>,
 }
 
 impl Directory {
     fn new(path: PathBuf, is_v1: bool) -> Self {
-        let processes = Kept::new(path.join("cgroup.procs"));
+        let processes = PolledFile::new(path.join("cgroup.procs"));
         Self { path, is_v1, open: None, inode: 0, processes, cpu: None, within: Vec::new() }
     }
 
@@ -156,7 +156,7 @@ impl Directory {
     /// Microseconds of processors that were used in it and below, and how many processes it has itself.
     pub(super) fn part(&mut self, text: &mut Text) -> Option<(u64, u64)> {
         let processes = self.processes.read(text)?.lines().count() as u64;
-        let stat = self.cpu.get_or_insert_with(|| Kept::new(self.path.join("cpu.stat"))).read(text)?;
+        let stat = self.cpu.get_or_insert_with(|| PolledFile::new(self.path.join("cpu.stat"))).read(text)?;
         Some((field(stat, "usage_usec")?, processes))
     }
 
@@ -284,7 +284,7 @@ mod tests {
             fs::create_dir_all(top.join(below)).unwrap();
             fs::write(top.join(below).join("cgroup.procs"), format!("{pid}\n")).unwrap();
         };
-        let mut group = Group::new(Places { v2: Some(top.clone()), v1: Vec::new() });
+        let mut group = Group::new(CgroupPaths { v2: Some(top.clone()), v1: Vec::new() });
         let mut text = Text::default();
         assert!(!group.is_there() || !group.refresh(&mut text, 100), "it is not there yet");
         put("", 1);
@@ -318,7 +318,7 @@ mod tests {
             return;
         }
         let within = top.join("launch-1");
-        let (mut group, mut text) = (Group::new(Places { v2: Some(top.clone()), v1: Vec::new() }), Text::default());
+        let (mut group, mut text) = (Group::new(CgroupPaths { v2: Some(top.clone()), v1: Vec::new() }), Text::default());
         let mut lives = Vec::new();
         for life in 0..3 {
             if life > 0 {
@@ -355,7 +355,7 @@ mod tests {
             let _none = fs::remove_dir(&top);
             return;
         }
-        let (mut group, mut text) = (Group::new(Places { v2: None, v1: vec![top.clone()] }), Text::default());
+        let (mut group, mut text) = (Group::new(CgroupPaths { v2: None, v1: vec![top.clone()] }), Text::default());
         let mut born = Vec::new();
         // Faster than the kernel forgets a list that it made for an open file.
         for _ in 0..3 {

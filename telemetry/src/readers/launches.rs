@@ -1,13 +1,13 @@
 //! What the launches of an allocation have used here.
 
-/// Launches of one allocation that are looked at, the first ones; what a script runs beyond them at once is not.
+/// The most launches of one allocation that are measured, from the first; a script that runs more at once has the others unmeasured.
 pub const LAUNCHES_MAX: usize = 64;
 
 /// The launches of an allocation that have ranks here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     pub all: Vec<Part>,
-    /// There are more than are looked at.
+    /// There are more than are measured.
     pub cut: bool,
 }
 

@@ -43,7 +43,7 @@ fn number(directory: &Directory) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::readers::Places;
+    use crate::readers::CgroupPaths;
     use std::fs;
     use std::path::Path;
 
@@ -58,7 +58,7 @@ mod tests {
     fn launches_are_told_by_their_number_where_they_have_ranks_and_anew_after_each_look_at_everything() {
         let top = std::env::temp_dir().join(format!("lattice-parts-{}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
-        let (mut group, mut text) = (Group::new(Places { v2: Some(top.clone()), v1: Vec::new() }), Text::default());
+        let (mut group, mut text) = (Group::new(CgroupPaths { v2: Some(top.clone()), v1: Vec::new() }), Text::default());
         assert_eq!(group.parts(&mut text), None, "nothing was looked at");
         fs::create_dir_all(&top).unwrap();
         fs::write(top.join("cgroup.procs"), "").unwrap();

@@ -5,7 +5,7 @@
 //! One that a look misses, or that waits to be waited for, lives on: it has ended when `/proc` has it no more.
 //! What ends between two looks and nobody of the work waits for is not seen: these counters say *at least*.
 
-use super::kept::Kept;
+use super::polled_file::PolledFile;
 use super::{Group, Reader, Text};
 use crate::procfs::{Stat, TICKS_PER_SECOND, field, page_bytes};
 use crate::usage::{Measure, Source, Usage};
@@ -48,8 +48,8 @@ struct Sums {
 
 /// A process's files.
 struct Files {
-    stat: Kept,
-    io: Kept,
+    stat: PolledFile,
+    io: PolledFile,
     seen: bool,
 }
 
@@ -126,7 +126,7 @@ impl Procfs {
             if self.held.len() >= HELD_MAX {
                 return text.bytes_of(path_in(&mut self.path, pid, "stat")).ok().and_then(Stat::parse);
             }
-            let mut file = |name: &str| Kept::new(path_in(&mut self.path, pid, name).to_owned());
+            let mut file = |name: &str| PolledFile::new(path_in(&mut self.path, pid, name).to_owned());
             let files = Files { stat: file("stat"), io: file("io"), seen: false };
             self.held.insert(pid, files);
         }

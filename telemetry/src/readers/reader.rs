@@ -5,13 +5,13 @@ use crate::usage::{Source, Usage};
 
 /// One source of numbers.
 pub trait Reader: Send {
-    /// What it says its numbers come from.
+    /// The source of its numbers.
     fn source(&self) -> Source;
 
-    /// Reads what tells whether something of the work ran, before anything else is read; what that tells besides is told by [`Reader::read`],
-    /// which follows.
+    /// Reads the signs that something of the work has run, before anything else is read. Numbers in the same files are returned by
+    /// [`Reader::read`], which follows.
     fn signs(&mut self, _group: &Group, _text: &mut Text, _signs: &mut Signs) {}
 
-    /// Adds what it can read of the group to what those before it said.
+    /// Adds the numbers that it can read of the group to those of the readers before it.
     fn read(&mut self, group: &Group, text: &mut Text, usage: &mut Usage);
 }

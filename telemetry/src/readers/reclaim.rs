@@ -1,20 +1,20 @@
-//! How much the kernel looked for memory to take back.
+//! How many pages the kernel has scanned to reclaim memory.
 
 use super::Text;
-use super::kept::Kept;
+use super::polled_file::PolledFile;
 
 /// `/proc/vmstat`.
-pub struct Reclaim(Kept);
+pub struct Reclaim(PolledFile);
 
 impl Default for Reclaim {
     fn default() -> Self {
-        Self(Kept::new("/proc/vmstat".into()))
+        Self(PolledFile::new("/proc/vmstat".into()))
     }
 }
 
 impl Reclaim {
-    /// Pages that were looked at for it since the machine was booted, some of them counted more than once: the sum moves when any is.
-    /// `None`: this kernel does not tell.
+    /// Pages scanned since the machine was booted, some of them counted more than once: the sum rises with each.
+    /// `None`: this kernel does not count them.
     pub fn scanned(&mut self, text: &mut Text) -> Option<u64> {
         scanned(self.0.read(text)?)
     }

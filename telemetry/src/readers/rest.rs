@@ -1,4 +1,4 @@
-//! Whether an allocation's work rests: then what its own processes alone change stands as it was read last.
+//! Whether an allocation's work rests: then the numbers that only its own processes change are as they were read last.
 //!
 //! ```text
 //!   Signs, read first ── the same as with the last two looks ──▶ rests: processes, threads, faults and /proc are not read
@@ -11,13 +11,18 @@
 //!
 //! Nothing of it needs a process of the work: what others do to it (one who moves a process that sleeps into the group, or writes to
 //! another's memory) shows with the next look at everything.
+//!
+//! Two looks, because a processor without ticks accounts once a second. Pressure of memory and
+//! disks goes on rising while a process waits and does not run; such a wait begins with a process
+//! that runs, so a rising value is read again. What no count shows (a process that is moved in
+//! asleep) is seen after 10 s, when everything is read.
 
 use std::time::{Duration, Instant};
 
 /// Looks in a row that have to show the same. With one alone, what a processor has not yet accounted would be overlooked: of a task that
 /// runs that is done with each tick, which a processor without ticks makes once a second.
 const SAME_LOOKS: u32 = 2;
-/// How old what stands can get.
+/// How old numbers that are not read again can get.
 const RESTS_MAX: Duration = Duration::from_secs(10);
 
 /// Counts that only rise, of which one at least does so when something of the work runs, begins or ends. `None`: it is not known here.
@@ -27,7 +32,7 @@ pub struct Signs {
     pub cpu_us: Option<u64>,
     /// Its switches, and its processes that began and that ended, together.
     pub events: Option<u64>,
-    /// Pages of the node that the kernel looked at to take memory back, whoever had them.
+    /// Pages of the node that the kernel scanned to reclaim memory, whoever had them.
     pub scanned: Option<u64>,
 }
 
@@ -38,18 +43,18 @@ impl Signs {
     }
 }
 
-/// What the looks before showed.
+/// The signs of the last measurements.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     last: Option<[u64; 3]>,
-    /// So many looks in a row showed what the one before each did.
+    /// So many measurements in a row had the same signs as the one before.
     same: u32,
     /// When everything was read last.
     read_at: Option<Instant>,
 }
 
 impl Rest {
-    /// One more look. `true`: what was read before stands; else everything is read now.
+    /// One more measurement. `true`: the numbers read before are still right; else everything is read now.
     pub(super) fn look(&mut self, now: Instant, signs: Signs) -> bool {
         let signs = signs.whole();
         let is_same = signs.is_some() && signs == self.last;
@@ -97,7 +102,7 @@ mod tests {
         }
     }
 
-    /// What happens between two looks.
+    /// What happens between two measurements.
     #[derive(Clone, Copy, Debug)]
     enum Happening {
         Nothing,

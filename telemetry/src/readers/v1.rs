@@ -1,7 +1,7 @@
-//! Cgroup version 1: each hierarchy says what its controllers count.
+//! Cgroup version 1: each hierarchy has the numbers of its controllers.
 
 use super::devices::Devices;
-use super::kept::{Kept, Standing};
+use super::polled_file::{CachedFile, PolledFile};
 use super::{Group, Reader, Text};
 use crate::procfs::{TICKS_PER_SECOND, field};
 use crate::usage::{Measure, Source, Usage};
@@ -14,29 +14,29 @@ pub struct V1 {
 
 /// One directory's files, whichever of them it has.
 struct Files {
-    cpu: Kept,
-    memory: Kept,
-    memory_peak: Kept,
+    cpu: PolledFile,
+    memory: PolledFile,
+    memory_peak: PolledFile,
     /// Page faults, all and major ones.
-    memory_stat: Standing<[Option<u64>; 2]>,
-    memory_kills: Kept,
-    io: Kept,
-    threads: Standing<f64>,
+    memory_stat: CachedFile<[Option<u64>; 2]>,
+    memory_kills: PolledFile,
+    io: PolledFile,
+    threads: CachedFile<f64>,
 }
 
 impl V1 {
     /// `groups`: an allocation's directories.
     pub fn new(groups: &[PathBuf]) -> Self {
         let files = groups.iter().map(|group| {
-            let file = |name: &str| Kept::new(group.join(name));
+            let file = |name: &str| PolledFile::new(group.join(name));
             Files {
                 cpu: file("cpuacct.stat"),
                 memory: file("memory.usage_in_bytes"),
                 memory_peak: file("memory.max_usage_in_bytes"),
-                memory_stat: Standing::new(group.join("memory.stat")),
+                memory_stat: CachedFile::new(group.join("memory.stat")),
                 memory_kills: file("memory.oom_control"),
                 io: file("blkio.throttle.io_service_bytes_recursive"),
-                threads: Standing::new(group.join("pids.current")),
+                threads: CachedFile::new(group.join("pids.current")),
             }
         });
         Self { groups: files.collect(), devices: Devices::default() }
@@ -58,10 +58,10 @@ impl Reader for V1 {
 }
 
 impl Files {
-    /// `rests`: nothing of the work ran since the last look.
+    /// `rests`: nothing of the work has run since the last measurement.
     fn read(&mut self, rests: bool, text: &mut Text, usage: &mut Usage, devices: &mut Devices) {
         let number = |text: &str| text.trim().parse::<u64>().ok().map(|number| number as f64);
-        // A file is looked for only where its numbers are wanted: most directories have few of them.
+        // A file is opened only where its numbers are wanted: most directories have few of them.
         if usage.lacks(Measure::CpuUser)
             && let Some(stat) = self.cpu.read(text)
         {
@@ -98,7 +98,7 @@ impl Files {
     }
 }
 
-/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that lie on no other.
+/// Lines are `MAJOR:MINOR OPERATION BYTES`, and a total at the end; the sum over the devices that are on top of no other.
 pub(super) fn served_bytes(text: &str, operation: &str, devices: &mut Devices) -> f64 {
     let of_operation = text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

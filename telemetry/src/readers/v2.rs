@@ -1,30 +1,30 @@
 //! Cgroup version 2. Processor time and pressure are there for every group; the rest where the tree has the controller.
 
 use super::devices::Devices;
-use super::kept::{Kept, Standing};
+use super::polled_file::{CachedFile, PolledFile};
 use super::{Group, Reader, Signs, Text};
 use crate::procfs::{field, pressure_totals};
 use crate::usage::{Measure, Source, Usage};
 use std::path::{Path, PathBuf};
 
 pub struct V2 {
-    cpu: Kept,
+    cpu: PolledFile,
     /// In microseconds, in user mode and in the kernel, as they were read with the signs.
     used: Option<[Option<u64>; 2]>,
-    memory: Kept,
-    memory_peak: Kept,
+    memory: PolledFile,
+    memory_peak: PolledFile,
     /// Page faults, all and major ones.
-    memory_stat: Standing<[Option<u64>; 2]>,
-    memory_events: Kept,
-    io: Kept,
+    memory_stat: CachedFile<[Option<u64>; 2]>,
+    memory_events: PolledFile,
+    io: PolledFile,
     devices: Devices,
-    threads: Standing<f64>,
+    threads: CachedFile<f64>,
     pressure: [Pressure; 3],
 }
 
 /// How long some, or all, of the work waited for one thing.
 struct Pressure {
-    file: Standing<[Option<u64>; 2]>,
+    file: CachedFile<[Option<u64>; 2]>,
     some: Measure,
     full: Option<Measure>,
     /// As it was before the last time that it was read.
@@ -35,7 +35,7 @@ struct Pressure {
 
 impl Pressure {
     fn new(path: PathBuf, some: Measure, full: Option<Measure>) -> Self {
-        Self { file: Standing::new(path), some, full, before: None, is_of_cpu: some == Measure::PressureCpuSome }
+        Self { file: CachedFile::new(path), some, full, before: None, is_of_cpu: some == Measure::PressureCpuSome }
     }
 
     /// Waiting for memory or a disk begins with a process that runs into it. Where none runs and the time did not rise while none ran
@@ -52,17 +52,17 @@ impl Pressure {
 impl V2 {
     /// `work`: the directory of all of an allocation's work.
     pub fn new(work: &Path) -> Self {
-        let file = |name: &str| Kept::new(work.join(name));
+        let file = |name: &str| PolledFile::new(work.join(name));
         Self {
             cpu: file("cpu.stat"),
             used: None,
             memory: file("memory.current"),
             memory_peak: file("memory.peak"),
-            memory_stat: Standing::new(work.join("memory.stat")),
+            memory_stat: CachedFile::new(work.join("memory.stat")),
             memory_events: file("memory.events"),
             io: file("io.stat"),
             devices: Devices::default(),
-            threads: Standing::new(work.join("pids.current")),
+            threads: CachedFile::new(work.join("pids.current")),
             pressure: [
                 // That all of a group waits for processors is 0 by definition where nothing else of it could run.
                 Pressure::new(work.join("cpu.pressure"), Measure::PressureCpuSome, None),
@@ -120,7 +120,7 @@ impl Reader for V2 {
                 }
             }
         }
-        if group.places().v2.is_some() {
+        if group.paths().v2.is_some() {
             offer(Measure::Processes, group.processes().map(|pids| pids.len() as f64));
         }
     }
@@ -130,7 +130,7 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse::<u64>().ok().map(|number| number as f64)
 }
 
-/// Lines are `MAJOR:MINOR KEY=NUMBER …`; the sum over the devices that lie on no other.
+/// Lines are `MAJOR:MINOR KEY=NUMBER …`; the sum over the devices that are on top of no other.
 pub(super) fn of_whole_devices(stat: &str, key: &str, devices: &mut Devices) -> f64 {
     let mut sum = 0u64;
     for line in stat.lines() {

@@ -1,6 +1,6 @@
 //! Windows over durations that are counted in ranges from the beginning on: what came within each window. Pure.
 //!
-//! Percentiles and the greatest are the upper ends of the ranges in which they lie, and of the last range, which has none, its lower end.
+//! Percentiles and the greatest are the upper ends of their ranges; the last range has none, and its lower end is used.
 
 use super::smoothing::Smoothing;
 use super::{Summary, Whole};
@@ -11,7 +11,7 @@ use crate::histogram::Counts;
 pub struct LatencyHistory {
     length_ms: u64,
     from_ms: u64,
-    /// As the open window began, and at the last look.
+    /// At the beginning of the open window, and at the last measurement.
     began: Option<Counts>,
     newest: Option<Counts>,
     whole: Whole,
@@ -27,8 +27,8 @@ impl LatencyHistory {
         Self { length_ms, from_ms: 0, began: None, newest: None, whole: Whole::new(length_ms, whole_max) }
     }
 
-    /// Takes what is counted at a look. What came since the look before belongs to the window of this one. Counts that fell, or of other
-    /// ranges, begin anew.
+    /// Adds the counts of a measurement. What came since the last one belongs to the window of this one. Counts that fell, or that are of
+    /// other ranges, start again.
     pub fn push(&mut self, at_ms: u64, counts: Counts) {
         let from_ms = at_ms - at_ms % self.length_ms;
         if from_ms > self.from_ms {

@@ -3,10 +3,10 @@
 //! They say bicubic interpolation, which is of a plane; a series over time is a line, and cubic is what is left of it. The mean of a window
 //! becomes the middle of the cubic that lies nearest (least squares) to it and to the two windows on each side: weights of A. Savitzky and
 //! M. J. E. Golay, Anal. Chem. 36 (1964) 1627. What is a trend (up to the third power of time) comes out as it went in, and what
-//! changes from window to window is damped, which a store packs into less. Nothing is told that is beyond all five.
+//! changes from window to window is damped, which a store packs into less. The result is never beyond all five.
 //!
-//! A window has its two later ones two lengths later, and is told then. Percentiles and the greatest are values that were seen, and stay what
-//! they were. Where one of the five is missing (the beginning, the end, an agent that was away), the mean is told as it was.
+//! A window is exported two lengths later, when the two windows after it are complete. Percentiles and the greatest are values that were
+//! measured, and are not smoothed. If one of the five is missing (the beginning, the end, an agent that was away), the mean is not either.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub enum Smoothing {
 }
 
 impl Smoothing {
-    /// How many windows later one is told.
+    /// How many windows later one is exported.
     pub const fn later(self) -> usize {
         match self {
             Self::None => 0,
@@ -30,7 +30,7 @@ impl Smoothing {
         }
     }
 
-    /// How many windows are needed to tell one.
+    /// How many windows are needed to smooth one.
     pub const fn windows(self) -> usize {
         1 + 2 * self.later()
     }
@@ -83,13 +83,13 @@ mod tests {
         fn noise_is_damped(seed in proptest::collection::vec(-1.0..1.0f64, 400)) {
             let power = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
             let smoothed = power(&mut seed.windows(5).map(|five| cubic(five.try_into().unwrap())));
-            // By the weights 17/35 of it is left; four hundred values are not quite what the formula says.
+            // The weights leave 17/35 of it; four hundred values differ a little from the formula.
             prop_assert!(smoothed < 0.65 * power(&mut seed[2..398].iter().copied()));
         }
     }
 
     #[test]
-    fn a_window_is_told_two_later_with_its_own_percentiles() {
+    fn a_window_is_exported_two_later_with_its_own_percentiles() {
         // The sixth is open.
         let mut history = of([(0, 0.0), (1, 0.0), (2, 35.0), (3, 0.0), (4, 0.0), (5, 1.0)]);
         assert_eq!(told(&history, None), Some((2, 17.0)));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_five_is_told_as_it_was_and_before_that_nothing() {
+    fn without_five_windows_the_mean_is_not_smoothed() {
         assert_eq!(told(&of([(0, 1.0), (1, 9.0), (2, 0.0)]), None), None);
         assert_eq!(told(&of([(0, 1.0), (1, 9.0), (2, 0.0), (3, 0.0)]), None), Some((0, 1.0)));
         // Of the windows 3 and 4 nothing was measured.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_window_of_what_ended_is_told_in_its_turn() {
+    fn each_window_of_ended_work_is_exported_in_order() {
         let mut history = of((0..9).map(|n| (n, if n == 6 { 35.0 } else { 0.0 })));
         assert_eq!(told(&history, None), Some((5, 12.0)));
         history.close(Smoothing::Cubic);

@@ -168,7 +168,7 @@ impl AllocationTask {
         }
     }
 
-    /// The site's, once no process is left. A failed one is said, and keeps the node from nobody (decision 0010).
+    /// The site's, once no process is left. A failed one is said, and keeps the node from nobody.
     async fn epilogue(&self) {
         let (context, share) = (&self.context, &self.share);
         self.say("the site's epilogue");

@@ -164,7 +164,7 @@ async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -
         Ok(Some(store)) => {
             said.url = store.url();
             match ask(store, allocation.id, over).await {
-                Ok(told) if told.nodes.is_empty() => said.lacks = format!("the store at {} has nothing of it", said.url),
+                Ok(told) if told.nodes.is_empty() => said.lacks = format!("the store at {} has no data of it", said.url),
                 Ok(told) => found = told,
                 Err(error) => said.lacks = with_causes(&error),
             }
@@ -182,7 +182,7 @@ pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<D
     if !said.lacks.is_empty() {
         let short = allocation.id.short();
         let text = format!(
-            "allocation {short} is {}: its agents measure it no more, and {}\nhint: `lattice status {short}` shows its memory peak and processor time",
+            "allocation {short} is {}: its agents no longer measure it, and {}\nhint: `lattice status {short}` shows its memory peak and processor time",
             allocation.state, said.lacks
         );
         // Another one may be asked, or the same one later.
@@ -195,7 +195,7 @@ pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<D
             let age_ms = newest.get(node.as_str()).copied().unwrap_or_else(|| now().since_ms(Timestamp(said.until_ms)));
             v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
         }
-        None => v1::NodeUsage { node: node.to_string(), unreached: "the store has nothing of it".to_owned(), ..Default::default() },
+        None => v1::NodeUsage { node: node.to_string(), unreached: "the store has no data of it".to_owned(), ..Default::default() },
     });
     let nodes = nodes.collect();
     let (allocation, duration_ms) = (allocation.id.to_string(), said.until_ms.saturating_sub(said.from_ms));

@@ -22,7 +22,7 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
         let left = args.limit - u32::try_from(records.len()).unwrap_or(u32::MAX).min(args.limit);
         let page = answer(client.admin().query_audit(v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: left })).await?;
         if page.upto < after || (page.upto == after && page.upto < page.end) {
-            return Err(Failure::other("the agent's answer does not go on"));
+            return Err(Failure::other("the agent's answer is not complete"));
         }
         after = page.upto;
         records.extend(page.records);
@@ -34,7 +34,7 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
         Format::Table => print(&table(&records, session.width()))?,
         Format::Data(notation) => {
             let whole: Result<Vec<AuditRecord>, _> = records.iter().map(record_to_model).collect();
-            notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
+            notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent an invalid record: {bad}")))?)?;
         }
         Format::Name => {
             let numbers: Vec<String> = records.iter().map(|r| r.seq.to_string()).collect();

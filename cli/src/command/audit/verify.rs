@@ -23,7 +23,7 @@ pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
             Some(now) if now.done => break now,
             Some(now) => {
                 if told.elapsed() >= TELL_EVERY {
-                    session.note(&format!("{} records hold so far", now.records));
+                    session.note(&format!("{} records are valid so far", now.records));
                     told = Instant::now();
                 }
             }
@@ -43,8 +43,9 @@ fn check_keys(keys: &[Key], trusted: &[String]) -> Result<(), Failure> {
     match stranger {
         None => Ok(()),
         Some(key) => {
-            let what = format!("the chain holds, but record {} brings in a key that was not given with --key: {}", key.since, key.key);
-            Err(Failure::other(what).hint("compare it with the key file of that member; if it is not that, somebody else signs this chain"))
+            let what = format!("the chain is valid, but record {} introduces a key that was not given with --key: {}", key.since, key.key);
+            Err(Failure::other(what)
+                .hint("compare it with the key file of that member; if they differ, somebody else has signed this chain"))
         }
     }
 }

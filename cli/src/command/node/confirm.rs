@@ -12,7 +12,9 @@ pub fn confirmed(yes: bool, what: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::usage(format!("{what}: nobody is here to be asked whether that is meant")).hint("--yes says that it is"));
+        return Err(
+            Failure::usage(format!("{what}: this needs your confirmation, and there is no terminal to ask at")).hint("--yes confirms it")
+        );
     }
     eprint!("{what}. Go on? [y/N] ");
     let mut line = String::new();

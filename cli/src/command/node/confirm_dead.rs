@@ -10,7 +10,7 @@ use lattice_model::hostlist;
 pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
     if !args.yes {
         let told = hostlist::fold(&named(&args.on.nodes)?);
-        return Err(Failure::usage(format!("work that still runs on {told} would run twice: give --yes to vouch that none does"))
+        return Err(Failure::usage(format!("work that still runs on {told} would run twice: give --yes to confirm that none does"))
             .hint("`lattice explain ID` says what work on a silent node waits for"));
     }
     let client = session.connect().await?;

@@ -24,7 +24,7 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
     let deadline = args.deadline.map(|text| time::ahead_or_long("--deadline", &text, session::now())).transpose()?;
     if args.urgent {
         let nodes = named(&args.with.on.nodes)?;
-        confirmed(args.yes, &format!("what can save itself on {} does so now and loses its nodes", hostlist::fold(&nodes)))?;
+        confirmed(args.yes, &format!("work on {} that can save its state does so now and loses its nodes", hostlist::fold(&nodes)))?;
     }
     let client = session.connect().await?;
     // The same for all nodes: an allocation on several of them is asked once.
@@ -35,7 +35,7 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
         Ok(())
     };
     let said = |node: &NodeId| {
-        format!("Node {node} drains; `{} {node}` calls that off, or takes the node back when it is Drained", HoldKind::Drain.exit())
+        format!("Node {node} drains; `{} {node}` cancels that, or takes the node back when it is Drained", HoldKind::Drain.exit())
     };
     let done = each(session, &args.with.on.nodes, act, said).await?;
     if !args.wait || done.nodes.is_empty() {

@@ -83,7 +83,7 @@ pub fn local(found: &v1::LocalConformance) -> String {
         }
     }
     if !found.trouble.is_empty() {
-        text.push_str(&format!("  the last look failed, and nothing new is told: {}\n", found.trouble));
+        text.push_str(&format!("  the last check failed, and nothing new is known: {}\n", found.trouble));
     }
     text
 }
@@ -106,13 +106,13 @@ pub fn standing(node: &v1::Node) -> String {
             nodes => format!("with {} others", nodes - 1),
         };
         if told.stale {
-            text.push_str("What it is made of it told too long ago: it is a conformance group of its own until its agent can look. What it told last:\n");
+            text.push_str("Its last report of drivers, firmware, kernel and image is too old: it is a conformance group of its own until its agent can read them again. That report:\n");
         }
         text.push_str(&format!("It is of conformance group {}, {nodes}", short(&told.fingerprint)));
         match time(told.drifted_since_ms) {
             None => text.push_str(", as expected.\n"),
             Some(since) => text.push_str(&format!(
-                ". It has drifted since {since} ({}); {} is expected. `lattice node accept-drift {}` says that it is meant so.\n",
+                ". It has drifted since {since} ({}); {} is expected. `lattice node accept-drift {}` accepts that.\n",
                 told.drift,
                 short(&told.expected),
                 node.id
@@ -152,14 +152,17 @@ mod tests {
             stale: false,
         };
         let node = v1::Node { id: "n1".into(), conformance: Some(told.clone()), ..Default::default() };
-        let want = "It is of conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` says that it is meant so.\n";
+        let want = "It is of conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` accepts that.\n";
         assert_eq!(standing(&node), want);
         let told = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..told };
         let node = v1::Node { conformance: Some(told), ..node };
         assert_eq!(standing(&node), "It is of conformance group 0123456789ab, alone, as expected.\n");
         let told = v1::Conformance { stale: true, ..node.conformance.unwrap_or_default() };
         let stale = standing(&v1::Node { conformance: Some(told), ..Default::default() });
-        assert!(stale.starts_with("What it is made of it told too long ago: it is a conformance group of its own"), "{stale}");
+        assert!(
+            stale.starts_with("Its last report of drivers, firmware, kernel and image is too old: it is a conformance group"),
+            "{stale}"
+        );
         assert_eq!(standing(&v1::Node::default()), "");
     }
 }

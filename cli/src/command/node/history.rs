@@ -28,7 +28,7 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
     for node in &nodes {
         let any = newest.read(&client, node, since_ms).await.map_err(|failure| unanswered(node.as_str(), failure))?;
         if !any && since_ms.is_none() {
-            let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing of node {node}"));
+            let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing about node {node}"));
             unknown.hint("`lattice nodes` lists those that there are").tell();
             exit = Exit::NotFound as u8;
         }
@@ -44,7 +44,7 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
         Format::Table => print(&table(&records, nodes.len() > 1 || session.width() == Width::Wide))?,
         Format::Data(notation) => {
             let whole: Result<Vec<AuditRecord>, _> = records.values().map(record_to_model).collect();
-            notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent a record that is none: {bad}")))?)?;
+            notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent an invalid record: {bad}")))?)?;
         }
         Format::Name => {
             let numbers: Vec<String> = records.keys().map(u64::to_string).collect();
@@ -71,7 +71,7 @@ impl Newest {
             let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE };
             let page = answer(client.admin().query_audit(question)).await?;
             if page.upto < after || (page.upto == after && page.upto < page.end) {
-                return Err(Failure::other("the agent's answer does not go on"));
+                return Err(Failure::other("the agent's answer is not complete"));
             }
             after = page.upto;
             any |= !page.records.is_empty();

@@ -39,7 +39,7 @@ pub async fn undrain(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
 
 pub async fn disable(session: &Session, args: &Disable) -> Result<u8, Failure> {
     let nodes = super::each::named(&args.with.on.nodes)?;
-    confirmed(args.yes, &format!("{} will be Down, and what runs there ended", hostlist::fold(&nodes)))?;
+    confirmed(args.yes, &format!("{} will be Down, and its work ended", hostlist::fold(&nodes)))?;
     set(session, HoldKind::Disable, (&args.with.on, &args.with.reason), None).await
 }
 
@@ -51,13 +51,13 @@ pub async fn fail(session: &Session, args: &Fail) -> Result<u8, Failure> {
     let Fail { with, off, yes } = args;
     if *off {
         let nodes = super::each::named(&with.on.nodes)?;
-        confirmed(*yes, &format!("{} will be Down, and what ran there begins elsewhere", hostlist::fold(&nodes)))?;
+        confirmed(*yes, &format!("{} will be Down, and its work starts elsewhere", hostlist::fold(&nodes)))?;
     }
     let client = session.connect().await?;
     let act = async |node: String| {
         set_one(&client, HoldKind::Failure, node.clone(), &with.reason, [None, None]).await?;
         if *off {
-            let half = format!("node {node} is Down, but that it is off is not written down; say it again");
+            let half = format!("node {node} is Down, but that it is off is not recorded; repeat the command");
             let request = v1::ConfirmDeadRequest { node, reason: with.reason.clone() };
             answer(client.nodes().confirm_dead(request)).await.map_err(|failure| failure.about(&half))?;
         }
@@ -112,11 +112,9 @@ pub async fn accept_drift(session: &Session, args: &WithReason) -> Result<u8, Fa
         answer(client.nodes().accept_drift(v1::AcceptDriftRequest { node, reason: args.reason.clone() })).await?;
         Ok(())
     };
-    each(session, &args.on.nodes, act, |node| {
-        format!("Node {node} is as expected; holds that its drift brought stay until they are lifted")
-    })
-    .await
-    .map(|done| done.exit)
+    each(session, &args.on.nodes, act, |node| format!("Node {node} is as expected; holds because of its drift stay until they are lifted"))
+        .await
+        .map(|done| done.exit)
 }
 
 /// Asks for one hold on one node.
@@ -147,7 +145,9 @@ async fn lift(session: &Session, kind: HoldKind, args: &OnNodes) -> Result<u8, F
         let asked: Vec<&str> = lifted.preempting.iter().map(|id| short(id)).collect();
         if !asked.is_empty() {
             let ids = asked.join(", ");
-            session.note(&format!("an urgent drain had asked on node {node}: {ids}; each still saves itself and gives its nodes back"));
+            session.note(&format!(
+                "the urgent drain of node {node} has already asked {ids}: each still saves its state and gives its nodes back"
+            ));
         }
         Ok(())
     };

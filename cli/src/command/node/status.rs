@@ -31,7 +31,7 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
             Ok(standing) => Some(standing),
             // The session stands and nobody answers, or the node is not registered yet: what is known is shown.
             Err(failure) => {
-                session.note(&format!("how the node stands is not known: {}", failure.what()));
+                session.note(&format!("the state of the node is not known: {}", failure.what()));
                 None
             }
         }

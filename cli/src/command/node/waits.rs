@@ -28,7 +28,7 @@ pub fn text(found: &v1::NodeWaitsResponse) -> String {
     }
     if found.waits.iter().any(|wait| wait.ended && wait.detail.is_empty()) {
         let node = found.node.as_ref().map_or("", |node| node.id.as_str());
-        text.push_str(&format!("`lattice node status` at {node} says what keeps it from releasing what has ended\n"));
+        text.push_str(&format!("`lattice node status` on {node} shows why work that has ended is not released\n"));
     }
     text
 }
@@ -66,7 +66,7 @@ ALLOCATION  NAME  OWNER  STANDS               SINCE                     ENDS
 1f0c9a4e    sim   ada    runs                 2026-03-05T10:00:00.000Z  2026-03-05T11:00:00.000Z
 1f0c9a4e    sim   ada    ended, not released  2026-03-05T10:00:00.000Z  —
 and 2 more
-`lattice node status` at n1 says what keeps it from releasing what has ended
+`lattice node status` on n1 shows why work that has ended is not released
 ";
         assert_eq!(text(&found), want);
         assert_eq!(text(&v1::NodeWaitsResponse::default()), "");

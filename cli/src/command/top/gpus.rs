@@ -50,7 +50,7 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {
         if !node.gpus_unreached.is_empty() {
-            notes.push(format!("{} does not tell of its GPUs: {}", node.node, node.gpus_unreached));
+            notes.push(format!("{} does not report its GPUs: {}", node.node, node.gpus_unreached));
         }
         let silent = node.gpus.iter().filter(|gpu| !gpu.silent.is_empty());
         notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.silent)));
@@ -96,7 +96,7 @@ n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   �
 n1    GPU-2  —       —       —     —      —            —      —       —    —             —       —
 ";
         assert_eq!(table(&[node.clone(), away.clone()], TableSize::default()), want);
-        assert_eq!(notes(&[node.clone(), away]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not tell of its GPUs: away"]);
+        assert_eq!(notes(&[node.clone(), away]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: away"]);
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["it has no GPUs"]);
         let away = v1::NodeUsage { unreached: "gone".into(), ..Default::default() };
         assert!(notes(&[away, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");

@@ -103,13 +103,13 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {
         if !node.ranks_unreached.is_empty() {
-            notes.push(format!("{} does not tell of its ranks: {}", node.node, node.ranks_unreached));
+            notes.push(format!("{} does not report its ranks: {}", node.node, node.ranks_unreached));
         }
         if node.ranks_left_out > 0 {
             notes.push(format!("{} has {} more ranks or processes of it, which are not shown", node.node, node.ranks_left_out));
         }
         if node.ranks_unknown > 0 {
-            notes.push(format!("of {} processes on {} it cannot be told which rank they are of", node.ranks_unknown, node.node));
+            notes.push(format!("of {} processes on {} it is not known to which rank they belong", node.ranks_unknown, node.node));
         }
     }
     if notes.is_empty() && nodes.iter().all(|node| node.ranks.is_empty()) {
@@ -175,7 +175,7 @@ launch 1: 4 ranks, 1 running, 2 sleeping, 1 uninterruptible; busiest rank 2 on n
         assert_eq!((&json.1[0]["busiest"]["rank"], &json.1[0]["states"]["sleeping"]), (&2.into(), &2.into()));
         nodes[0].ranks_unreached = "it does not answer".into();
         nodes[1].ranks_unknown = 3;
-        let said = ["n2 does not tell of its ranks: it does not answer", "of 3 processes on n1 it cannot be told which rank they are of"];
+        let said = ["n2 does not report its ranks: it does not answer", "of 3 processes on n1 it is not known to which rank they belong"];
         assert_eq!(notes(&nodes), said);
         assert_eq!((text(&[], TableSize::default()), notes(&[])), (String::new(), vec!["no rank of a launch runs".to_owned()]));
     }

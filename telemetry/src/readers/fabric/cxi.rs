@@ -40,7 +40,7 @@ pub(super) fn port(adapter_dir: &Path, adapter: &str, text: &mut Text) -> Port {
     let telemetry = adapter_dir.join("device/telemetry");
     let mut counts: Vec<Count> = Vec::new();
     for (files, metric, label) in FILES {
-        // A sum that lacks a part would look as if it fell.
+        // A sum without one of its parts would seem to fall.
         let parts = files.iter().map(|file| text.of(&telemetry.join(file)).ok().and_then(number));
         if let Some(parts) = parts.collect::<Option<Vec<u64>>>() {
             counts.push((metric, Some(label), parts.into_iter().fold(0, u64::saturating_add)));
@@ -70,7 +70,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_device_is_told_as_its_driver_says_it_and_no_sum_lacks_a_part() {
+    fn a_device_is_read_as_its_driver_counts_and_no_sum_lacks_a_part() {
         let root = std::env::temp_dir().join(format!("lattice-cxi-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         assert_eq!(Kind::Cxi.adapters(&root).len(), 0, "there are none");

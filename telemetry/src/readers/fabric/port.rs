@@ -4,7 +4,7 @@ use crate::catalogue::Family;
 use crate::sample::Samples;
 use std::path::Path;
 
-/// Ports of each kind that are told.
+/// The most ports of each kind that are exported.
 pub const PORTS_MAX: usize = 32;
 
 /// What one port has counted.
@@ -19,7 +19,7 @@ pub struct Port {
 pub(super) type Count = (&'static Family, Option<&'static str>, u64);
 
 impl Port {
-    /// Tells what was read.
+    /// Exports the numbers.
     pub fn tell(&self, samples: &mut Samples) {
         for (metric, label, count) in &self.counts {
             let labels: Vec<&str> = self.labels.iter().map(String::as_str).chain(*label).collect();

@@ -1,0 +1,99 @@
+//! Every command line of `lattice` that the documents show is built, or refused by name with what to do instead.
+//!
+//! `tests/documented.txt` has the command lines. What an agent refuses in a submission is found by the conversion that it uses.
+
+use crate::args::admin::AdminCommand;
+use crate::args::vcluster::AdminVCluster;
+use crate::args::{Cli, Command};
+use crate::command::{session, vcluster};
+use crate::directives::words::words;
+use crate::failure::{Exit, Failure};
+use crate::flags::SubmitFlags;
+use crate::mistyped;
+use crate::output::{Format, Width};
+use crate::request::{self, Program, Surroundings};
+use crate::settings::Settings;
+use clap::Parser;
+use clap::error::ErrorKind;
+use lattice_model::vcluster::{SchedulerError, SchedulerKind};
+use std::collections::HashMap;
+use std::ffi::OsString;
+
+/// What becomes of a command line before anything is asked of the cluster's state.
+fn outcome(line: &str) -> Result<(), Failure> {
+    let typed: Vec<OsString> = std::iter::once("lattice".to_owned()).chain(words(line).unwrap()).map(OsString::from).collect();
+    let command = match Cli::try_parse_from(&typed) {
+        Ok(cli) => cli.command,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => return Ok(()),
+        Err(error) => match mistyped::explain(&error, &typed) {
+            Some(failure) => return Err(failure),
+            None => panic!("{line}: the parser alone speaks, and names no remedy: {error}"),
+        },
+    };
+    match command {
+        Command::Submit(submit) => submission(&submit.0.flags, Program::Command(vec!["true".to_owned()])),
+        Command::Launch(launch) if launch.0.alloc.is_some() => {
+            assert_eq!(launch.0.flags.of_an_allocation(), None, "{line}");
+            Ok(())
+        }
+        Command::Launch(launch) => submission(&launch.0.flags, Program::Command(launch.0.command)),
+        Command::Session(open) if open.0.what.is_none() => {
+            session::check_walltime(&open.0.flags)?;
+            submission(&open.0.flags, Program::Session)
+        }
+        Command::Admin(admin) => match admin.0.what {
+            AdminCommand::VCluster(admin) => {
+                vcluster::refuse_unbuilt(&admin.what)?;
+                scheduler(&admin.what)
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+fn submission(flags: &SubmitFlags, program: Program) -> Result<(), Failure> {
+    let settings = Settings {
+        endpoints: Vec::new(),
+        tenant: "physics".into(),
+        vcluster: "default".into(),
+        operator: None,
+        format: Format::Table,
+        width: Width::Terse,
+    };
+    let around = Surroundings { env: HashMap::new(), dir: "/project".into() };
+    let spec = request::specification(flags, program, &settings, around)?;
+    lattice_api::spec::to_model(&spec).map(drop).map_err(|error| lattice_api::spec::status(&error).into())
+}
+
+/// As the agent reads it that creates a vCluster.
+fn scheduler(command: &AdminVCluster) -> Result<(), Failure> {
+    let AdminVCluster::Create(create) = command else { return Ok(()) };
+    match create.scheduler.parse::<SchedulerKind>() {
+        Ok(_) => Ok(()),
+        Err(error @ SchedulerError::NotBuilt(_)) => Err(Failure::new(Exit::Refused, error.to_string())),
+        Err(error @ SchedulerError::Unknown(_)) => Err(Failure::usage(error.to_string())),
+    }
+}
+
+#[test]
+fn every_documented_command_line_is_built_or_refused_by_name() {
+    let table = include_str!("../tests/documented.txt");
+    let rows: Vec<&str> = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    for row in &rows {
+        let columns: Vec<&str> = row.split(" | ").map(str::trim).collect();
+        match (columns.as_slice(), outcome(columns[0])) {
+            ([_, "built"], Ok(())) => {}
+            ([line, "refused", name, remedy], Err(failure)) => {
+                let (exit, what, text) = (failure.exit(), failure.what(), failure.text());
+                assert!(line.contains(name) && what.contains(name), "{line}: {name} is not named: {text}");
+                assert!(text.contains(remedy), "{line}: no remedy {remedy:?}: {text}");
+                assert!([Exit::Usage as u8, Exit::Refused as u8].contains(&exit), "{line}: exit code {exit}: {text}");
+            }
+            ([line, "built"], Err(failure)) => panic!("{line} is refused: {}", failure.text()),
+            ([line, "refused", ..], Ok(())) => panic!("{line} is taken"),
+            _ => panic!("no row of this table: {row}"),
+        }
+    }
+    assert!(rows.len() > 150, "the table has lost rows: {}", rows.len());
+}

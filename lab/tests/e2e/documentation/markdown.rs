@@ -1,0 +1,106 @@
+//! Commands and scripts in the code blocks of a page.
+//!
+//! A block `sh` is a script where it begins with `#!`, else commands. A block `console` has commands behind `$ `, and
+//! below each what it shows.
+
+/// One command as it is written.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Its line in the page, from 1.
+    pub line: usize,
+    pub text: String,
+    /// What the page shows as its output; `None`: nothing.
+    pub shows: Option<String>,
+}
+
+impl Command {
+    /// Fails where the output has another shape than the page shows: ids, numbers and times may differ.
+    pub fn assert_shape(&self, place: &str, output: &str) {
+        if let Some(shows) = &self.shows {
+            assert_eq!(shape(output), shape(shows), "{place}: `{}` shows this:\n{output}\nand the page this:\n{shows}", self.text);
+        }
+    }
+}
+
+/// Each line's words; those that have a digit, or are hexadecimal like an id, as `#`.
+fn shape(output: &str) -> Vec<Vec<&str>> {
+    let is_id = |word: &str| word.len() >= 8 && word.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    let word = move |word| if is_id(word) || word.contains(|c: char| c.is_ascii_digit()) { "#" } else { word };
+    output.trim_end().lines().map(|line| line.split_whitespace().map(word).collect()).collect()
+}
+
+/// The blocks of one language: the line of the first of their lines, and the lines.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
+    let mut found = Vec::new();
+    let mut open: Option<(bool, usize, Vec<&str>)> = None;
+    for (number, line) in page.lines().enumerate() {
+        match (open.take(), line.trim_start().strip_prefix("```")) {
+            (None, Some(opened)) => open = Some((opened == language, number + 2, Vec::new())),
+            (None, None) => {}
+            (Some((wanted, first, lines)), Some(_)) => {
+                if wanted {
+                    found.push((first, lines));
+                }
+            }
+            (Some((wanted, first, mut lines)), None) => {
+                lines.push(line);
+                open = Some((wanted, first, lines));
+            }
+        }
+    }
+    assert!(open.is_none(), "a block is not closed");
+    found
+}
+
+fn is_script(lines: &[&str]) -> bool {
+    lines.first().is_some_and(|line| line.starts_with("#!"))
+}
+
+/// The blocks that are scripts.
+pub fn scripts(page: &str) -> Vec<String> {
+    blocks(page, "sh").into_iter().filter(|(_, lines)| is_script(lines)).map(|(_, lines)| lines.join("\n") + "\n").collect()
+}
+
+/// The commands of a page, in its order.
+pub fn commands(page: &str) -> Vec<Command> {
+    let plain = blocks(page, "sh").into_iter().filter(|(_, lines)| !is_script(lines)).flat_map(|(first, lines)| plain(first, &lines));
+    let shown = blocks(page, "console").into_iter().flat_map(|(first, lines)| shown(first, &lines));
+    let mut all: Vec<Command> = plain.chain(shown).collect();
+    all.sort_by_key(|command| command.line);
+    all
+}
+
+/// A command ends with its line or its comment, but for a `\` at the end and for a here-document.
+fn plain(first: usize, lines: &[&str]) -> Vec<Command> {
+    let mut commands: Vec<Command> = Vec::new();
+    let mut here_end: Option<&str> = None;
+    let mut continues = false;
+    for (number, line) in lines.iter().enumerate() {
+        if here_end.is_some() || continues {
+            let last = commands.last_mut().expect("the command that goes on");
+            last.text = format!("{}\n{line}", last.text);
+            here_end = here_end.filter(|end| end != line);
+        } else if !line.trim().is_empty() && !line.starts_with('#') {
+            let text = line.split_once(" #").map_or(*line, |(text, _)| text.trim_end());
+            commands.push(Command { line: first + number, text: text.to_owned(), shows: None });
+            here_end = line.split_once("<<").map(|(_, end)| end.trim_matches('\''));
+        }
+        continues = here_end.is_none() && line.ends_with('\\');
+    }
+    commands
+}
+
+fn shown(first: usize, lines: &[&str]) -> Vec<Command> {
+    let mut commands: Vec<Command> = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        match line.strip_prefix("$ ") {
+            Some(text) => commands.push(Command { line: first + number, text: text.to_owned(), shows: Some(String::new()) }),
+            None => {
+                let shows = commands.last_mut().and_then(|command| command.shows.as_mut()).expect("a console block begins with a command");
+                shows.push_str(line);
+                shows.push('\n');
+            }
+        }
+    }
+    commands
+}
