@@ -12,29 +12,35 @@
 //! next life asks again. A node writes nothing down: what it was asked for lies in the allocation's directory ([`directory`]), and
 //! who is asked for the same round again goes on with that.
 
+mod answer;
 mod asking;
+mod blocking;
 pub mod broker;
+mod broker_knowledge;
 mod callers;
 mod catching;
 mod counts;
 mod directory;
 mod handles;
 mod head;
+mod heads;
 mod kept;
 mod late;
+pub mod lookout;
+mod pack;
 pub mod packers;
 mod page;
 mod part;
+mod parts;
 mod port;
-mod restore;
+pub mod restore;
 pub mod retention;
 pub mod said;
 pub mod saving;
-pub mod sightings;
+mod sightings;
 pub mod simulated;
 pub mod store;
 mod turns;
-mod uploads;
 mod way;
 
 pub use asking::ask;
@@ -43,18 +49,18 @@ pub use directory::Answer;
 pub use handles::Handles;
 pub use head::begin;
 pub use part::serve;
-pub use restore::{restore, verify};
 
 use crate::config::AgentConfig;
 use crate::config::checkpoint::CheckpointSettings;
 use anyhow::Context as _;
+use broker_knowledge::Latest;
 use counts::Counts;
 use directory::Directories;
-use head::Head;
+use heads::Head;
 use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use lattice_quorum::credentials::Material;
-use part::Parts;
+use parts::Parts;
 use sightings::Sightings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -81,7 +87,7 @@ struct Inner {
     counts: Counts,
     settings: CheckpointSettings,
     /// What the broker knows, while it is here.
-    broker: Mutex<Option<broker::Latest>>,
+    broker: Mutex<Option<Latest>>,
 }
 
 /// What checkpoints are made with.
@@ -230,7 +236,7 @@ impl Checkpoints {
         &self.0.settings
     }
 
-    fn broker_says(&self, latest: Option<broker::Latest>) {
+    fn broker_says(&self, latest: Option<Latest>) {
         *self.0.broker.lock().unwrap_or_else(PoisonError::into_inner) = latest;
     }
 

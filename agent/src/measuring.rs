@@ -20,46 +20,45 @@ mod debug;
 pub mod devices;
 pub mod disks;
 pub mod energy;
+mod gpu_numbers;
 mod handles;
 mod haste;
 mod histories;
 mod looks;
+mod metrics;
 mod moving;
+mod numbers;
 
 use crate::alerting::Alerts;
 use crate::alerting::saved::Key;
-use crate::kernel_counts::{KernelCounts, coarser};
+use crate::kernel_counts::KernelCounts;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{Open, vouched};
 use crate::mesh::usage::{Told, UsageAnswer, UsageOpen};
 use crate::traces::Kept;
-use devices::Devices;
+use gpu_numbers::Devices;
 pub use handles::Handles;
+use histories::Histories;
 pub use histories::told_later;
-use histories::{Exported, Histories};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
 use lattice_quorum::identity::{Caller, Role};
 use lattice_telemetry::alert::AlertSettings;
 use lattice_telemetry::alert::idle::Verdict;
-use lattice_telemetry::catalogue::{LATENCY_SECONDS, alert as of_alerts, allocation as family, node as of_node_family};
+use lattice_telemetry::catalogue::LATENCY_SECONDS;
 use lattice_telemetry::energy::NodeMeter;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::readers::Look;
-use lattice_telemetry::sample::{Collect, Samples, Whose};
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
-use lattice_telemetry::window::History;
 use lattice_telemetry::window::smoothing::Smoothing;
-use looks::Looks;
 use moving::Moving;
+use numbers::{Number, trace_counts};
 use quinn::SendStream;
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Between two looks.
@@ -69,8 +68,6 @@ const EVERY: Duration = Duration::from_secs(1);
 const BLUR_MAX: f64 = 0.1;
 /// Allocations that are measured, and that are kept after their end; what is beyond is told.
 const ALLOCATIONS_MAX: usize = 512;
-/// Whole windows that are kept of each: an hour.
-const WINDOWS_MAX: usize = 120;
 /// How far back `lattice top` can look.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);
 /// How long who asks waits for numbers of work that has just begun.
@@ -111,16 +108,6 @@ struct Known {
     network_errors: Option<f64>,
     /// What this node's processors and memory have drawn.
     node_energy: NodeMeter,
-}
-
-/// One number of an allocation's work here.
-struct Number<'a> {
-    name: &'static str,
-    unit: &'static str,
-    now: f64,
-    source: &'static str,
-    /// Where it is kept over time.
-    history: Option<&'a History>,
 }
 
 /// One allocation's numbers.
@@ -169,16 +156,6 @@ impl Measuring {
     /// The programs in the kernel.
     pub fn kernel(&self) -> &KernelCounts {
         &self.0.kernel
-    }
-
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last of what ended is told.
-    pub fn begin(&self, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
-        let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
-        let ended_for = ended_for + histories::told_later(self.0.smoothing);
-        let run = move || Looks::new(&measuring, &measuring.0.handles, ended_for).run(&stop);
-        let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
-        tokio::spawn(haste::wake(thread.thread().clone(), view, stopped));
-        Ok(())
     }
 
     /// An allocation's work begins here: what is counted in the kernel is counted from its first process on.
@@ -369,63 +346,7 @@ impl Tracked {
             number.shown(over)
         });
         let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Some(Told { age_ms, shown: shown.chain(self.disks()).chain(debug::shown(self.kept, self.audited)).collect() })
-    }
-
-    fn tell(&self, exported: Exported, samples: &mut Samples) {
-        let id = self.share.allocation.to_string();
-        let spec = &self.share.spec;
-        samples.add(&family::INFO, &[&id, &self.share.owner.name, &spec.tenant, &spec.project, &spec.vcluster], 1);
-        for (measure, value, _) in self.usage.all() {
-            let (metric, more) = measure.family();
-            let labels: Vec<&str> = std::iter::once(id.as_str()).chain(more.iter().copied()).collect();
-            samples.add(metric, &labels, value);
-        }
-        for (of, counts, _) in self.usage.distributions() {
-            let (metric, more) = of.family();
-            let labels: Vec<&str> = std::iter::once(id.as_str()).chain(more.iter().copied()).collect();
-            samples.histogram(metric, &labels, coarser(counts));
-        }
-        disks::tell(&id, &self.usage.devices, samples);
-        self.histories.tell(&id, exported, samples);
-        for (metric, history) in self.devices.windows() {
-            if let Some(window) = exported.of(history.whole()) {
-                histories::tell_window(samples, metric, &id, &window);
-            }
-        }
-        for gpu in self.devices.ids() {
-            samples.add(&family::GPU_INFO, &[&id, gpu], 1);
-        }
-        self.alerts.tell(&id, samples);
-    }
-}
-
-impl Collect for Measuring {
-    fn collect(&self, samples: &mut Samples, whose: Whose) {
-        let known = self.known();
-        let sources: BTreeSet<(&str, Source)> = known.running.values().flat_map(|of| of.usage.sources()).collect();
-        for (measure, source) in sources {
-            samples.add(&family::SOURCE, &[measure, source.name()], 1);
-        }
-        self.0.kernel.collect(samples);
-        for rule in &self.0.alerts.rules {
-            let measured = known.running.values().any(|of| of.alerts.measures(rule));
-            samples.add(&of_alerts::MEASURED, &[&rule.name], u32::from(measured));
-        }
-        for (alert, count) in &known.raised {
-            samples.count(&of_alerts::RAISED, &[alert], *count);
-        }
-        samples.count(&family::LEFT_OUT, &[], self.0.left_out.load(Ordering::Relaxed));
-        samples.histogram(&family::PASS_SECONDS, &[], self.0.seconds.counts());
-        if whose == Whose::Everybodys {
-            // The kernel gives it to root alone: it tells of what others compute.
-            for (domain, joules) in known.node_energy.domains() {
-                samples.add(&of_node_family::ENERGY, &[domain], joules);
-            }
-            for (of, ended_at) in known.all() {
-                of.tell(Exported { smoothing: self.0.smoothing, ended: ended_at.map(|at| at.elapsed()) }, samples);
-            }
-        }
+        Some(Told { age_ms, shown: shown.chain(self.disks()).chain(trace_counts(self.kept, self.audited)).collect() })
     }
 }
 

@@ -1,25 +1,31 @@
-//! The API: `lattice.v1` on the agent's socket. One file per service; who is calling, and how refusals read, beside them.
+//! The API: `lattice.v1` on the agent's socket. One file per service. Beside them: what all of them share
+//! (`api`), who is calling, and how refusals read.
 
 mod access;
 mod accounts;
 mod admin;
 mod admissions;
 mod allocations;
+mod api;
 mod application;
+mod arguments;
 mod attaching;
 mod auditing;
 mod caller;
 mod checkpoints;
+mod command;
 mod comparing;
 mod connections;
 mod diagnosing;
 mod facts;
 mod feeding;
 mod gossiping;
+mod heads;
 mod intake;
 mod isolation;
 mod launching;
 mod leases;
+mod looks;
 mod monitoring;
 mod networks;
 mod nodes;
@@ -31,6 +37,8 @@ mod requests;
 mod sessions;
 mod signalling;
 mod situation;
+mod submitted;
+mod target;
 mod telemetry;
 mod updating;
 mod usage;
@@ -38,21 +46,14 @@ mod vclusters;
 mod watches;
 mod watching;
 
-pub use access::Looks;
-pub use allocations::Submitted;
+pub use api::Api;
 pub use comparing::past;
+pub use heads::Heads;
+pub use looks::Looks;
 pub use requests::Requests;
+pub use submitted::Submitted;
 pub use usage::tail as stored_tail;
-pub use watching::Heads;
 
-use crate::cluster::Cluster;
-use crate::config::WorkMay;
-use crate::context::Shared;
-use crate::membership::Membership;
-use crate::places::Places;
-use crate::placing::Placing;
-use crate::session_state::SessionState;
-use crate::user_shares::UserShares;
 use intake::Intake;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
@@ -63,60 +64,11 @@ use lattice_api::v1::node_service_server::NodeServiceServer;
 use lattice_api::v1::session_service_server::SessionServiceServer;
 use lattice_api::v1::v_cluster_service_server::VClusterServiceServer;
 use lattice_api::v1::watch_service_server::WatchServiceServer;
-use lattice_model::Timestamp;
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::credentials::Credentials;
-use lattice_telemetry::query::Query;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
-
-/// What the handlers need.
-#[derive(Clone)]
-pub struct Api {
-    pub context: Shared,
-    pub credentials: Credentials,
-    pub quorum: QuorumClient,
-    pub cluster: watch::Receiver<Arc<Cluster>>,
-    pub membership: Membership,
-    pub session: watch::Receiver<SessionState>,
-    /// Whether this agent vouches for the users of its machine.
-    pub vouches: bool,
-    /// What allocations' work may do here.
-    pub work_may: WorkMay,
-    /// Whether users are shown neither name nor owner of others' allocations.
-    pub private: bool,
-    /// The scheduler, where this agent is one.
-    pub placing: Placing,
-    /// What this node cannot do, each with its remedy.
-    pub degraded: Arc<Vec<String>>,
-    pub started_at: Timestamp,
-    /// How many images may be read at once for their digests: reading takes as long as the image is large.
-    pub digests: Arc<Semaphore>,
-    /// How many of them each user's may be.
-    pub own_digests: UserShares,
-    /// What was submitted here a moment ago.
-    pub submitted: Submitted,
-    /// Heads of allocations that are followed here.
-    pub heads: Heads,
-    /// Who watches how much here.
-    pub watches: Places,
-    /// Who looks at what is measured of others' work.
-    pub looks: Looks,
-    /// The store that answers what was measured, or why it cannot be asked.
-    pub past: Arc<Result<Option<Query>, String>>,
-    /// How long behind the end of work its last window is told to it.
-    pub stored_tail: Duration,
-    /// Who reads how many logs here.
-    pub log_streams: Places,
-    /// How many each user may.
-    pub log_streams_max: usize,
-}
 
 /// Binds the socket (mode 0666; callers are told apart by their credentials). One that nobody answers on is replaced.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {

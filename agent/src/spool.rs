@@ -9,29 +9,27 @@
 //! Order, so that a crash at any point neither loses nor doubles: chunks are put, then the index on this node, then the
 //! index in the store, then the shim may make room. What was put and not written down is put again, under the same name.
 
+mod allocation;
 mod files;
 mod flush;
 mod record;
 mod rounds;
 mod trim;
 
+pub use allocation::Spool;
+pub use files::{Piece, launches, read};
+pub use flush::Settings;
 pub use trim::KEPT_AFTER_END;
 
-pub use files::{Piece, launches, read};
-
-use crate::clock::now;
-use crate::log_store::{LogStore, Place};
-use crate::output_index::{Cut, Index, Seen, Stream, StreamIndex, VERSION};
-use files::list;
-use futures::future::BoxFuture;
+use crate::log_store::LogStore;
+use crate::output_index::{Index, VERSION};
+use flush::{Inner, ReportFlushed};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
-use lattice_runtime::shim::{FlushedLog, LogStream, ShimDir};
+use lattice_runtime::shim::ShimDir;
 use rounds::Rounds;
 use std::collections::HashMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -41,40 +39,6 @@ const PUTS: usize = 2;
 /// All of this node's. Cloneable; all clones are one.
 #[derive(Clone)]
 pub struct Spools(Arc<Inner>);
-
-struct Inner {
-    store: Option<LogStore>,
-    settings: Settings,
-    puts: Semaphore,
-    rounds: Arc<Rounds>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    live: Mutex<HashMap<PathBuf, Arc<Spool>>>,
-    /// Since when the store does not answer, and what it says.
-    away: Mutex<Option<(Instant, String)>>,
-}
-
-/// Passes on how far files are flushed. `false`: nobody is left who would.
-pub type ReportFlushed = Box<dyn Fn(Vec<FlushedLog>) -> BoxFuture<'static, bool> + Send + Sync>;
-
-/// What the configuration says of output.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where allocations lie.
-    pub state_dir: PathBuf,
-    /// How long output may wait before it is put.
-    pub flush: Duration,
-    /// Bytes that the logs of ended allocations may take.
-    pub bytes_max: u64,
-}
-
-/// One allocation's, under one epoch.
-pub struct Spool {
-    dir: ShimDir,
-    index: Mutex<Index>,
-    looking: Mutex<()>,
-    ended: CancellationToken,
-}
 
 impl Spools {
     /// Without any yet. The tasks end with `stop`.
@@ -201,16 +165,6 @@ impl Spools {
     }
 }
 
-impl Inner {
-    fn trim(&self) {
-        let Settings { state_dir, bytes_max, .. } = &self.settings;
-        // What is on its way into a store that answers will be gone without loss in a moment.
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let flushing = |path: &Path| !away && self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(path);
-        trim::trim(state_dir, *bytes_max, flushing);
-    }
-}
-
 /// What is known here of an allocation's output. The store may know more.
 fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
     match record::read(dir) {
@@ -231,105 +185,4 @@ fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
         complete: false,
         streams: Vec::new(),
     }
-}
-
-impl Spool {
-    fn new(dir: ShimDir, index: Index) -> Arc<Self> {
-        Arc::new(Self { dir, index: Mutex::new(index), looking: Mutex::default(), ended: CancellationToken::new() })
-    }
-
-    fn index(&self) -> std::sync::MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn snapshot(&self) -> Index {
-        self.index().clone()
-    }
-
-    /// Of what the store's index says, where that is all there is.
-    pub fn in_store(index: Index) -> Arc<Self> {
-        Spool::new(ShimDir(PathBuf::new()), index)
-    }
-
-    /// Whether the store has all of it.
-    pub fn is_complete(&self) -> bool {
-        self.index().complete
-    }
-
-    /// The streams, as if all of each had been punched out of its file.
-    pub fn as_in_store(&self) -> Vec<Seen> {
-        let all = |s: &StreamIndex| {
-            let bytes = s.segments.last().map_or(0, |s| s.bytes);
-            Seen { stream: s.stream, bytes, data_start: bytes, written_ns: 0, print: None, rewritten: false }
-        };
-        self.index().streams.iter().map(all).collect()
-    }
-
-    /// Looks at all files, or at those of one launch, and takes in how they are. Blocking. One looks at a time: what was seen before something else
-    /// was would tell of a file that shrank.
-    pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
-        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all = list(&self.dir, launch)?;
-        for seen in &mut all {
-            let last = |s: &StreamIndex| s.segments.last().map(|s| (s.bytes, s.written_ns, s.print));
-            let known = self.index().stream(seen.stream).and_then(last);
-            if let Some((bytes, written_ns, print)) = known {
-                if (bytes, written_ns) == (seen.bytes, seen.written_ns) {
-                    seen.print = print;
-                } else if bytes <= seen.bytes && print.is_some() {
-                    let now = files::print(&self.path(seen.stream), bytes)?;
-                    seen.rewritten = now.is_some() && now != print;
-                }
-            }
-            if seen.print.is_none() {
-                seen.print = files::print(&self.path(seen.stream), seen.bytes)?;
-            }
-            let mut index = self.index();
-            let (_, truncated) = index.see(seen, now().0);
-            if truncated {
-                let (stream, allocation) = (seen.stream, index.allocation);
-                tracing::info!(%allocation, launch = stream.launch, rank = stream.rank, stream = stream.name(), "a program truncated its own output");
-            }
-        }
-        Ok(all)
-    }
-
-    /// The store has this piece.
-    pub fn put(&self, cut: &Cut) {
-        self.index().put(cut);
-    }
-
-    /// What is known of a stream.
-    pub fn stream(&self, stream: Stream) -> Option<StreamIndex> {
-        self.index().stream(stream).cloned()
-    }
-
-    /// When a segment of a stream was written: its [`Segment::samples`](crate::output_index::Segment::samples).
-    pub fn samples(&self, stream: Stream, segment: u32) -> Vec<(u64, u64)> {
-        let index = self.index();
-        let segment = index.stream(stream).and_then(|s| s.segments.get(segment as usize));
-        segment.map_or_else(Vec::new, |s| s.samples.clone())
-    }
-
-    /// A stream's present segment.
-    pub fn segment(&self, stream: Stream) -> u32 {
-        self.index().stream(stream).map_or(0, |s| u32::try_from(s.segments.len() - 1).unwrap_or(u32::MAX))
-    }
-
-    /// Where its chunks are, and of which node.
-    pub fn place(&self) -> (Place, NodeId) {
-        let index = self.index();
-        (Place::of(&index), index.node.clone())
-    }
-}
-
-impl Spool {
-    fn path(&self, stream: Stream) -> PathBuf {
-        self.dir.log(stream.launch, stream.rank, if stream.stderr { LogStream::Err } else { LogStream::Out })
-    }
-}
-
-/// The disk may be slow.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

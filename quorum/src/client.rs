@@ -9,36 +9,32 @@
 //! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers. One that cannot be
 //! connected to is tried less and less often, by all callers together (`away`).
 
+mod attempts;
 mod away;
+mod sessions;
+mod streams;
 
-use self::away::Away;
+pub use attempts::CallError;
+pub(crate) use sessions::MAY_MOVE_HEADER;
+pub use streams::{DownStream, MemberStream, WatchStream};
+
 use crate::credentials::{AskAuthority, Credentials, Used, Wanted};
 use crate::identity::Role;
 use crate::network::status_text;
 use crate::pack::{pack, unpack, with_causes};
-use crate::relief::MayMove;
 use crate::tls::TlsError;
-use crate::wire::{Answer, Down, MESSAGE_BYTES_MAX, MemberList, QuorumStatus, Refusal, Request, Up, WatchMessage, WatchRequest};
+use crate::wire::{Answer, MESSAGE_BYTES_MAX, MemberList, Refusal, Request};
+use attempts::{Failures, NO_ANSWER, Rounds, refusal_of};
+use away::Away;
 use futures::FutureExt;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use rand::seq::SliceRandom;
-use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-use tonic::metadata::MetadataValue;
+use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
 
-/// Messages that wait to go up a session, at most.
-const UP_QUEUE: usize = 256;
 /// How long one member may take for one answer before the next one is asked. Pings tell within two seconds of one that does
 /// not live, and one that leads no majority says so: what is left is a leader whose disk takes seconds, and who is asked
 /// again before it has answered never gets to an answer.
@@ -47,24 +43,6 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long all members together may take for a certificate.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pauses between rounds over all members: from this, doubling, each halved at random.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
-const NO_ANSWER: &str = "no answer in time";
-
-/// Why a request has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum CallError {
-    /// The quorum refused; asking again changes nothing.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// No member could answer in time. A command may nevertheless have been committed.
-    #[error("the quorum cannot be reached: {why}")]
-    Unavailable {
-        /// What each member said last, or why it could not be reached.
-        why: String,
-    },
-}
 
 /// The quorum's members. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
@@ -92,8 +70,6 @@ struct Known {
 
 /// In a member's answer: where the leader serves, when that is another one.
 pub(crate) const LEADER_HEADER: &str = "lattice-leader";
-/// With a session: when another member may take it ([`MayMove`]).
-pub(crate) const MAY_MOVE_HEADER: &str = "lattice-may-move";
 
 #[derive(Debug)]
 struct Member {
@@ -184,7 +160,7 @@ impl QuorumClient {
                     return Err(failures.into());
                 }
                 if let Err(why) = member.away.leave(Instant::now()) {
-                    failures.add(&member, why);
+                    failures.add(&member.address, why);
                     self.leave(&member.address);
                     continue;
                 }
@@ -206,7 +182,7 @@ impl QuorumClient {
                     },
                     Err(_) => NO_ANSWER.to_owned(),
                 };
-                failures.add(&member, why);
+                failures.add(&member.address, why);
                 self.leave(&member.address);
             }
             if !rounds.pause().await {
@@ -232,126 +208,6 @@ impl QuorumClient {
             Err(_) => NO_ANSWER.to_owned(),
         };
         Err(CallError::Unavailable { why: format!("{}: {why}", member.address) })
-    }
-
-    /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each member once, and the leader
-    /// only when no other takes it: thousands of sessions would be a load for the one that everybody's commands go
-    /// through. The caller tries again after a pause. When the stream ends or says [`Down::Close`] or [`Down::Move`], the
-    /// next session goes to the next member.
-    pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
-        let mut failures = Failures::default();
-        let mut leads = None;
-        for _ in 0..self.count() {
-            let Some(member) = self.member() else { break };
-            match self.open_session(&member, &register, MayMove::Now).await {
-                Ok(session) => return Ok(session),
-                Err(NotOpened::Leads) => leads = Some(Arc::clone(&member)),
-                Err(NotOpened::Refused(refusal)) => return Err(refusal.into()),
-                Err(NotOpened::Failed(why)) => failures.add(&member, why),
-            }
-            self.leave(&member.address);
-        }
-        let Some(member) = leads else { return Err(failures.into()) };
-        match self.open_session(&member, &register, MayMove::Later).await {
-            Ok(session) => return Ok(session),
-            Err(NotOpened::Refused(refusal)) => return Err(refusal.into()),
-            Err(NotOpened::Failed(why)) => failures.add(&member, why),
-            Err(NotOpened::Leads) => failures.add(&member, "it refuses sessions".to_owned()),
-        }
-        Err(failures.into())
-    }
-
-    /// The same over bytes that another agent carries to the member that serves at `address`.
-    pub async fn session_over<S>(&self, stream: S, address: &str, register: &Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let unavailable = |why: String| CallError::Unavailable { why: format!("{address}: {why}") };
-        let channel = self.0.credentials.channel_over(stream, address).map_err(|e| unavailable(with_causes(&e)))?;
-        match self.open_session_over(&channel, None, address, register, MayMove::Later).await {
-            Ok((up, mut down)) => {
-                down.carried = Some(channel);
-                Ok((up, down))
-            }
-            Err(NotOpened::Refused(refusal)) => Err(refusal.into()),
-            Err(NotOpened::Failed(why)) => Err(unavailable(why)),
-            Err(NotOpened::Leads) => Err(unavailable("it refuses sessions".to_owned())),
-        }
-    }
-
-    /// Whether any member that would take a session serves from here, each asked for so long: one that takes connections and hangs,
-    /// or reaches no leader, does not; nor does the leader, while there are others ([`Self::session`]). The next session begins with it.
-    pub async fn is_served(&self, limit: Duration) -> bool {
-        let Ok(body) = pack(&Request::Members) else { return false };
-        let members: Vec<_> = self.known().members.clone();
-        for member in members {
-            if matches!(Self::ask(&member, &body, limit).await, Ok(Answer::Status(status)) if takes_sessions(&status, &member.address)) {
-                let mut known = self.known();
-                known.present = known.members.iter().position(|m| m.address == member.address).unwrap_or(known.present);
-                return true;
-            }
-        }
-        false
-    }
-
-    async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
-        member.away.leave(Instant::now()).map_err(NotOpened::Failed)?;
-        self.open_session_over(&member.sessions, Some(&member.away), &member.address, register, may_move).await
-    }
-
-    async fn open_session_over(
-        &self,
-        channel: &Channel,
-        away: Option<&Away>,
-        address: &str,
-        register: &Up,
-        may_move: MayMove,
-    ) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
-        let (tx, rx) = mpsc::channel(UP_QUEUE);
-        // The queue is empty and its receiver is here.
-        let _fits = tx.try_send(register.clone());
-        let mut up = tonic::Request::new(ReceiverStream::new(rx).filter_map(|up| match pack(&up) {
-            Ok(packed) => Some(packed),
-            Err(error) => {
-                tracing::error!(error = %with_causes(&error), "a message to the quorum is left out");
-                None
-            }
-        }));
-        up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(may_move.header()));
-        let opened = timeout(OPEN_TIMEOUT, grpc(channel).session(up)).await;
-        if let (Some(away), Ok(answer)) = (away, &opened) {
-            away.asked(answer, Instant::now());
-        }
-        match opened {
-            Ok(Ok(stream)) => Ok((tx, self.stream(stream.into_inner(), address))),
-            Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => Err(NotOpened::Leads),
-            Ok(Err(status)) => Err(refusal_of(&status).map_or_else(|| NotOpened::Failed(status_text(&status)), NotOpened::Refused)),
-            Err(_) => Err(NotOpened::Failed(NO_ANSWER.to_owned())),
-        }
-    }
-
-    /// Opens a watch. Tries each member once. What goes on after a stream's end is [`crate::following::Following`].
-    pub async fn watch(&self, request: &WatchRequest) -> Result<WatchStream, CallError> {
-        let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
-        let mut failures = Failures::default();
-        for _ in 0..self.count() {
-            let Some(member) = self.member() else { break };
-            if let Err(why) = member.away.leave(Instant::now()) {
-                failures.add(&member, why);
-                self.leave(&member.address);
-                continue;
-            }
-            match timeout(OPEN_TIMEOUT, member.heard(grpc(&member.calls).watch(body.clone()))).await {
-                Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member.address)),
-                Ok(Err(status)) => match refusal_of(&status) {
-                    Some(refusal) => return Err(refusal.into()),
-                    None => failures.add(&member, status_text(&status)),
-                },
-                Err(_) => failures.add(&member, NO_ANSWER.to_owned()),
-            }
-            self.leave(&member.address);
-        }
-        Err(failures.into())
     }
 
     /// Asks the quorum's authority through these connections.
@@ -401,18 +257,6 @@ impl QuorumClient {
             known.present = (known.present + 1) % known.members.len();
         }
     }
-
-    fn stream<T>(&self, stream: Streaming<Packed>, address: &str) -> MemberStream<T> {
-        MemberStream { stream, client: self.clone(), member: address.to_owned(), carried: None, what: PhantomData }
-    }
-}
-
-/// Whether the member at `address` takes a session before others are tried. `status`: as the leader answered through it, or what it
-/// says itself where it knows of none.
-fn takes_sessions(status: &QuorumStatus, address: &str) -> bool {
-    let voters = status.members.iter().filter(|m| m.votes).count();
-    let leads = |leader| status.members.iter().any(|m| m.id == leader && m.service == address);
-    status.leader.is_some_and(|leader| voters == 1 || !leads(leader))
 }
 
 fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
@@ -425,111 +269,8 @@ fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsErro
     }))
 }
 
-/// What comes down a session.
-pub type DownStream = MemberStream<Down>;
-/// What a watch says.
-pub type WatchStream = MemberStream<WatchMessage>;
-
-/// Messages from one member, until it ends them.
-#[derive(Debug)]
-pub struct MemberStream<T> {
-    stream: Streaming<Packed>,
-    client: QuorumClient,
-    member: String,
-    /// The connection, where it is of this stream alone.
-    carried: Option<Channel>,
-    what: PhantomData<fn() -> T>,
-}
-
-impl<T: serde::de::DeserializeOwned> MemberStream<T> {
-    /// The member at the other end, `host:port`.
-    pub fn member(&self) -> &str {
-        &self.member
-    }
-
-    /// The next message; an error when the stream is over, for whatever reason. Cancel-safe. After an error the
-    /// client's next call or stream begins with another member.
-    pub async fn next(&mut self) -> Result<T, CallError> {
-        let why = match self.stream.message().await {
-            Ok(Some(packed)) => match unpack(&packed) {
-                Ok(message) => return Ok(message),
-                Err(error) => with_causes(&error),
-            },
-            Ok(None) => "it ended the stream".to_owned(),
-            Err(status) => match refusal_of(&status) {
-                Some(refusal) => return Err(refusal.into()),
-                None => status_text(&status),
-            },
-        };
-        self.client.leave(&self.member);
-        Err(CallError::Unavailable { why: format!("{}: {why}", self.member) })
-    }
-}
-
-/// Why a member did not open a session.
-enum NotOpened {
-    /// It leads: others are asked first.
-    Leads,
-    /// No other member would answer differently.
-    Refused(Refusal),
-    Failed(String),
-}
-
-/// Why each member that was asked gave no answer: what one that lives says is not hidden by those that are gone.
-#[derive(Default)]
-struct Failures(BTreeMap<String, String>);
-
-impl Failures {
-    fn add(&mut self, member: &Member, why: String) {
-        self.0.insert(member.address.clone(), why);
-    }
-}
-
-impl From<Failures> for CallError {
-    fn from(Failures(failures): Failures) -> Self {
-        if failures.is_empty() {
-            return Self::Unavailable { why: "no members are configured".to_owned() };
-        }
-        let each: Vec<_> = failures.iter().map(|(member, why)| format!("{member}: {why}")).collect();
-        Self::Unavailable { why: each.join("; ") }
-    }
-}
-
-/// Growing, jittered pauses that end with the deadline.
-struct Rounds {
-    end: Instant,
-    pause: Duration,
-}
-
-impl Rounds {
-    fn new(end: Instant) -> Self {
-        Self { end, pause: PAUSE_FIRST }
-    }
-
-    /// Waits a little; false when the deadline has come.
-    async fn pause(&mut self) -> bool {
-        let pause = self.pause.mul_f64(rand::random_range(0.5..1.0));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-        if Instant::now() + pause >= self.end {
-            return false;
-        }
-        sleep(pause).await;
-        true
-    }
-}
-
 fn grpc(channel: &Channel) -> Grpc<Channel> {
     Grpc::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
-}
-
-/// Transport-level refusals that no other member would answer differently.
-fn refusal_of(status: &tonic::Status) -> Option<Refusal> {
-    match status.code() {
-        tonic::Code::InvalidArgument | tonic::Code::OutOfRange | tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
-            Some(Refusal::Malformed { why: status.message().to_owned() })
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -222,10 +222,27 @@ pub struct InvalidConfig {
     pub why: String,
 }
 
+fn invalid(field: &'static str, why: &str) -> Result<(), InvalidConfig> {
+    Err(InvalidConfig { field, why: why.to_owned() })
+}
+
+fn validate_hook(field: &'static str, hook: &Path) -> Result<(), InvalidConfig> {
+    if hook.as_os_str().is_empty() || is_program(hook) {
+        return Ok(());
+    }
+    Err(InvalidConfig { field, why: format!("{} is no executable file with an absolute path", hook.display()) })
+}
+
 impl QuorumConfig {
     /// Checks ranges and relations.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let invalid = |field, why: &str| Err(InvalidConfig { field, why: why.to_owned() });
+        self.validate_members()?;
+        self.validate_clocks()?;
+        self.validate_hooks()?;
+        self.validate_storage()
+    }
+
+    fn validate_members(&self) -> Result<(), InvalidConfig> {
         if self.id == 0 {
             return invalid("id", "members are counted from 1");
         }
@@ -255,6 +272,10 @@ impl QuorumConfig {
             let why = format!("{} to {}", LIFETIME_MIN.as_secs(), LIFETIME_MAX.as_secs());
             return Err(InvalidConfig { field: "certificate_seconds", why });
         }
+        Ok(())
+    }
+
+    fn validate_clocks(&self) -> Result<(), InvalidConfig> {
         if !(10..=10_000).contains(&self.heartbeat_ms) {
             return invalid("heartbeat_ms", "10 to 10000");
         }
@@ -279,11 +300,11 @@ impl QuorumConfig {
         if self.run_lease_ms != 0 && !(self.node_heartbeat_ms.saturating_mul(3)..=RUN_LEASE_MS_MAX).contains(&self.run_lease_ms) {
             return invalid("run_lease_ms", "0, or at least three times node_heartbeat_ms and at most 604800000 (a week)");
         }
-        let hook = &self.fencing_hook;
-        if !hook.as_os_str().is_empty() && !is_program(hook) {
-            let why = format!("{} is no executable file with an absolute path", hook.display());
-            return Err(InvalidConfig { field: "fencing_hook", why });
-        }
+        Ok(())
+    }
+
+    fn validate_hooks(&self) -> Result<(), InvalidConfig> {
+        validate_hook("fencing_hook", &self.fencing_hook)?;
         if !(1..=3600).contains(&self.fencing_hook_seconds) {
             return invalid("fencing_hook_seconds", "1 to 3600");
         }
@@ -298,16 +319,14 @@ impl QuorumConfig {
         if !self.notify_url.is_empty() && self.notify_secret_file.as_os_str().is_empty() {
             return invalid("notify_secret_file", "what is sent to notify_url is signed: name a file with the secret");
         }
-        let hook = &self.notify_hook;
-        if !hook.as_os_str().is_empty() && !is_program(hook) {
-            return Err(InvalidConfig {
-                field: "notify_hook",
-                why: format!("{} is no executable file with an absolute path", hook.display()),
-            });
-        }
+        validate_hook("notify_hook", &self.notify_hook)?;
         if !(1..=600).contains(&self.notify_seconds) {
             return invalid("notify_seconds", "1 to 600");
         }
+        Ok(())
+    }
+
+    fn validate_storage(&self) -> Result<(), InvalidConfig> {
         if self.snapshot_entries < 10 {
             return invalid("snapshot_entries", "at least 10");
         }

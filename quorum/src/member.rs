@@ -216,15 +216,7 @@ impl Member {
         let network =
             Network { peers: peers.clone(), agreed: Arc::clone(&agreed), synced: log.synced(), shortages: Arc::clone(&shortages) };
         let raft = Raft::new(config.id, Arc::new(raft_config(&config)?), network, log, machine).await?;
-        if bootstrap {
-            initialise(&raft, &config).await?;
-        } else if !pristine {
-            let votes = raft.with_raft_state(|state| state.membership_state.effective().membership().get_joint_config().clone()).await?;
-            if votes == [BTreeSet::from([config.id])] {
-                // There is nobody to wait for.
-                raft.trigger().elect().await?;
-            }
-        }
+        begin_raft(&raft, &config, bootstrap, pristine).await?;
 
         let stop = give_up.disarm();
         let gate = watch::Sender::new(true);
@@ -269,27 +261,12 @@ impl Member {
             led,
             stop,
         });
-        let standing = tokio::spawn(watch_standing(Arc::clone(&core), led_tx));
-        let duties = tokio::spawn(duties(Arc::clone(&core)));
-        let room = tokio::spawn(core.room.clone().tend());
-        let membership = tokio::spawn(membership::watch(Arc::clone(&core)));
-        let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(&core, service::ask_leader), core.stop.clone()));
-        let copies = tokio::spawn(backup::copies(Arc::clone(&core)));
-        let turns = tokio::spawn(turns::take(Arc::clone(&core)));
-        let mut revocations = core.agreed.changes.revocations();
-        learn_revocations(&core);
-        let revoking = tokio::spawn({
-            let core = Arc::clone(&core);
-            async move {
-                while let Some(Ok(())) = core.stop.run_until_cancelled(revocations.changed()).await {
-                    learn_revocations(&core);
-                }
-            }
-        });
+        let mut tasks = vec![proposing, reading];
+        // Before anybody is served: revocations count from the first connection on.
+        tasks.extend(begin_tasks(&core, led_tx));
         let (service, raft) = core.config.listens();
         let (servers, failures) = service::serve(&core, listeners.service, listeners.raft);
         tracing::info!(member = core.config.id, cluster = core.config.cluster, service, raft, "serving");
-        let mut tasks = vec![proposing, reading, standing, duties, room, membership, credentials, revoking, copies, turns];
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
         tasks.extend(metrics::begin(&core).await);
         tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
@@ -400,6 +377,42 @@ fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
 fn learn_revocations(core: &Core) {
     let ledger = core.agreed.ledger();
     core.credentials.revoked().learn(ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.before)));
+}
+
+/// Forms the cluster with `bootstrap`. The only member that votes is elected at once.
+async fn begin_raft(raft: &Raft, config: &QuorumConfig, bootstrap: bool, pristine: bool) -> Result<(), MemberError> {
+    if bootstrap {
+        initialise(raft, config).await?;
+    } else if !pristine {
+        let votes = raft.with_raft_state(|state| state.membership_state.effective().membership().get_joint_config().clone()).await?;
+        if votes == [BTreeSet::from([config.id])] {
+            // There is nobody to wait for.
+            raft.trigger().elect().await?;
+        }
+    }
+    Ok(())
+}
+
+/// The tasks that every member has.
+fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>> {
+    let standing = tokio::spawn(watch_standing(Arc::clone(core), led));
+    let duties = tokio::spawn(duties(Arc::clone(core)));
+    let room = tokio::spawn(core.room.clone().tend());
+    let membership = tokio::spawn(membership::watch(Arc::clone(core)));
+    let credentials = tokio::spawn(core.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
+    let copies = tokio::spawn(backup::copies(Arc::clone(core)));
+    let turns = tokio::spawn(turns::take(Arc::clone(core)));
+    let mut revocations = core.agreed.changes.revocations();
+    learn_revocations(core);
+    let revoking = tokio::spawn({
+        let core = Arc::clone(core);
+        async move {
+            while let Some(Ok(())) = core.stop.run_until_cancelled(revocations.changed()).await {
+                learn_revocations(&core);
+            }
+        }
+    });
+    vec![standing, duties, room, membership, credentials, revoking, copies, turns]
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {

@@ -215,7 +215,7 @@ fn read(path: &Path) -> io::Result<Option<Contents>> {
 mod tests {
     use super::*;
     use lattice_telemetry::alert::AlertSettings;
-    use lattice_telemetry::alert::idle::{Verdict, Word};
+    use lattice_telemetry::alert::idle::{IdleReport, Verdict};
     use lattice_telemetry::alert::rules::Rule;
     use lattice_telemetry::readers::{Part, Parts};
     use std::fs;
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(again.since(0), Some(vec![]), "nothing changed: it is told to who asks what is raised");
         // The first went on meanwhile.
         again.look_at_launches(40_000, &of(&[part(1, 9_000_000), part(2, 6)]), &[]);
-        assert_eq!(again.word(1), Word::There { idle_ms: 0, moved: true });
-        assert_eq!(again.word(2), Word::There { idle_ms: 40_000, moved: false });
+        assert_eq!(again.word(1), IdleReport::There { idle_ms: 0, moved: true });
+        assert_eq!(again.word(2), IdleReport::There { idle_ms: 40_000, moved: false });
         // What was not measured yet clears nothing.
         assert!(!again.look(&settings, 41_000, |_| None));
         assert!(again.look(&settings, 42_000, |_| Some(0.1)));

@@ -130,7 +130,7 @@ async fn prepare(
     }
     if let Some(from) = &share.restore {
         say("preparing: what it saved");
-        checkpoint::restore(&context.checkpoint_handles, &share, from, &cancel, say).await?;
+        checkpoint::restore::restore(&context.checkpoint_handles, &share, from, &cancel, say).await?;
         going_on()?;
     }
     say("preparing: image");

@@ -8,6 +8,7 @@
 //! next one reads the manifests and decides anew, so that a lost broker loses one round. Two at once would ask the same head, which
 //! makes one checkpoint of two requests. Nothing of it is needed for work to run, or for anybody to ask for a checkpoint.
 
+use super::broker_knowledge::Latest;
 use super::handles::Shared;
 use super::store::{CheckpointStore, Owner, StoreError};
 use super::{ask, retention, saving};
@@ -22,7 +23,7 @@ use lattice_quorum::client::QuorumClient;
 use lattice_quorum::pack::with_causes;
 use lattice_scheduler::View;
 use lattice_scheduler::broker::{BrokerView, Judgement, Known, LastSaved, Storage, Tried, Verdict, should_checkpoint};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -50,20 +51,6 @@ fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
 /// deadline again; the broker does not keep others waiting for that, and asked again it is followed.
 fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
     Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
-}
-
-/// What the broker of this moment knows, for who explains.
-#[derive(Clone, Debug)]
-pub struct Latest {
-    known: BTreeMap<AllocationId, Known>,
-    saving: BTreeSet<AllocationId>,
-    storage: Storage,
-}
-
-impl Default for Latest {
-    fn default() -> Self {
-        Self { known: BTreeMap::new(), saving: BTreeSet::new(), storage: Storage::Here }
-    }
 }
 
 /// Runs until `stop`; does something while this agent has the lease.

@@ -6,7 +6,7 @@
 //! last moment alone is waited for, and keeps the others from nothing.
 
 use super::handles::Handles;
-use super::sightings::{Sightings, unsure_for};
+use super::sightings::{Program, Sightings, unsure_for};
 use lattice_model::{AllocationId, AskSignal, SignalTo};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
@@ -17,10 +17,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-/// Between the two looks: longer than from fork to exec.
-pub(super) const MOMENT: Duration = Duration::from_millis(20);
+use std::time::Instant;
 
 /// Processes that are to get the signal, where they catch it; terminals that users attached are not among them.
 pub struct Hearers {
@@ -42,15 +39,6 @@ struct Hearer {
     /// Can come to stand for no other process.
     fd: OwnedFd,
     program: Program,
-}
-
-/// What a process runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Program {
-    pub start_ticks: u64,
-    /// Of its executable.
-    pub device: (u32, u32),
-    pub inode: u64,
 }
 
 /// A living process.
@@ -433,6 +421,7 @@ mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
     use std::process::{Command, Stdio};
+    use std::time::Duration;
 
     #[test]
     fn what_a_process_catches_is_read_from_its_status() {

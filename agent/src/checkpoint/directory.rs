@@ -6,7 +6,7 @@
 //!     <token>/                              into which the application saves
 //!     <token>.done | .failed | .deferred    by the application: its answer; by the agent, where it came in a call
 //!   <checkpoint_dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: what is begun from
-//!   <checkpoint_dir>/<allocation>.put       root's: what is in the store already ([`super::uploads`])
+//!   <checkpoint_dir>/<allocation>.put       root's: what is in the store already ([`super::store::Uploads`])
 //!   <checkpoint_dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's, of what is asked through it ([`super::page`])
 //! ```
 //!
@@ -14,7 +14,8 @@
 //! at any moment, and the agent has root's rights: every name is opened below it without following links, and only a regular file
 //! of the user's own is read.
 
-use super::simulated::{NoTime, SimulatedTime};
+pub use super::answer::{Answer, Claims, Found, Listed, reason};
+use super::simulated::NoTime;
 use crate::data_plane::own_directory;
 use lattice_model::{AllocationId, CheckpointId, Principal};
 use lattice_runtime::remove::{remove_at_most, remove_tree};
@@ -24,7 +25,6 @@ use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, open, openat2, rename
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -54,95 +54,6 @@ const ASIDE: &str = ".aside-";
 /// What is asked for, as the application knows it.
 pub fn token(id: CheckpointId, round: u32) -> String {
     format!("{}-{round}", id.0.simple())
-}
-
-/// What the application answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// All is saved.
-    Done(Claims),
-    /// It cannot.
-    Failed { why: String },
-    /// It wants to be asked again after so long.
-    Deferred { for_ms: u64 },
-}
-
-/// What it says of what it saved.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
-    /// The step that it saved.
-    pub step: Option<u64>,
-    /// The time of what it simulates.
-    pub time: Option<SimulatedTime>,
-    /// How many files.
-    pub files: Option<u64>,
-    /// How many bytes.
-    pub bytes: Option<u64>,
-    /// Its files, where it names them: all of them then.
-    pub listed: BTreeMap<String, Listed>,
-}
-
-/// What it says of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
-    /// Its bytes.
-    pub bytes: Option<u64>,
-    /// BLAKE3 of them, 64 hexadecimal digits.
-    pub blake3: Option<String>,
-}
-
-impl Claims {
-    /// Whether it says nothing by which it would be seen that something is lacking.
-    pub fn is_of_no_size(&self) -> bool {
-        self.files.is_none() && self.bytes.is_none() && self.listed.is_empty()
-    }
-
-    /// What is not as it says of what lies there.
-    pub fn wrong(&self, found: &[Found]) -> Option<String> {
-        let files: BTreeMap<&str, u64> = found.iter().filter_map(|f| Some((f.path.as_str(), f.size?))).collect();
-        let bytes = files.values().copied().fold(0, u64::saturating_add);
-        for (what, said, there) in [("files", self.files, files.len() as u64), ("bytes", self.bytes, bytes)] {
-            if let Some(said) = said.filter(|said| *said != there) {
-                return Some(format!("the application says that it saved {said} {what}, and {there} are there"));
-            }
-        }
-        if self.listed.is_empty() {
-            return None;
-        }
-        for (path, said) in &self.listed {
-            match (files.get(path.as_str()), said.bytes) {
-                (None, _) => return Some(format!("the application says that it saved {path}, which is not there")),
-                (Some(there), Some(bytes)) if bytes != *there => {
-                    return Some(format!("the application says that it saved {bytes} bytes in {path}, and {there} are there"));
-                }
-                (Some(_), _) => {}
-            }
-        }
-        let unnamed = files.keys().find(|path| !self.listed.contains_key(**path))?;
-        Some(format!("{unnamed} is there, and not among the files that the application says it saved"))
-    }
-
-    /// As the answer's file has it; see [`done`].
-    pub fn to_text(&self) -> String {
-        let numbers = [("step", self.step), ("files", self.files), ("bytes", self.bytes)];
-        let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}\n", value?)));
-        let time = self.time.map(|time| format!("time={time}\n"));
-        let listed = self.listed.iter().map(|(path, said)| {
-            let number = said.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
-            format!("file={number} {} {path}\n", said.blake3.as_deref().unwrap_or("-"))
-        });
-        numbers.chain(time).chain(listed).collect()
-    }
-}
-
-/// A file of what was saved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Below the directory, with `/`.
-    pub path: String,
-    pub mode: u32,
-    /// `None`: a directory.
-    pub size: Option<u64>,
 }
 
 /// Where the allocations of this node have theirs.
@@ -573,12 +484,6 @@ pub fn gone(removed: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// What an application says of its failure, as people are shown it.
-pub fn reason(text: &str) -> String {
-    let why: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
-    if why.is_empty() { "the application says that it failed".to_owned() } else { why }
 }
 
 fn not_done(text: &str) -> Result<Answer, String> {

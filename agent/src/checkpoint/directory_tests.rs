@@ -1,4 +1,5 @@
 use super::*;
+use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,9 @@
 //! The checkpoint of an allocation whose head this node is: drives [`Checkpointing`], writes its states down, asks the nodes.
 
 use super::handles::Shared;
-use super::part::Ends;
+use super::heads::Head;
+use super::part;
+use super::parts::Ends;
 use super::store::{Manifest, StoreError};
 use super::{Checkpoints, late, owner_of, wall_ms};
 use crate::allocations::Standing;
@@ -40,21 +42,6 @@ enum Word {
     Wait,
     Go,
     Stop,
-}
-
-/// An allocation's present or last checkpoint.
-#[derive(Clone)]
-pub(super) struct Head {
-    pub epoch: Epoch,
-    pub view: watch::Receiver<Checkpointing>,
-}
-
-/// Whether it writes to the store, or is about to.
-pub(super) fn is_writing(state: &Checkpointing) -> bool {
-    match state.phase {
-        CheckpointPhase::Asking { .. } | CheckpointPhase::Saving { .. } | CheckpointPhase::Verifying { .. } => true,
-        CheckpointPhase::Deferred { .. } | CheckpointPhase::Committing { .. } | CheckpointPhase::Ended(_) => false,
-    }
 }
 
 /// Begins a checkpoint of a user's allocation whose head this node is, or follows the one that is under way. Gives how it goes.
@@ -557,7 +544,7 @@ fn pass(state: &Checkpointing, written: bool) {
 async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
     let CheckpointPhase::Verifying { saved, .. } = &state.phase else { return CheckpointEvent::Clock };
     let owner = owner_of(share);
-    let mut manifest = Manifest::made(&owner, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
+    let mut manifest = Manifest::made(owner.allocation, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
     manifest.took_ms = state.round_ms(boottime_ms());
     loop {
         let store = match context.checkpoints.store() {
@@ -624,7 +611,7 @@ impl Asking {
     }
 
     async fn here(&self) -> Result<(), String> {
-        let Ends { go, mut says, .. } = self.context.checkpoints.0.parts.attach(&self.context, &self.share, &self.open);
+        let Ends { go, mut says, .. } = part::attach(&self.context, &self.share, &self.open);
         let goes = async {
             self.told(Word::Go).await;
             if *self.word.borrow() == Word::Go {

@@ -8,17 +8,14 @@
 //! The quorum forgets ended allocations after a while: since when one is known to have ended is written down here, and whose it is: clusters
 //! may share a store.
 
-use super::store::{CheckpointStore, Owner, StoreError};
+use super::store::{CheckpointStore, Ours, Owner, StoreError};
 use futures::{Stream, StreamExt};
 use lattice_model::AllocationId;
-use lattice_quorum::credentials::Material;
 use object_store::path::Path as Key;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
-use tokio::sync::watch;
 
 /// A folder of the store, beside those of the tenants.
 const FOLDER: &str = ".kept";
@@ -26,14 +23,7 @@ const VERSION: u32 = 1;
 /// The longest such object that is read, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Which cluster an agent is of: its name, and the authorities that it trusts now.
-#[derive(Clone, Debug)]
-pub(super) struct Ours {
-    pub name: String,
-    pub material: watch::Receiver<Arc<Material>>,
-}
-
-/// The same, as it is written down.
+/// A cluster, as it is written down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Whose {
     name: String,

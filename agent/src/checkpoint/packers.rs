@@ -8,7 +8,7 @@
 //! The owner controls such a process, as he does the file: the agent bounds what it sends back, and uses that for this
 //! file alone. The process ends with the work or with its agent; an agent that gives a file up kills it.
 
-use super::store::packing::{PackError, pack};
+use super::pack::{PackError, pack};
 use crate::bounds::Bounds;
 use lattice_model::{DesiredShare, Principal};
 use lattice_runtime::cgroup::controllers::open_v1_procs;

@@ -5,7 +5,7 @@
 //! agent never touches its memory: it reads and writes the file by system calls, and has the kernel count the futex word up. A page
 //! that is not there is an error of those calls, where it would be the end of a process that touched it.
 
-use super::directory::{Answer, Claims};
+use super::answer::{Answer, Claims, reason};
 use super::simulated::SimulatedTime;
 use lattice_checkpoint::layout::{
     AT_ANSWER, AT_ANSWERED, AT_BYTES, AT_DEADLINE, AT_DEFERRAL, AT_FILES, AT_LEFT, AT_OF_REQUEST, AT_PERCENT, AT_REASON, AT_REQUEST,
@@ -15,6 +15,7 @@ use lattice_checkpoint::layout::{
 use lattice_model::Principal;
 use lattice_node::Progress;
 use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::remove::remove_tree;
 use nix::unistd::{Gid, Uid, fchown};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -43,7 +44,7 @@ pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), String> 
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
         Err(_) => {}
     }
-    super::directory::gone(fs::remove_file(aside)).map_err(failed)?;
+    remove_tree(aside).map_err(failed)?;
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(aside).map_err(failed)?;
     let mut page = [0; BYTES];
     page[..AT_BYTES + 4].copy_from_slice(&beginning());
@@ -197,7 +198,7 @@ impl Page {
             }
             FAILED => {
                 let why = text(&page, AT_REASON, REASON_BYTES).unwrap_or_default();
-                Ok(Some(Answer::Failed { why: super::directory::reason(&why) }))
+                Ok(Some(Answer::Failed { why: reason(&why) }))
             }
             DEFERRED => Ok(Some(Answer::Deferred { for_ms: long(&page, AT_DEFERRAL).min(DAY_MS) })),
             other => Err(self.failed(format!("the application answers {other}, which is none of 1 (done), 2 (failed), 3 (deferred)"))),

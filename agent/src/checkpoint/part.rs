@@ -1,11 +1,12 @@
 //! One node's part of a checkpoint's round: look, ask, wait for the answer, bring what was saved into the store.
 
+use super::blocking::blocking;
 use super::directory::{self, Answer, Claims, Place};
 use super::handles::{Handles, Shared};
 use super::owner_of;
 use super::packers::Packers;
-use super::store::{Part, Source, StoreError};
-use super::uploads::Uploads;
+use super::parts::{Ends, NewPart, Ready};
+use super::store::{Part, Source, StoreError, Uploads};
 use super::way::{AskedFor, Found, Request, Way};
 use crate::allocations::Standing;
 use crate::environment;
@@ -17,7 +18,6 @@ use lattice_quorum::identity::Caller;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use quinn::{RecvStream, SendStream};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
@@ -36,97 +36,14 @@ const KEPT: Duration = Duration::from_secs(600);
 /// What a small file takes on a disk, in bytes.
 const BLOCK: u64 = 4096;
 
-/// The parts of this node.
-#[derive(Default)]
-pub(super) struct Parts(Mutex<BTreeMap<AllocationId, Going>>);
-
-/// One that goes on, or is over.
-#[derive(Clone)]
-struct Going {
-    of: (Epoch, CheckpointId, u32),
-    ends: Ends,
-    stop: CancellationToken,
-}
-
-/// The way to a part.
-#[derive(Clone)]
-pub(super) struct Ends {
-    /// Send the signal.
-    pub go: watch::Sender<bool>,
-    /// Its last word; `None`: none yet.
-    pub says: watch::Receiver<Option<FromSaver>>,
-    ready: Ready,
-}
-
-/// Asks the work.
-type Act = Box<dyn FnOnce() + Send>;
-
-/// What a part does once it may, until somebody does it: its own task, or the thread that has just written down that it may.
-#[derive(Clone, Default)]
-struct Ready(Arc<Mutex<Option<Act>>>);
-
-impl Ready {
-    fn put(&self, act: Act) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(act);
-    }
-
-    fn take(&self) -> Option<Act> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl Parts {
-    /// The part of this round: the one that goes on, or a new one in place of an older round's.
-    pub fn attach(&self, context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
-        let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(going) = all.get(&share.allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {
-            return going.ends.clone();
-        }
-        let older = all.remove(&share.allocation).map(|older| {
-            older.stop.cancel();
-            older.ends.says
-        });
-        let (go, told) = watch::channel(false);
-        let (out, says) = watch::channel(None);
-        let (stop, ready) = (CancellationToken::new(), Ready::default());
-        let ends = Ends { go, says, ready: ready.clone() };
-        all.insert(share.allocation, Going { of, ends: ends.clone(), stop: stop.clone() });
+/// The part of this round: the one that goes on, or a new one in place of an older round's.
+pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
+    let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
+    context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, told, out, ready, stop }| {
         let left = older.as_ref().and_then(|says| left(says.borrow().as_ref()));
         let (context, share, open) = (Arc::clone(context), Arc::clone(share), open.clone());
         tokio::spawn(Round { context, share, open, left, told, out, ready, stop, asking: Arc::default() }.run(older));
-        ends
-    }
-
-    /// Asks this node's work for its part of this round, where that waits for nothing but the word that it may. From a thread that may
-    /// block, and that has just written it down: changing to another one would take longer than asking.
-    pub fn act(&self, allocation: AllocationId, (epoch, id, round): (Epoch, CheckpointId, u32)) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let going = all.get(&allocation).filter(|going| going.of == (epoch, id, round) && !going.stop.is_cancelled());
-        let act = going.and_then(|going| going.ends.ready.take());
-        drop(all);
-        if let Some(act) = act {
-            act();
-        }
-    }
-
-    /// Ends that of a round, which nobody waits for any more.
-    pub fn give_up(&self, open: &PartOpen) {
-        let of = (Epoch(open.epoch), CheckpointId(Uuid::from_bytes(open.id)), open.round);
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let allocation = AllocationId(Uuid::from_bytes(open.allocation));
-        // It stays there: the next one waits until it has taken back what it asked for.
-        if let Some(going) = all.get(&allocation).filter(|going| going.of == of) {
-            going.stop.cancel();
-        }
-    }
-
-    /// Ends an allocation's.
-    pub fn stop(&self, allocation: AllocationId) {
-        if let Some(going) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation) {
-            going.stop.cancel();
-        }
-    }
+    })
 }
 
 /// Serves the head of an allocation of this node, over the mesh.
@@ -140,7 +57,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: Se
         tracing::warn!(peer = %peer.name, %allocation, "a peer that is not the head wanted a checkpoint: refused");
         return frame::write(&mut send, &FromSaver::Failed { why: "refused: not the allocation's head".to_owned() }).await;
     }
-    let Ends { go, mut says, .. } = context.checkpoints.0.parts.attach(context, &handle.share, &open);
+    let Ends { go, mut says, .. } = attach(context, &handle.share, &open);
     let hears = async {
         loop {
             match frame::read::<ToSaver, _>(&mut recv).await? {
@@ -385,14 +302,6 @@ fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
         Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
         Entrypoint::Script { .. } => false,
     }
-}
-
-pub(super) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("saving broke: {broke}")))
-}
-
-pub(super) fn shim_of(context: &Handles, allocation: AllocationId) -> Option<u32> {
-    context.workers.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
 }
 
 /// What was asked for, and where its answer comes.

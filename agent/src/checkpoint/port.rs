@@ -110,7 +110,7 @@ impl Port {
 
     async fn looked<T: Send + 'static>(&self, look: impl FnOnce(&Self) -> Result<T, String> + Send + 'static) -> Result<T, String> {
         let this = self.clone();
-        super::part::blocking(move || look(&this)).await
+        super::blocking::blocking(move || look(&this)).await
     }
 
     fn other_end(&self, local: SocketAddrV4, peer: SocketAddrV4) -> Result<Whose, String> {
@@ -251,7 +251,7 @@ impl Call {
         let turn = self.checkpoints.callers().turn((self.share.allocation, self.share.epoch)).await;
         let turn = turn.ok_or("too many answers of it wait to be taken")?;
         let (checkpoints, share, token) = (self.checkpoints.clone(), Arc::clone(&self.share), self.asked.token.clone());
-        super::part::blocking(move || {
+        super::blocking::blocking(move || {
             let _turn = turn;
             checkpoints.put_answer(&share, &token, &answer).map_err(|why| format!("its answer is not taken: {why}"))
         })

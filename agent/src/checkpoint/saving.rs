@@ -8,7 +8,7 @@
 //! to tell.
 
 use super::handles::{Handles, Shared};
-use super::head::is_writing;
+use super::heads::is_writing;
 use crate::cluster::Cluster;
 use crate::mesh::checkpoint::SavingNow;
 use crate::mesh::frame::{self, FrameError};

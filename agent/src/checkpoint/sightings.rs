@@ -10,22 +10,27 @@
 //!
 //! A child between fork and exec shows the handlers of its parent, so a process must be seen twice
 //! with the same program. The first of these looks need not be part of a request: every three
-//! seconds the agent looks at processes that it has not seen to catch the signal.
+//! seconds the agent looks at processes that it has not seen to catch the signal ([`super::lookout`]).
 
-use super::catching::{self, MOMENT, Program};
-use super::handles::Shared;
-use crate::allocations::{AllocationHandle, Standing};
-use lattice_model::{AllocationId, AskBy, AskSignal};
+use lattice_model::AllocationId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio_util::sync::CancellationToken;
 
-/// Between two looks.
-const LOOKS: Duration = Duration::from_secs(3);
 /// Processes of one allocation that are remembered, and that are looked at each time. The rest are looked at when they are asked.
 const PROCESSES_MAX: usize = 4096;
+
+/// Between two looks at one process: longer than from fork to exec.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// What a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    pub start_ticks: u64,
+    /// Of its executable.
+    pub device: (u32, u32),
+    pub inode: u64,
+}
 
 /// Of all allocations of this node. Cloneable; all clones are one.
 #[derive(Clone, Default)]
@@ -65,7 +70,7 @@ impl Sightings {
     }
 
     /// Which of these were not seen to catch it. Others that were are not there any more.
-    fn unseen(&self, allocation: AllocationId, there: &BTreeSet<i32>) -> Vec<i32> {
+    pub(super) fn unseen(&self, allocation: AllocationId, there: &BTreeSet<i32>) -> Vec<i32> {
         let mut all = self.all();
         let Some(seen) = all.get_mut(&allocation) else { return there.iter().copied().take(PROCESSES_MAX).collect() };
         seen.retain(|pid, _| there.contains(pid));
@@ -77,54 +82,9 @@ impl Sightings {
         self.all().remove(&allocation);
     }
 
-    fn forget_all_but(&self, running: &BTreeSet<AllocationId>) {
+    pub(super) fn forget_all_but(&self, running: &BTreeSet<AllocationId>) {
         self.all().retain(|allocation, _| running.contains(allocation));
     }
-}
-
-/// Looks until `stop`.
-pub async fn run(context: Shared, stop: CancellationToken) {
-    let mut looks = tokio::time::interval(LOOKS);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = looks.tick() => {}
-        }
-        let asked: Vec<(AllocationHandle, AskSignal)> = context.workers.all().into_iter().filter_map(asked_by_signal).collect();
-        context.checkpoints.sightings().forget_all_but(&asked.iter().map(|(worker, _)| worker.share.allocation).collect());
-        if asked.is_empty() {
-            continue;
-        }
-        let shared = Arc::clone(&context);
-        let looked = tokio::task::spawn_blocking(move || {
-            for (worker, signal) in asked {
-                if let Err(error) = look(&shared, &worker, signal) {
-                    tracing::debug!(allocation = %worker.share.allocation, %error, "what runs there cannot be looked at");
-                }
-            }
-        });
-        if let Err(broke) = looked.await {
-            tracing::warn!(%broke, "looking at what catches a signal broke");
-        }
-    }
-}
-
-fn asked_by_signal(worker: AllocationHandle) -> Option<(AllocationHandle, AskSignal)> {
-    let policy = worker.share.spec.checkpoint?;
-    let runs = *worker.standing.borrow() == Standing::Running;
-    (runs && policy.by == AskBy::Signal).then_some((worker, policy.signal))
-}
-
-fn look(context: &Shared, worker: &AllocationHandle, signal: AskSignal) -> io::Result<()> {
-    let (allocation, sightings) = (worker.share.allocation, context.checkpoints.sightings());
-    let shim = worker.detail.borrow().shim_pid;
-    for pid in sightings.unseen(allocation, &catching::of_work(context, allocation, shim)?) {
-        if let Some(catching::Look::Catches(program)) = catching::look_at(pid, signal)? {
-            sightings.saw(allocation, pid, &program);
-        }
-    }
-    Ok(())
 }
 
 /// How long a process that was first seen to catch it then must still be waited for, before it counts as one that does.

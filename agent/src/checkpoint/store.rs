@@ -12,12 +12,14 @@
 mod files;
 mod large;
 mod manifest;
-pub(super) mod packing;
+mod packing;
+mod source;
+mod uploads;
 
-pub use files::Source;
 pub use manifest::{FileEntry, Manifest, NodeEntry, NodeManifest};
+pub use source::Source;
+pub use uploads::Uploads;
 
-use super::kept::Ours;
 use crate::config::AgentConfig;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -80,6 +82,13 @@ pub struct Owner {
     pub tenant: String,
     pub project: String,
     pub allocation: AllocationId,
+}
+
+/// Which cluster an agent is of: its name, and the authorities that it trusts now.
+#[derive(Clone, Debug)]
+pub(super) struct Ours {
+    pub name: String,
+    pub material: watch::Receiver<Arc<Material>>,
 }
 
 /// A cloneable handle.

@@ -1,12 +1,12 @@
 //! The ways in which work is asked to save itself, each with its answer: by a signal and a file, through a page of memory, in a call in
 //! which it waits, or in a call to a port of its own.
 
+use super::blocking::blocking;
 use super::callers::{Asked, Asking, Callers};
 use super::catching::{self, Hearers};
 use super::directory::{Answer, Place};
 use super::handles::{Handles, Shared};
 use super::page::Page;
-use super::part::{blocking, shim_of};
 use super::port::{Calling, Port};
 use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
@@ -271,4 +271,8 @@ impl AskedFor {
             Self::Call { callers, key, .. } | Self::Port { callers, key, .. } => callers.progress(*key),
         }
     }
+}
+
+fn shim_of(context: &Handles, allocation: AllocationId) -> Option<u32> {
+    context.workers.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
 }

@@ -1,40 +1,17 @@
 //! Work that is measured in debug mode: each look at it is kept (see [`crate::traces`]), and how many were is among its numbers.
 
-use super::{Known, Measuring, Number};
+use super::{Known, Measuring};
 use crate::kernel_counts::Key;
 use crate::mesh::usage::Shown;
-use crate::traces::{Kept, Recorder, Traces};
+use crate::traces::{Recorder, Traces};
 use lattice_model::{AllocationId, TelemetryMode};
 use std::time::Duration;
-
-/// Looks that were kept in this life of the agent, and that were not, or went before the store had them.
-const POINTS: &str = "debug_points";
-const POINTS_LOST: &str = "debug_points_lost";
-/// The same of events in audit mode.
-const EVENTS: &str = "audit_events";
-const EVENTS_LOST: &str = "audit_events_lost";
 
 /// The newest look at all of the work and at each of its GPUs, and how long ago it was.
 struct Raw {
     ago: Duration,
     shown: Vec<Shown>,
     gpus: Vec<(String, Vec<Shown>)>,
-}
-
-impl Number<'_> {
-    /// With mean and maximum over a time.
-    pub(super) fn shown(self, over: Option<(f64, f64)>) -> Shown {
-        let Self { name, unit, now, source, .. } = self;
-        let (mean, max) = (over.map(|(mean, _)| mean), over.map(|(_, max)| max));
-        Shown { name: name.to_owned(), unit: unit.to_owned(), source: source.to_owned(), now, mean, max }
-    }
-}
-
-/// What `lattice top` says of work in debug mode, and of work in audit mode.
-pub(super) fn shown(kept: Option<Kept>, audited: Option<Kept>) -> impl Iterator<Item = Shown> {
-    let counts = kept.into_iter().flat_map(|kept| [(POINTS, kept.points), (POINTS_LOST, kept.lost)]);
-    let counts = counts.chain(audited.into_iter().flat_map(|kept| [(EVENTS, kept.points), (EVENTS_LOST, kept.lost)]));
-    counts.map(|(name, count)| Number { name, unit: "count", now: count as f64, source: "agent", history: None }.shown(None))
 }
 
 impl Measuring {

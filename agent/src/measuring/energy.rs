@@ -3,7 +3,7 @@
 //!
 //! One small file with a checksum and the boot that it is of. It is not synced: work does not outlive the machine either.
 
-use super::devices::Mine;
+use super::gpu_numbers::Mine;
 use crate::kernel_counts::{self, Key};
 use lattice_model::{DesiredShare, Epoch};
 use lattice_runtime::cgroup::Slice;

@@ -1,6 +1,5 @@
 //! What is kept of each number over time, and which window of it is exported.
 
-use super::WINDOWS_MAX;
 use lattice_telemetry::catalogue::{Family, allocation as family};
 use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{Distribution, Source, Usage};
@@ -8,6 +7,9 @@ use lattice_telemetry::window::latency::LatencyHistory;
 use lattice_telemetry::window::smoothing::Smoothing;
 use lattice_telemetry::window::{History, PROD_MS, Summary, Whole};
 use std::time::Duration;
+
+/// Whole windows that are kept of each: an hour.
+pub(super) const WINDOWS_MAX: usize = 120;
 
 /// How windows are exported of work that runs, or has ended.
 #[derive(Clone, Copy)]

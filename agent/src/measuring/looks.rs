@@ -1,8 +1,9 @@
 //! The thread that measures: when it looks, and at what.
 
 use super::handles::Handles;
-use super::haste::Haste;
-use super::{ALLOCATIONS_MAX, EVERY, Measuring, devices};
+use super::haste::{self, Haste};
+use super::histories::told_later;
+use super::{ALLOCATIONS_MAX, EVERY, Measuring, gpu_numbers};
 use crate::alerting::saved::{Key, Saved, SavedAlerts};
 use crate::alerting::{IDLE_EVERY, NetworkErrors};
 use crate::allocations::AllocationHandle;
@@ -12,6 +13,7 @@ use lattice_model::{AllocationId, DesiredShare, TelemetryMode};
 use lattice_telemetry::readers::{CgroupPaths, Meter, Pass, Reclaim, Text};
 use nix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +25,20 @@ const PAUSE_TIMES: u32 = 20;
 /// Processes that one look lists, over all allocations.
 const PROCESSES_MAX: usize = 16_384;
 
+impl Measuring {
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last of what ended is told.
+    pub fn begin(&self, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
+        let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
+        let ended_for = ended_for + told_later(self.0.smoothing);
+        let run = move || Looks::new(&measuring, &measuring.0.handles, ended_for).run(&stop);
+        let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
+        tokio::spawn(haste::wake(thread.thread().clone(), view, stopped));
+        Ok(())
+    }
+}
+
 /// What the thread has.
-pub(super) struct Looks<'a> {
+struct Looks<'a> {
     measuring: &'a Measuring,
     handles: &'a Handles,
     /// How long what ended is told.
@@ -45,7 +59,7 @@ pub(super) struct Looks<'a> {
 }
 
 impl<'a> Looks<'a> {
-    pub(super) fn new(measuring: &'a Measuring, handles: &'a Handles, ended_for: Duration) -> Self {
+    fn new(measuring: &'a Measuring, handles: &'a Handles, ended_for: Duration) -> Self {
         let began = (Instant::now(), crate::clock::now().0);
         let (file, saved) = SavedAlerts::open(&handles.state_dir);
         Self {
@@ -67,7 +81,7 @@ impl<'a> Looks<'a> {
     }
 
     /// Looks until `stop`.
-    pub(super) fn run(mut self, stop: &CancellationToken) {
+    fn run(mut self, stop: &CancellationToken) {
         let mut next = Instant::now();
         while !stop.is_cancelled() {
             self.haste.note(self.recorder.follow(), Instant::now());
@@ -150,7 +164,7 @@ impl<'a> Looks<'a> {
             let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, handles, share));
             // None: it is not made yet, or goes just now; what was measured stands until its task ends.
             if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
-                let mine = gpus.as_deref().and_then(|looked| devices::mine(looked, share.allocation));
+                let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
                 self.energy.add(share, mine.as_ref(), &mut look.usage);
                 let at_ms = self.began.1 + u64::try_from((look.at - self.began.0).as_millis()).unwrap_or(u64::MAX);
                 let parts = if looks_at_launches { meter.parts(&mut self.text).cloned() } else { None };

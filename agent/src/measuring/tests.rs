@@ -1,7 +1,10 @@
+use super::histories::Exported;
 use super::*;
 use crate::alerting::saved::Saved;
 use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Resources};
 use lattice_telemetry::alert::rules::{MEASURES, Rule};
+use lattice_telemetry::catalogue::allocation as family;
+use lattice_telemetry::sample::Samples;
 use std::path::Path;
 
 pub(crate) fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {

@@ -8,51 +8,19 @@
 //! | an export of the audit log | always |
 
 use super::Api;
-use super::allocations::ANSWER;
+use super::api::ANSWER;
 use super::refusal::{status, unexpected};
 use lattice_model::{Allocation, AllocationId, NodeId, Principal};
 use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
 use lattice_quorum::ledger::{Access, AccessKind};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use uuid::Uuid;
 
 /// How long the end of a session waits for the quorum.
 const END_PATIENCE: Duration = Duration::from_secs(60);
-
-/// How long a look at what was measured stands for those that follow.
-const LOOK_STANDS: Duration = Duration::from_secs(3600);
-/// Looks that are remembered; of more, the oldest are written down again when they are repeated.
-const LOOKS_MAX: usize = 4096;
-
-/// Who looked at what is measured of somebody else's work within the last hour: whose uid, at which allocation, how. Cloneable; all clones
-/// are one.
-#[derive(Clone, Default)]
-pub struct Looks(Arc<Mutex<BTreeMap<Look, Instant>>>);
-
-type Look = (u32, AllocationId, &'static str);
-
-impl Looks {
-    fn stands(&self, look: &Look, now: Instant) -> bool {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        looks.retain(|_, at| now.saturating_duration_since(*at) < LOOK_STANDS);
-        looks.contains_key(look)
-    }
-
-    fn remember(&self, look: Look, now: Instant) {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        looks.insert(look, now);
-        while looks.len() > LOOKS_MAX
-            && let Some(oldest) = looks.iter().min_by_key(|(_, at)| **at).map(|(look, _)| *look)
-        {
-            looks.remove(&oldest);
-        }
-    }
-}
 
 /// Whose work is looked into, and where.
 pub(super) struct Whose<'a> {
@@ -155,21 +123,5 @@ mod tests {
             let bytes = recordable(&long).len();
             assert!(bytes <= TEXT_BYTES_MAX && bytes > TEXT_BYTES_MAX - 4, "{bytes}");
         }
-    }
-
-    #[test]
-    fn a_look_stands_for_an_hour_for_who_took_it_and_that_way_alone() {
-        let (looks, began, id) = (Looks::default(), Instant::now(), AllocationId(Uuid::from_u128(1)));
-        let after = |seconds| began + Duration::from_secs(seconds);
-        looks.remember((0, id, "top"), began);
-        assert!(looks.stands(&(0, id, "top"), after(3599)));
-        for other in [(1, id, "top"), (0, id, "diag"), (0, AllocationId(Uuid::from_u128(2)), "top")] {
-            assert!(!looks.stands(&other, after(1)), "{other:?}");
-        }
-        assert!(!looks.stands(&(0, id, "top"), after(3600)));
-        for n in 0..=LOOKS_MAX as u64 {
-            looks.remember((7, AllocationId(Uuid::from_u128(u128::from(n) + 10)), "top"), after(3600 + n));
-        }
-        assert_eq!(looks.0.lock().unwrap().len(), LOOKS_MAX);
     }
 }

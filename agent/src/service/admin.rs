@@ -2,7 +2,7 @@
 
 use super::auditing;
 use super::refusal::{status, unexpected};
-use super::{Api, allocations::ANSWER, allocations::Streamed};
+use super::{Api, api::ANSWER, api::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_model::Principal;

@@ -1,8 +1,8 @@
 //! Which nodes may register: `NodeService.Admit`, `WithdrawAdmission` and `ListAdmissions`.
 
 use super::Api;
-use super::allocations::ANSWER;
-use super::nodes::node_id;
+use super::api::ANSWER;
+use super::arguments::node_id;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_quorum::ledger::Action;

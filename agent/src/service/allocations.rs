@@ -1,5 +1,7 @@
 //! `AllocationService`: submissions and their life. Output and launches are in files of their own.
 
+use super::api::{ANSWER, Streamed};
+use super::arguments::node_id;
 use super::isolation;
 use super::networks::unenforced;
 use super::privacy::Viewer;
@@ -15,35 +17,24 @@ use crate::placing::Proposed;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, RequeuePolicy, Revision,
-    SharePhase, Timestamp, hostlist,
+    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, RequeuePolicy, SharePhase,
+    Timestamp, hostlist,
 };
 use lattice_node::Event;
 use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::Action;
 use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
-use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{AcquireError, mpsc, watch};
-use tokio_stream::Stream;
+use tokio::sync::{AcquireError, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How long the quorum may take for one answer before the caller is told that it is away.
-pub(super) const ANSWER: Duration = Duration::from_secs(3);
 /// How long a submission waits for its turn to read its image.
 const DIGEST_TURN: Duration = Duration::from_secs(30);
-/// How long a submission may take to come behind those who follow it.
-const ABOUT_TO_COME: Duration = Duration::from_millis(500);
-/// How long the agent's watch may take to tell of what was just submitted here before the quorum is asked for it.
-const ABOUT_TO_TELL: Duration = Duration::from_millis(500);
 /// Allocations of one list.
 const LIST_MAX: u32 = 1000;
-/// Submissions that a watch which lags leaves noted, at most.
-const SUBMITTED_MAX: usize = 1024;
 
 /// Stops what reads an image when its caller is gone.
 #[derive(Default)]
@@ -54,8 +45,6 @@ impl Drop for CancelOnDrop {
         self.0.store(true, Ordering::Relaxed);
     }
 }
-
-pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl AllocationService for Api {
@@ -162,7 +151,7 @@ impl AllocationService for Api {
             name: given(request.name),
             vcluster: given(request.vcluster),
             tenant: given(request.tenant),
-            node: given(request.node).map(|node| super::nodes::node_id(&node)).transpose()?,
+            node: given(request.node).map(|node| node_id(&node)).transpose()?,
         };
         let question = Ask::ListAllocations { uid, states, limit, before, filter };
         let (all, more, age_ms) = match self.ask(question, request.stale).await? {
@@ -376,44 +365,6 @@ fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<Str
 }
 
 impl Api {
-    /// Asks the quorum; `stale`: one member of it, with how old its answer may be in milliseconds.
-    pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
-        let question = if stale { Ask::Stale(Box::new(question)) } else { question };
-        match self.quorum.call(&question, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Stale { age_ms, answer } => Ok((*answer, Some(age_ms))),
-            answer => Ok((answer, None)),
-        }
-    }
-
-    /// One allocation, by id or prefix, as the quorum has it.
-    pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
-        match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Allocation(allocation) => Ok(*allocation),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// One that is to be followed: as the agent's own watch has it, which is what it is then followed on; else as the quorum has it.
-    /// Of what was just submitted here the watch is about to tell, and that costs the quorum nothing. `being_submitted`: who asks is
-    /// submitting it here at the same time.
-    pub(super) async fn followed(&self, key: &str, being_submitted: bool) -> Result<Allocation, Status> {
-        let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
-        if let Some(revision) = self.submitted.at(id, being_submitted).await {
-            let mut cluster = self.cluster.clone();
-            let told = cluster.wait_for(|cluster| cluster.revision >= revision);
-            // A watch that lags or is broken is not waited for.
-            let _ = tokio::time::timeout(ABOUT_TO_TELL, told).await;
-        }
-        let known = {
-            let cluster = self.cluster.borrow();
-            cluster.allocations.get(&id).filter(|_| cluster.fresh).cloned()
-        };
-        match known {
-            Some(allocation) => Ok(allocation),
-            None => self.allocation(key).await,
-        }
-    }
-
     /// The last claim for an allocation that waits, where the quorum refused it, or why it takes none at all. Nothing where it cannot
     /// be asked: what else there is to explain is said all the same.
     async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
@@ -428,58 +379,6 @@ impl Api {
             why: c.why,
         });
         (Some(v1::RefusedClaim { at_ms: refused.at.0, conflicts: conflicts.collect() }), None)
-    }
-}
-
-/// What is being submitted here (without a revision yet), or was and the agent's watch has not told of it yet. Cloneable; all clones
-/// are one.
-#[derive(Clone, Default)]
-pub struct Submitted(watch::Sender<HashMap<AllocationId, Option<Revision>>>);
-
-/// A submission under way: over when dropped, taken or not.
-struct Submitting<'a> {
-    all: &'a Submitted,
-    id: AllocationId,
-}
-
-impl Submitted {
-    fn begin(&self, id: AllocationId) -> Submitting<'_> {
-        self.0.send_if_modified(|all| {
-            // Without a note of it, who follows it asks the quorum.
-            let room = all.len() < SUBMITTED_MAX;
-            if room {
-                all.entry(id).or_insert(None);
-            }
-            room
-        });
-        Submitting { all: self, id }
-    }
-
-    /// Where this one was committed, as far as it is noted. `being_submitted`: its submission is waited for, where it comes.
-    async fn at(&self, id: AllocationId, being_submitted: bool) -> Option<Revision> {
-        let mut all = self.0.subscribe();
-        if being_submitted {
-            let began = all.wait_for(|all| all.contains_key(&id));
-            tokio::time::timeout(ABOUT_TO_COME, began).await.ok()?.ok()?;
-        }
-        let answered = all.wait_for(|all| all.get(&id) != Some(&None)).await.ok()?;
-        answered.get(&id).copied().flatten()
-    }
-}
-
-impl Submitting<'_> {
-    /// It was committed at `revision`; what is as old as `told` needs no note any more.
-    fn done(self, revision: Revision, told: Revision) {
-        self.all.0.send_modify(|all| {
-            all.entry(self.id).and_modify(|at| *at = Some(revision));
-            all.retain(|_, at| at.is_none_or(|at| at > told));
-        });
-    }
-}
-
-impl Drop for Submitting<'_> {
-    fn drop(&mut self) {
-        self.all.0.send_if_modified(|all| all.get(&self.id) == Some(&None) && all.remove(&self.id).is_some());
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the work of an allocation says of itself, in calls: that it waits to be asked to save itself, how far it is, its answer.
 
 use super::Api;
-use super::allocations::Streamed;
+use super::api::Streamed;
 use crate::allocations::Standing;
 use crate::checkpoint::{Answer, said};
 use lattice_api::v1;

@@ -1,7 +1,8 @@
 //! `AllocationService.Attach`: a user's terminal in an allocation, on this node or brought from another.
 
 use super::access::{Whose, shown};
-use super::{Api, launching};
+use super::target::{Target, target};
+use super::{Api, command};
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use crate::places::Place;
 use crate::terminal::{self, Asker, Ends, over_mesh};
@@ -34,7 +35,7 @@ pub(super) async fn attach(
     let caller = api.caller(&request).await?;
     let mut requests = request.into_inner();
     let start = first(&mut requests).await?;
-    let target = launching::target(api, &caller, &start.key).await?;
+    let target = target(api, &caller, &start.key).await?;
     let node = node_of(&start.node, &target)?;
     let (allocation, here) = (target.allocation, node == api.context.me);
     let asker = Asker { user: caller.principal, peer: None };
@@ -106,7 +107,7 @@ async fn first(requests: &mut Streaming<v1::AttachRequest>) -> Result<Start, Sta
     }
 }
 
-fn node_of(name: &str, target: &launching::Target) -> Result<NodeId, Status> {
+fn node_of(name: &str, target: &Target) -> Result<NodeId, Status> {
     if name.is_empty() {
         return Ok(target.head.clone());
     }
@@ -117,9 +118,9 @@ fn node_of(name: &str, target: &launching::Target) -> Result<NodeId, Status> {
     })
 }
 
-fn wanted(start: Start, target: &launching::Target, asker: &Asker) -> Result<AttachOpen, Status> {
+fn wanted(start: Start, target: &Target, asker: &Asker) -> Result<AttachOpen, Status> {
     if !start.argv.is_empty() {
-        launching::check(std::iter::once(&start.argv), &std::collections::HashMap::new()).map_err(Status::invalid_argument)?;
+        command::check(std::iter::once(&start.argv), &std::collections::HashMap::new()).map_err(Status::invalid_argument)?;
     }
     // A name for a database of terminals, and for environments.
     let term_is_plain = start.term.len() <= TERM_BYTES_MAX && start.term.bytes().all(|b| b.is_ascii_graphic());

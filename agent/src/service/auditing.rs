@@ -1,7 +1,7 @@
 //! The audit log, for operators.
 
 use super::Api;
-use super::allocations::ANSWER;
+use super::api::ANSWER;
 use super::refusal::{status, unexpected};
 use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::v1;

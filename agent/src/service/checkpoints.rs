@@ -1,10 +1,11 @@
 //! Checkpoints: asked for on an allocation's head; what lies in the store is read and removed by whichever agent is asked.
 
 use super::Api;
-use super::launching::{self, Target, lives};
+use super::target::{Target, lives, target};
+use crate::checkpoint::restore::verify;
 use crate::checkpoint::simulated::SimulatedTime;
 use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
-use crate::checkpoint::{self, retention, verify};
+use crate::checkpoint::{self, retention};
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_api::v1;
 use lattice_model::checkpoint::DEADLINE_MS;
@@ -38,7 +39,7 @@ pub(super) async fn create(
     if !(least..=most).contains(&length_ms) {
         return Err(Status::invalid_argument(format!("deadline: {length_ms} ms; 1 s to 24 h are possible")));
     }
-    let target = launching::target(api, &caller, &request.allocation).await?;
+    let target = target(api, &caller, &request.allocation).await?;
     let open = CheckpointOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),

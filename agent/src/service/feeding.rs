@@ -1,7 +1,7 @@
 //! Standard input of a launch, from its user to its head, and how much of it was taken back to the user.
 
 use super::Api;
-use super::launching::Target;
+use super::target::Target;
 use crate::launch::{InputPort, next_taken};
 use crate::mesh::frame;
 use crate::mesh::input::{WirePiece, WireTaken};

@@ -1,7 +1,7 @@
 //! Gossip as this agent sees it: who is there, who is suspected and by how many, and what changes.
 
 use super::Api;
-use super::allocations::Streamed;
+use super::api::Streamed;
 use crate::clock::now;
 use crate::membership::{Change, Counted};
 use lattice_api::v1;

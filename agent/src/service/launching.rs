@@ -3,9 +3,10 @@
 //! The launch's id is the caller's: one that comes back after a lost connection finds its launch again and goes on
 //! reading where it was.
 
-use super::access::{Whose, shown};
-use super::caller::Caller;
+use super::access::shown;
+use super::command::check;
 use super::output::{Selection, gather, received};
+use super::target::{Target, lives, target};
 use super::{Api, attaching, feeding};
 use crate::allocations::AllocationHandle;
 use crate::environment::entry_launch_id;
@@ -19,10 +20,9 @@ use crate::output_index::Position;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::{Ended, Exits, RankExit, Started, What};
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
-use lattice_model::spec::SPEC_BYTES_MAX;
-use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, NodeId, Principal};
+use lattice_model::{LaunchId, NodeId, Principal};
 use lattice_quorum::ledger::AccessKind;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status, Streaming};
@@ -33,27 +33,7 @@ const QUEUE: usize = 32;
 /// Ranks whose ends are told in one event.
 const EXITS_AT_ONCE: usize = 8192;
 
-/// Bytes of arguments and environment of one launch: each of its nodes keeps them for as long as it runs.
-const BYTES_MAX: usize = 4 * SPEC_BYTES_MAX;
-
 type Events = mpsc::Sender<Result<v1::LaunchEvent, Status>>;
-
-/// Where something is to be begun.
-pub(super) struct Target {
-    pub allocation: AllocationId,
-    pub epoch: Epoch,
-    pub head: NodeId,
-    pub nodes: Vec<NodeId>,
-    pub owner: Principal,
-    pub tenant: String,
-    pub project: String,
-}
-
-impl Target {
-    fn whose(&self) -> Whose<'_> {
-        Whose { allocation: self.allocation, owner: &self.owner, node: Some(&self.head) }
-    }
-}
 
 /// Begins it; what happens comes out of the receiver.
 pub(super) async fn launch(
@@ -92,36 +72,6 @@ pub(super) async fn launch(
     let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
     tokio::spawn(run.run(out));
     Ok(stream)
-}
-
-/// What a launch carries to each of its nodes, by the rules of a specification.
-pub(super) fn check<'a>(programs: impl Iterator<Item = &'a Vec<String>>, env: &HashMap<String, String>) -> Result<(), String> {
-    let mut command = 0;
-    for argv in programs {
-        if argv.first().is_none_or(String::is_empty) {
-            return Err("command: a program is needed after --".to_owned());
-        }
-        if argv.iter().any(|a| a.contains('\0')) {
-            return Err("command: a NUL byte cannot be passed to a program".to_owned());
-        }
-        command += argv.iter().map(|a| a.len() + 4).sum::<usize>();
-    }
-    if let Some((key, _)) = env.iter().find(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
-        return Err(format!("env: {:?} cannot be an environment variable", key.chars().take(40).collect::<String>()));
-    }
-    let environment: usize = env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
-    if command + environment > BYTES_MAX {
-        let (field, remedy) = if command > environment {
-            ("command", "put long lists into a file")
-        } else {
-            ("env", "export less of the environment (--export NONE or --env)")
-        };
-        return Err(format!(
-            "{field}: {} bytes of arguments and environment, at most {BYTES_MAX} are carried: {remedy}",
-            command + environment
-        ));
-    }
-    Ok(())
 }
 
 /// Brings a launch down, on its allocation's head.
@@ -234,55 +184,6 @@ async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) ->
 enum Way {
     Here { handle: AllocationHandle, id: LaunchId },
     There(quinn::SendStream),
-}
-
-/// The allocation that a caller means, which must be the caller's: the one of `key`, or the one that it runs in.
-pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
-    let target = match (key, caller.within) {
-        ("", None) => return Err(Status::invalid_argument("which allocation? (--alloc ID, or run it inside one)")),
-        ("", Some(within)) => find(api, &within.to_string()).await?,
-        (key, _) => find(api, key).await?,
-    };
-    caller.check(target.allocation, &target.owner)?;
-    Ok(target)
-}
-
-async fn find(api: &Api, key: &str) -> Result<Target, Status> {
-    // Work of this node needs no quorum to launch.
-    if let Some(worker) = key.parse().ok().and_then(|id| api.context.workers.get(id))
-        && let Some((head, _)) = worker.share.nodes.first()
-    {
-        let share = &worker.share;
-        return Ok(Target {
-            allocation: share.allocation,
-            epoch: share.epoch,
-            head: head.clone(),
-            nodes: share.nodes.iter().map(|(node, _)| node.clone()).collect(),
-            owner: share.owner.clone(),
-            tenant: share.spec.tenant.clone(),
-            project: share.spec.project.clone(),
-        });
-    }
-    let allocation = api.allocation(key).await?;
-    if allocation.state != AllocationState::Running {
-        return Err(Status::failed_precondition(format!("allocation {} is {}, not Running", allocation.id.short(), allocation.state)));
-    }
-    let head = allocation.head().cloned().ok_or_else(|| Status::internal("a running allocation without nodes"))?;
-    let nodes = allocation.nodes().cloned().collect();
-    let (tenant, project) = (allocation.spec.tenant, allocation.spec.project);
-    Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
-}
-
-/// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
-pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
-    match allocation {
-        None => Err("its allocation has ended".to_owned()),
-        Some(a) if a.epoch != epoch || a.state.is_without_nodes() => {
-            Err(format!("its allocation {} was requeued, the launch was of an earlier attempt", a.id.short()))
-        }
-        Some(a) if a.state.is_terminal() => Err(format!("its allocation {} is {}", a.id.short(), a.state)),
-        Some(_) => Ok(()),
-    }
 }
 
 /// One rank's end, for the caller.
@@ -471,86 +372,5 @@ impl Run {
             };
             tokio::join!(gather, pass_on);
         }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(argv: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
-        let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
-        check(std::iter::once(&argv), &env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
-    }
-
-    #[test]
-    fn what_a_launch_carries_is_bounded_and_refused_by_its_fields_name() {
-        let (much, most) = ("x".repeat(BYTES_MAX), "x".repeat(BYTES_MAX - 32));
-        assert_eq!(of(&["a", "b"], &[("K", "v=w")]), Ok(()));
-        assert_eq!(of(&["a"], &[("K", most.as_str())]), Ok(()));
-        for (argv, env, field) in [
-            (&[][..], &[][..], "command:"),
-            (&[""], &[], "command:"),
-            (&["a", "b\0"], &[], "command:"),
-            (&["a", &much], &[], "command:"),
-            (&["a"], &[("K", much.as_str())], "env:"),
-            (&["a", &most], &[("K", "v"), ("L", "0123456789")], "command:"),
-            (&["a"], &[("", "v")], "env:"),
-            (&["a"], &[("K=", "v")], "env:"),
-            (&["a"], &[("K\0", "v")], "env:"),
-            (&["a"], &[("K", "\0")], "env:"),
-        ] {
-            let why = of(argv, env).unwrap_err();
-            assert!(why.starts_with(field), "{why}");
-        }
-    }
-
-    fn allocation(state: AllocationState, epoch: u64) -> Allocation {
-        Allocation {
-            id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
-            spec: lattice_model::AllocationSpec::new(
-                "a",
-                lattice_model::Entrypoint::Command { argv: vec!["true".to_owned()] },
-                std::path::Path::new("/"),
-            ),
-            owner: Principal { name: "u".to_owned(), uid: 1, gid: 1, groups: vec![1] },
-            state,
-            reason: None,
-            submitted_at: lattice_model::Timestamp(1),
-            claimed_at: None,
-            started_at: None,
-            ended_at: None,
-            epoch: Epoch(epoch),
-            shares: Vec::new(),
-            vni: None,
-            requeue_count: 0,
-            quick_requeues: 0,
-            walltime_change: None,
-            waits_until: None,
-            attempts: Vec::new(),
-            excluded: Vec::new(),
-            checkpoint: None,
-            preemption: None,
-            preempted_by: None,
-            preempted_count: 0,
-            held: false,
-            telemetry: None,
-            usage: None,
-            revision: lattice_model::Revision(1),
-        }
-    }
-
-    #[test]
-    fn a_launch_is_dialled_for_only_while_its_own_attempt_lives() {
-        use AllocationState::{Cancelled, Completed, Failed, Pending, Running, Staging};
-        let of = |state, epoch| lives(Some(&allocation(state, epoch)), Epoch(2));
-        assert_eq!(of(Running, 2), Ok(()));
-        for (state, epoch) in [(Running, 3), (Staging, 3), (Pending, 2)] {
-            assert!(of(state, epoch).unwrap_err().contains("requeued"), "{state} {epoch}");
-        }
-        for state in [Completed, Failed, Cancelled] {
-            assert!(of(state, 2).is_err(), "{state}");
-        }
-        assert!(lives(None, Epoch(2)).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! `LeaseService`: leases for programs outside Lattice. The holder is this agent's node, with the user who asks.
 
 use super::Api;
-use super::allocations::ANSWER;
+use super::api::ANSWER;
 use super::caller::is_operator;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
@@ -75,14 +75,6 @@ impl Api {
                 let holder = self.context.me.to_string();
                 Ok(Response::new(v1::Lease { name, holder, user, token: Some(token), ttl_ms, left_ms: Some(ttl_ms), bad: String::new() }))
             }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// A command that is answered by its being committed.
-    pub(super) async fn done(&self, ask: &Ask) -> Result<(), Status> {
-        match self.quorum.call(ask, ANSWER).await.map_err(|e| status(&e))? {
-            Answer::Done { .. } => Ok(()),
             other => Err(unexpected(&other)),
         }
     }

@@ -1,7 +1,7 @@
 //! Network domains and services: whose names a caller is told, and what of a domain is a name alone.
 
 use super::Api;
-use super::allocations::ANSWER;
+use super::api::ANSWER;
 use super::caller::is_operator;
 use super::refusal::{status, unexpected};
 use crate::config::WorkMay;

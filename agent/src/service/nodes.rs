@@ -2,7 +2,8 @@
 
 use super::Api;
 use super::admissions;
-use super::allocations::{ANSWER, Streamed};
+use super::api::{ANSWER, Streamed};
+use super::arguments::node_id;
 use super::gossiping::liveness;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
@@ -263,10 +264,6 @@ fn when(time: Option<v1::HoldTime>) -> Result<Option<When>, Status> {
         Some(v1::hold_time::Time::AfterMs(ms)) => Ok(Some(When::AfterMs(ms))),
         None => Err(Status::invalid_argument("a time without a value: give at_ms or after_ms")),
     }
-}
-
-pub(super) fn node_id(text: &str) -> Result<NodeId, Status> {
-    text.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))
 }
 
 fn hold_kind(text: &str) -> Result<HoldKind, Status> {

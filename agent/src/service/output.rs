@@ -2,7 +2,8 @@
 
 use super::Api;
 use super::access::Whose;
-use super::watching::{AllocationWatch, Entry};
+use super::heads::Entry;
+use super::watching::AllocationWatch;
 use crate::clock::now;
 use crate::log_store::Place;
 use crate::logs;
@@ -489,13 +490,4 @@ async fn pass_on(
 
 fn notice(node: &str, text: &str) -> v1::LogChunk {
     v1::LogChunk { node: node.to_owned(), notice: text.to_owned(), ..Default::default() }
-}
-
-impl Api {
-    /// Where a node's mesh is, as the allocation's own list or the cluster's has it.
-    pub(super) fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
-        let local = self.context.workers.get(allocation);
-        let listed = local.and_then(|w| w.share.nodes.iter().find(|(n, _)| n == node).map(|(_, a)| a.clone()));
-        listed.or_else(|| self.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone()))
-    }
 }

@@ -1,7 +1,7 @@
 //! `SessionService`: interactive sessions, which the quorum keeps.
 
 use super::Api;
-use super::allocations::ANSWER;
+use super::api::ANSWER;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;

@@ -1,8 +1,8 @@
 //! `VClusterService`: queues and whose they are.
 
 use super::Api;
-use super::allocations::ANSWER;
-use super::nodes::node_id;
+use super::api::ANSWER;
+use super::arguments::node_id;
 use super::refusal::{status, unexpected};
 use super::situation::Situations;
 use lattice_api::v1;

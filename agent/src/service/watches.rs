@@ -2,7 +2,7 @@
 //! another member where one is gone: its caller does not notice. Who may see what is as for lists.
 
 use super::Api;
-use super::allocations::{ANSWER, Streamed};
+use super::api::{ANSWER, Streamed};
 use super::leases::visible_token;
 use super::privacy::Viewer;
 use super::refusal::status;

@@ -1,13 +1,20 @@
 //! The task beside an allocation's output: looks, cuts, puts, writes down, tells.
 
-use super::{Inner, Piece, ReportFlushed, Spool, blocking, read, record};
+use super::rounds::Rounds;
+use super::{Piece, Spool, read, record, trim};
 use crate::log_store::{LogStore, StoreError};
 use crate::output_index::{Cut, Position, Seen, StreamIndex};
+use futures::future::BoxFuture;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FlushedLog, LogStream};
+use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Between two looks at files that grow.
 const LOOK: Duration = Duration::from_secs(1);
@@ -22,6 +29,33 @@ const AWAY: Duration = Duration::from_secs(1);
 const AWAY_MAX: Duration = Duration::from_secs(30);
 /// The level of compression: output is text, mostly, and the cores are the work's.
 const ZSTD_LEVEL: i32 = 1;
+
+/// What the tasks of all allocations share.
+pub(super) struct Inner {
+    pub(super) store: Option<LogStore>,
+    pub(super) settings: Settings,
+    pub(super) puts: Semaphore,
+    pub(super) rounds: Arc<Rounds>,
+    pub(super) tasks: TaskTracker,
+    pub(super) stop: CancellationToken,
+    pub(super) live: Mutex<HashMap<PathBuf, Arc<Spool>>>,
+    /// Since when the store does not answer, and what it says.
+    pub(super) away: Mutex<Option<(Instant, String)>>,
+}
+
+/// Passes on how far files are flushed. `false`: nobody is left who would.
+pub type ReportFlushed = Box<dyn Fn(Vec<FlushedLog>) -> BoxFuture<'static, bool> + Send + Sync>;
+
+/// What the configuration says of output.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where allocations lie.
+    pub state_dir: PathBuf,
+    /// How long output may wait before it is put.
+    pub flush: Duration,
+    /// Bytes that the logs of ended allocations may take.
+    pub bytes_max: u64,
+}
 
 /// Why a round came to nothing.
 enum Halt {
@@ -230,6 +264,13 @@ impl Inner {
         finished
     }
 
+    pub(super) fn trim(&self) {
+        let Settings { state_dir, bytes_max, .. } = &self.settings;
+        // What is on its way into a store that answers will be gone without loss in a moment.
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let flushing = |path: &Path| !away && self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(path);
+        trim::trim(state_dir, *bytes_max, flushing);
+    }
     fn store_answers(&self, away: &mut Option<Duration>) {
         if away.take().is_some() && self.away.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
             tracing::info!("the log store answers again: output goes on into it");
@@ -303,4 +344,9 @@ impl Spool {
             failpoint::pass(Point::FlushTold);
         }
     }
+}
+
+/// The disk may be slow.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

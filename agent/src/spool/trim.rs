@@ -181,7 +181,7 @@ mod tests {
         assert!(empty(&dir.join("logs")).unwrap());
         assert!(super::ended(dir.clone()).unwrap().emptied);
         let shim_dir = lattice_runtime::shim::ShimDir(dir.clone());
-        let seen: Vec<(u64, u64)> = super::super::list(&shim_dir, None).unwrap().iter().map(|s| (s.bytes, s.data_start)).collect();
+        let seen: Vec<(u64, u64)> = super::super::files::list(&shim_dir, None).unwrap().iter().map(|s| (s.bytes, s.data_start)).collect();
         assert_eq!(seen, [(100_001, 100_001), (1, 1), (0, 0), (4096, 4096)], "as long as they were, and nothing in them");
         fs::remove_dir_all(dir).unwrap();
     }

@@ -81,7 +81,7 @@ impl Adopted {
         }
         tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
         tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
-        tasks.spawn(checkpoint::sightings::run(Arc::clone(&context.checkpoint_handles), stop.child_token()));
+        tasks.spawn(checkpoint::lookout::run(Arc::clone(&context.checkpoint_handles), stop.child_token()));
         tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
         tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster.clone(), stop.child_token()));
         tasks.spawn(facts::follow(context.facts.clone(), offer, membership.clone(), stop.child_token()));

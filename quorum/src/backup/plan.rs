@@ -171,33 +171,7 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
                 start_others(&mut text, config, heard);
             }
         }
-        Files::Empty | Files::Damaged(_) if heard.led.is_some() => {
-            let matched = heard.led.iter().flat_map(|s| &s.members).find(|m| m.id.0 == id).map(|m| m.matched.unwrap_or(0));
-            match (files, matched) {
-                (Files::Empty, None) => {
-                    let _ = writeln!(
-                        text,
-                        "It has no files, and the cluster does not know it.\nDo: {start}\n    lattice quorum add {}",
-                        named(config)
-                    );
-                }
-                (Files::Empty, Some(0)) => {
-                    let _ = writeln!(
-                        text,
-                        "It has no files, and the leader knows of nothing that it had.\nDo, if it has never run since the cluster was made or recovered: {start}\nDo, if it ran and lost its files:"
-                    );
-                    replace(&mut text, config);
-                }
-                (lost, _) => {
-                    let _ = match lost {
-                        Files::Damaged(error) => writeln!(text, "{}. The other members have all of it.", error_in_short(error)),
-                        _ => writeln!(text, "It lost its files. The other members have all of them."),
-                    };
-                    text.push_str("Do:\n");
-                    replace(&mut text, config);
-                }
-            }
-        }
+        Files::Empty | Files::Damaged(_) if heard.led.is_some() => advise_replacement(&mut text, config, files, heard, &start),
         Files::Empty | Files::Damaged(_) => {
             let damaged = matches!(files, Files::Damaged(_));
             let _ = match files {
@@ -212,6 +186,32 @@ fn told(config: &QuorumConfig, file: &Path, files: &Files, heard: &Heard, backup
         }
     }
     text
+}
+
+/// What mends a member without its files in a cluster that has a leader.
+fn advise_replacement(text: &mut String, config: &QuorumConfig, files: &Files, heard: &Heard, start: &str) {
+    let matched = heard.led.iter().flat_map(|s| &s.members).find(|m| m.id.0 == config.id).map(|m| m.matched.unwrap_or(0));
+    match (files, matched) {
+        (Files::Empty, None) => {
+            let _ =
+                writeln!(text, "It has no files, and the cluster does not know it.\nDo: {start}\n    lattice quorum add {}", named(config));
+        }
+        (Files::Empty, Some(0)) => {
+            let _ = writeln!(
+                text,
+                "It has no files, and the leader knows of nothing that it had.\nDo, if it has never run since the cluster was made or recovered: {start}\nDo, if it ran and lost its files:"
+            );
+            replace(text, config);
+        }
+        (lost, _) => {
+            let _ = match lost {
+                Files::Damaged(error) => writeln!(text, "{}. The other members have all of it.", error_in_short(error)),
+                _ => writeln!(text, "It lost its files. The other members have all of them."),
+            };
+            text.push_str("Do:\n");
+            replace(text, config);
+        }
+    }
 }
 
 fn listed(ids: &[u64]) -> String {

@@ -1,7 +1,7 @@
 //! Accesses to somebody's work that are written down before they happen: where this is not committed, they do not.
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::{AllocationId, AuditAction, NodeId, Principal};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -65,7 +65,7 @@ impl AccessKind {
 }
 
 impl Ledger {
-    pub(super) fn record_access(&mut self, step: &mut Step, access: &Access) -> Result<Outcome, Refusal> {
+    pub(super) fn record_access(&mut self, context: &mut ApplyContext, access: &Access) -> Result<Outcome, Refusal> {
         if access.detail.len() > DETAIL_BYTES_MAX {
             let (bytes, most) = (access.detail.len() as u64, DETAIL_BYTES_MAX as u64);
             return Err(Refusal::TooLarge { what: "what is said of an access".to_owned(), bytes, most });
@@ -78,7 +78,7 @@ impl Ledger {
             self.accesses.pop_front();
         }
         let about = Subject { allocation: access.allocation, node: access.node.as_ref() };
-        self.record(step, &access.by.name, access.kind.action(), about, access.detail.clone());
+        self.record(context, &access.by.name, access.kind.action(), about, access.detail.clone());
         Ok(Outcome::Done)
     }
 }

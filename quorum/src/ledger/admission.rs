@@ -16,27 +16,15 @@
 //! withdrawn since. Capacity that grows counts at once and is reported; what a node says of its
 //! hardware cannot be verified from elsewhere.
 
-use super::{Ledger, Outcome, Registration, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{Admission, ApplyContext, Ledger, Outcome, Registration, Subject};
 use lattice_model::resources::bytes_text;
-use lattice_model::{AuditAction, NodeId, Resources, Timestamp};
-use serde::{Deserialize, Serialize};
+use lattice_model::{AuditAction, NodeId, Resources};
 
 /// Admitted names under which no node has registered yet, at most.
 const ADMITTED_LEN_MAX: usize = 20_000;
 /// Memory has grown when it is larger by more than this part of what it was: kernels reserve more or less at each boot.
 const MEMORY_GROWTH_PART: u64 = 64;
-
-/// An admission that was not used yet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Admission {
-    /// By whom.
-    pub by: String,
-    /// When.
-    pub at: Timestamp,
-    /// Why.
-    pub reason: String,
-}
 
 impl Ledger {
     /// Whether a node of this name may register where the site lists its nodes.
@@ -71,7 +59,7 @@ impl Ledger {
     }
 
     /// The same again is the same success, and so is a node that is known.
-    pub(super) fn admit(&mut self, step: &mut Step, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn admit(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         super::holds::reason_is_well_formed(reason)?;
         if self.may_register(node).is_ok() {
             return Ok(Outcome::Done);
@@ -80,31 +68,31 @@ impl Ledger {
             let what = "admitted nodes that have not registered".to_owned();
             return Err(Refusal::TooMany { what, most: ADMITTED_LEN_MAX as u64 });
         }
-        let admission = Admission { by: by.to_owned(), at: step.at, reason: reason.to_owned() };
+        let admission = Admission { by: by.to_owned(), at: context.at, reason: reason.to_owned() };
         self.admitted.insert(node.clone(), admission);
         let about = Subject { allocation: None, node: Some(node) };
-        self.record(step, by, AuditAction::NodeAdmitted, about, reason.to_owned());
+        self.record(context, by, AuditAction::NodeAdmitted, about, reason.to_owned());
         Ok(Outcome::Done)
     }
 
     /// The same again is the same success.
-    pub(super) fn withdraw_admission(&mut self, step: &mut Step, node: &NodeId, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn withdraw_admission(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str) -> Result<Outcome, Refusal> {
         if self.nodes.contains_key(node) {
             return Err(Refusal::HasRegistered { node: node.clone() });
         }
         if let Some(admission) = self.admitted.remove(node) {
             let about = Subject { allocation: None, node: Some(node) };
             let detail = format!("admitted by {}: {}", admission.by, admission.reason);
-            self.record(step, by, AuditAction::AdmissionWithdrawn, about, detail);
+            self.record(context, by, AuditAction::AdmissionWithdrawn, about, detail);
         }
         Ok(Outcome::Done)
     }
 
     /// Records that a known node registers with more than it had. It counts at once: a repair, other firmware and other
     /// partitions of GPUs do the same, and people look at it.
-    pub(super) fn record_growth(&mut self, step: &mut Step, node: &NodeId, growth: &str) {
+    pub(super) fn record_growth(&mut self, context: &mut ApplyContext, node: &NodeId, growth: &str) {
         let about = Subject { allocation: None, node: Some(node) };
-        self.record(step, &format!("node:{node}"), AuditAction::CapacityGrew, about, growth.to_owned());
+        self.record(context, &format!("node:{node}"), AuditAction::CapacityGrew, about, growth.to_owned());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, node, registration};
 use super::{Action, Ledger, Registration};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{AuditAction, NodeId, NodeState, Resources, Revision, Timestamp};
 
 fn listed(number: u8) -> Action {

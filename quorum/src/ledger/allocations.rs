@@ -1,9 +1,9 @@
 //! Allocations: their beginning and their end.
 
 use super::preemptions::may_have_begun;
+use super::refusal::Refusal;
 use super::waits::Requeue;
-use super::{LIVE_MAX, Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
     SharePhase, Timestamp, WorkUsage,
@@ -13,7 +13,7 @@ use std::sync::Arc;
 impl Ledger {
     pub(super) fn submit(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: AllocationId,
         spec: &AllocationSpec,
         owner: &Principal,
@@ -24,17 +24,18 @@ impl Ledger {
             return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
         }
         self.admits_to_queue(spec)?;
-        self.admits_of_user(step, spec, owner)?;
-        let mut allocation = Allocation { revision: step.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), step.at) };
+        self.admits_of_user(context, spec, owner)?;
+        let mut allocation =
+            Allocation { revision: context.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), context.at) };
         self.scripts.share(&mut allocation.spec.entrypoint);
-        self.note_before(step, id);
+        self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
-        step.changed.allocations.insert(id);
+        context.changed.allocations.insert(id);
         let detail = format!("{} on {} nodes", spec.name, spec.nodes);
-        self.record(step, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+        self.record(context, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refusal changes nothing: it then waits for its turn.
-            let _refused = self.claim(step, claim);
+            let _refused = self.claim(context, claim);
         }
         Ok(Outcome::Done)
     }
@@ -58,7 +59,7 @@ impl Ledger {
         self.admits_to_tenant(spec)
     }
 
-    pub(super) fn cancel(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+    pub(super) fn cancel(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
         let Some(allocation) = self.allocations.get(&id) else {
             return Err(Refusal::NoSuchAllocation { key: id.to_string() });
         };
@@ -69,28 +70,28 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         let detail = format!("while {}", allocation.state);
-        self.record(step, &by.name, AuditAction::CancelRequested, Subject { allocation: Some(id), node: None }, detail);
-        self.end(step, id, EndReason::Cancelled { by: by.name.clone() }, &by.name);
+        self.record(context, &by.name, AuditAction::CancelRequested, Subject { allocation: Some(id), node: None }, detail);
+        self.end(context, id, EndReason::Cancelled { by: by.name.clone() }, &by.name);
         Ok(Outcome::Done)
     }
 
     /// Ends the allocation's present claim for `reason`: back to the queue where its policy says so, else for good.
     /// Its holdings stay until the nodes report them free.
-    pub(super) fn end(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str) {
+    pub(super) fn end(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         let begun = self.allocations.get(&id).is_some_and(|allocation| may_have_begun(allocation));
-        self.end_begun(step, id, reason, actor, begun);
+        self.end_begun(context, id, reason, actor, begun);
     }
 
     /// The same, where it is known whether something of it has begun under its claim.
-    pub(super) fn end_begun(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str, begun: bool) {
+    pub(super) fn end_begun(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str, begun: bool) {
         let Some(allocation) = self.allocations.get(&id).filter(|a| !a.state.is_terminal()) else { return };
-        let Some(requeue) = Requeue::of(allocation, &reason, begun, step.at) else {
-            return self.end_for_good(step, id, reason, actor);
+        let Some(requeue) = Requeue::of(allocation, &reason, begun, context.at) else {
+            return self.end_for_good(context, id, reason, actor);
         };
         let Requeue { is_counted, quick, waits_until } = requeue;
         let count = allocation.requeue_count + u32::from(is_counted);
-        self.back_to_queue(step, id, reason.clone(), actor);
-        if let Some(allocation) = self.allocation_mut(step, id) {
+        self.back_to_queue(context, id, reason.clone(), actor);
+        if let Some(allocation) = self.allocation_mut(context, id) {
             allocation.requeue_count = count;
             (allocation.quick_requeues, allocation.waits_until) = (quick, waits_until);
             allocation.preempted_count += u32::from(matches!(reason, EndReason::Preempted { .. }));
@@ -100,22 +101,22 @@ impl Ledger {
         }
         let number = if is_counted { format!("requeue {count}") } else { "requeued, not counted: it had not begun".to_owned() };
         let detail = format!("{number}: {reason}");
-        self.record(step, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
+        self.record(context, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
     }
 
     /// Ends the allocation for `reason`, whatever its policy says.
-    pub(super) fn end_for_good(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str) {
+    pub(super) fn end_for_good(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         if self.allocations.get(&id).is_none_or(|a| a.state.is_terminal()) {
             return;
         }
-        let at = step.at;
-        self.drop_session(step, id, actor);
+        let at = context.at;
+        self.drop_session(context, id, actor);
         self.usage_shrinks(id);
-        self.leave_domain(step, id);
+        self.leave_domain(context, id);
         self.close_services(id);
         self.forget_telemetry(id);
         self.waiting.remove(&id);
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         // What was saved is for another claim, and there is none any more.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
@@ -124,21 +125,21 @@ impl Ledger {
         let detail = format!("{}: {reason}", allocation.state);
         allocation.reason = Some(reason);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
-        self.leave(step, nodes);
-        self.keep_ended(step, id);
-        self.record(step, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
+        self.leave(context, nodes);
+        self.keep_ended(context, id);
+        self.record(context, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
     }
 
     /// The claim is over, the allocation waits for another one. Its epoch stays as history: nothing reported under it
     /// counts any more except that a node is free of it.
-    pub(super) fn back_to_queue(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, actor: &str) {
-        self.drop_session(step, id, "quorum");
+    pub(super) fn back_to_queue(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
+        self.drop_session(context, id, "quorum");
         self.usage_shrinks(id);
-        self.leave_domain(step, id);
+        self.leave_domain(context, id);
         self.close_services(id);
         self.forget_telemetry(id);
-        let (at, by) = (step.at, self.ended_by(&reason, actor));
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        let (at, by) = (context.at, self.ended_by(&reason, actor));
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         // Whatever ended the claim: a request that was to give its nodes back is met.
         let met = allocation.preemption.as_ref().filter(|order| order.stands()).map(|order| order.id);
         allocation.preempted_by = met.or(allocation.preempted_by);
@@ -148,7 +149,7 @@ impl Ledger {
         allocation.reason = Some(reason);
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.vni = None;
-        self.leave(step, nodes);
+        self.leave(context, nodes);
     }
 
     /// Whom people ask why a claim ended: behind what was reported or timed, the user who asked for it.
@@ -171,18 +172,18 @@ impl Ledger {
         }
     }
 
-    fn leave(&mut self, step: &mut Step, nodes: Vec<NodeId>) {
+    fn leave(&mut self, context: &mut ApplyContext, nodes: Vec<NodeId>) {
         for node in &nodes {
-            self.show_leaving(step, node);
+            self.show_leaving(context, node);
         }
-        step.changed.desired.extend(nodes);
+        context.changed.desired.extend(nodes);
     }
 
     /// Notes in the allocation's history that `node` is free of it.
-    pub(super) fn mark_released(&mut self, step: &mut Step, id: AllocationId, epoch: Epoch, node: &NodeId) {
+    pub(super) fn mark_released(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch, node: &NodeId) {
         let there = self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && a.nodes().any(|n| n == node));
         if there
-            && let Some(allocation) = self.allocation_mut(step, id)
+            && let Some(allocation) = self.allocation_mut(context, id)
             && let Some(share) = allocation.shares.iter_mut().find(|s| s.node == *node)
         {
             share.phase = SharePhase::Released;
@@ -190,10 +191,10 @@ impl Ledger {
     }
 
     /// What a node's work used is of the claim that it is said of, and of no later one.
-    pub(super) fn add_usage(&mut self, step: &mut Step, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
+    pub(super) fn add_usage(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         if let Some(usage) = usage
             && self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)
-            && let Some(allocation) = self.allocation_mut(step, id)
+            && let Some(allocation) = self.allocation_mut(context, id)
         {
             allocation.usage = Some(allocation.usage.unwrap_or_default().with(usage));
         }

@@ -1,7 +1,7 @@
 //! Claims: all or nothing, never more of a node than there is.
 
-use super::{Holding, Ledger, Outcome, Step, Subject};
-use crate::wire::{Conflict, Refusal};
+use super::refusal::{Conflict, Refusal};
+use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::counted;
 use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Share, SharePhase};
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub fn scheduler_lease(vcluster: &str) -> String {
 }
 
 impl Ledger {
-    pub(super) fn claim(&mut self, step: &mut Step, claim: &Claim) -> Result<Outcome, Refusal> {
+    pub(super) fn claim(&mut self, context: &mut ApplyContext, claim: &Claim) -> Result<Outcome, Refusal> {
         let id = claim.allocation;
         let known = self.allocations.get(&id).cloned();
         let name = scheduler_lease(self.queue_of(known.as_ref().map_or("", |a| &a.spec.vcluster)));
@@ -55,7 +55,7 @@ impl Ledger {
         if let Some(excess) = self.excess_of_sensitive(&allocation, claim) {
             return Err(Refusal::Quota(excess));
         }
-        self.admits_running(step, &allocation)?;
+        self.admits_running(context, &allocation)?;
         if let Some(until) = allocation.waits_until {
             return Err(Refusal::Waits { id, until });
         }
@@ -66,10 +66,10 @@ impl Ledger {
         for share in &claim.shares {
             let held = Holding { allocation: id, epoch, resources: share.resources, vni, run_lease_ms, fenced: false };
             self.holdings.entry(share.node.clone()).or_default().push(held);
-            step.changed.desired.insert(share.node.clone());
+            context.changed.desired.insert(share.node.clone());
         }
-        let at = step.at;
-        if let Some(allocation) = self.allocation_mut(step, id) {
+        let at = context.at;
+        if let Some(allocation) = self.allocation_mut(context, id) {
             allocation.state = AllocationState::Staging;
             (allocation.preemption, allocation.held) = (None, false);
             allocation.epoch = epoch;
@@ -81,11 +81,11 @@ impl Ledger {
         }
         self.usage_grows(id);
         if let Some(vni) = vni {
-            self.join_domain(step, id, vni);
+            self.join_domain(context, id, vni);
         }
         let head = claim.shares.first().map(|s| &s.node);
         let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
-        self.record(step, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);
+        self.record(context, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);
         Ok(Outcome::Claimed { epoch })
     }
 
@@ -138,7 +138,7 @@ impl Ledger {
     }
 
     /// Shows on the node what of its holdings has lost its claim: schedulers see it there.
-    pub(super) fn show_leaving(&mut self, step: &mut Step, id: &NodeId) {
+    pub(super) fn show_leaving(&mut self, context: &mut ApplyContext, id: &NodeId) {
         let leaving: Vec<Leaving> = self
             .holdings(id)
             .iter()
@@ -147,10 +147,10 @@ impl Ledger {
             .collect();
         if self.holdings(id).is_empty() && self.nodes.get(id).is_some_and(|n| n.wipe.is_some()) {
             // It may begin.
-            step.changed.desired.insert(id.clone());
+            context.changed.desired.insert(id.clone());
         }
         if self.nodes.get(id).is_some_and(|n| n.leaving != leaving)
-            && let Some(node) = self.node_mut(step, id)
+            && let Some(node) = self.node_mut(context, id)
         {
             node.leaving = leaving;
         }

@@ -15,8 +15,8 @@
 //! fails nothing new is reported.
 
 use super::holds::{Ends, reason_is_well_formed};
-use super::{Action, Ledger, Outcome, Step, Subject};
-use crate::wire::{Conflict, Refusal};
+use super::refusal::{Conflict, Refusal};
+use super::{Action, ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::claim::Claim;
 use lattice_model::conformance::{self, Components, Conformance, Drift, short};
 use lattice_model::{Allocation, AuditAction, HoldKind, Incarnation, NodeId, Timestamp};
@@ -45,7 +45,7 @@ impl Ledger {
     /// The node's agent says what it is made of.
     pub(super) fn conforms(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: &NodeId,
         incarnation: Incarnation,
         components: &Components,
@@ -62,7 +62,7 @@ impl Ledger {
         let sensitive = self.sensitive_nodes().contains(id);
         let now = match &before {
             None => Conformance::first(components.clone()),
-            Some(before) => before.then(components.clone(), step.at, sensitive),
+            Some(before) => before.then(components.clone(), context.at, sensitive),
         };
         let change = before.as_ref().map_or_else(|| "first told".to_owned(), |b| conformance::changes(&b.components, components));
         let standing = match &now.drift {
@@ -72,11 +72,11 @@ impl Ledger {
         let detail = format!("{}, {standing}: {change}", short(&now.fingerprint));
         let drains = now.drift.is_some() && sensitive && known.hold(HoldKind::Drain).is_none();
         let reason = reason("configuration drift", &now);
-        self.set_conformance(step, id, now);
+        self.set_conformance(context, id, now);
         let about = Subject { allocation: None, node: Some(id) };
-        self.record(step, &format!("node:{id}"), AuditAction::ConformanceChanged, about, detail);
+        self.record(context, &format!("node:{id}"), AuditAction::ConformanceChanged, about, detail);
         if drains {
-            self.set_hold(step, id, HoldKind::Drain, ACTOR, &reason, Ends::default())?;
+            self.set_hold(context, id, HoldKind::Drain, ACTOR, &reason, Ends::default())?;
         }
         Ok(Outcome::Done)
     }
@@ -84,7 +84,7 @@ impl Ledger {
     /// The node's agent says whether it could not look for too long at what it is made of.
     pub(super) fn conformance_stale(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: &NodeId,
         incarnation: Incarnation,
         stale: bool,
@@ -96,43 +96,43 @@ impl Ledger {
         let Some(now) = known.conformance.clone().filter(|known| known.stale != stale) else { return Ok(Outcome::Done) };
         let change = if stale { "told too long ago: a group of its own" } else { "told anew" };
         let detail = format!("{}, {change}", short(&now.fingerprint));
-        self.set_conformance(step, id, Conformance { stale, ..now });
+        self.set_conformance(context, id, Conformance { stale, ..now });
         let about = Subject { allocation: None, node: Some(id) };
-        self.record(step, &format!("node:{id}"), AuditAction::ConformanceChanged, about, detail);
+        self.record(context, &format!("node:{id}"), AuditAction::ConformanceChanged, about, detail);
         Ok(Outcome::Done)
     }
 
     /// What the node is now is what is expected of it.
-    pub(super) fn accept_drift(&mut self, step: &mut Step, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn accept_drift(&mut self, context: &mut ApplyContext, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         reason_is_well_formed(reason)?;
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
         let Some(conformance) = &known.conformance else { return Err(Refusal::NoFingerprint { node: id.clone() }) };
         let Some(changes) = conformance.drifted() else { return Ok(Outcome::Done) };
         let detail = format!("{}: {reason}: {changes}", short(&conformance.fingerprint));
         let now = Conformance { drift: None, ..conformance.clone() };
-        self.set_conformance(step, id, now);
-        self.record(step, by, AuditAction::ConformanceAccepted, Subject { allocation: None, node: Some(id) }, detail);
+        self.set_conformance(context, id, now);
+        self.record(context, by, AuditAction::ConformanceAccepted, Subject { allocation: None, node: Some(id) }, detail);
         Ok(Outcome::Done)
     }
 
     /// The time to mend this drift is over: once, so that whoever releases the node is not overruled.
-    pub(super) fn drift_over(&mut self, step: &mut Step, id: &NodeId, since: Timestamp) -> Result<Outcome, Refusal> {
+    pub(super) fn drift_over(&mut self, context: &mut ApplyContext, id: &NodeId, since: Timestamp) -> Result<Outcome, Refusal> {
         let Some(mut now) = self.node(id).and_then(|node| node.conformance.clone()) else { return Ok(Outcome::Done) };
         let Some(drift) = now.drift.as_mut().filter(|drift| drift.since == since && !drift.over) else { return Ok(Outcome::Done) };
         drift.over = true;
         let reason = reason(&format!("configuration drift since {since}"), &now);
-        match self.set_hold(step, id, HoldKind::Quarantine, ACTOR, &reason, Ends::default()) {
+        match self.set_hold(context, id, HoldKind::Quarantine, ACTOR, &reason, Ends::default()) {
             // It is under quarantine for more reasons than there is room for.
             Ok(_) | Err(Refusal::TooMany { .. }) => {}
             Err(refusal) => return Err(refusal),
         }
-        self.set_conformance(step, id, now);
+        self.set_conformance(context, id, now);
         Ok(Outcome::Done)
     }
 
-    fn set_conformance(&mut self, step: &mut Step, id: &NodeId, now: Conformance) {
-        let revision = step.revision;
-        if let Some(node) = self.node_mut(step, id) {
+    fn set_conformance(&mut self, context: &mut ApplyContext, id: &NodeId, now: Conformance) {
+        let revision = context.revision;
+        if let Some(node) = self.node_mut(context, id) {
             node.conformance = Some(now);
             // Who claims several nodes chose them by what they were.
             node.hold_revision = revision;

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, DriftLimits, Registration};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::conformance::Components;
 use lattice_model::{AllocationSpec, AuditAction, Constraints, HoldKind, Incarnation, NodeState, RequeuePolicy, Timestamp};
 

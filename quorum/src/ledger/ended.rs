@@ -1,6 +1,6 @@
 //! Allocations that have ended: how long they are shown, and which are forgotten for others.
 
-use super::{ENDED_KEPT_MAX, ENDED_KEPT_MS, Ledger, Step};
+use super::{ApplyContext, ENDED_KEPT_MAX, ENDED_KEPT_MS, Ledger};
 use lattice_model::{AllocationId, Timestamp};
 use std::collections::VecDeque;
 
@@ -9,25 +9,25 @@ const LOOK_AT_ENDED_MAX: usize = 1000;
 
 impl Ledger {
     /// The allocation has ended: it is shown for a while, and others are forgotten for it. The audit log keeps what became of them.
-    pub(super) fn keep_ended(&mut self, step: &mut Step, id: AllocationId) {
+    pub(super) fn keep_ended(&mut self, context: &mut ApplyContext, id: AllocationId) {
         self.ended.push_back(id);
         let Some(uid) = self.allocations.get(&id).map(|a| a.owner.uid) else { return };
         if self.user_usage.0.is_some() {
-            self.counted(step).users.entry(uid).or_default().ended.push_back(id);
+            self.counted(context).users.entry(uid).or_default().ended.push_back(id);
         } else {
             // Counts this one with the others.
-            self.counted(step);
+            self.counted(context);
         }
         let most = self.limits.users.user_history.map_or(usize::MAX, |most| most as usize);
-        while self.counted(step).users.get(&uid).is_some_and(|user| user.ended.len() > most) && self.forget_oldest_of(step, uid) {}
+        while self.counted(context).users.get(&uid).is_some_and(|user| user.ended.len() > most) && self.forget_oldest_of(context, uid) {}
         while self.ended.len() > ENDED_KEPT_MAX {
-            let longest = self.counted(step).longest_history();
-            if !longest.is_some_and(|uid| self.forget_oldest_of(step, uid)) {
+            let longest = self.counted(context).longest_history();
+            if !longest.is_some_and(|uid| self.forget_oldest_of(context, uid)) {
                 break;
             }
         }
-        while let Some(oldest) = self.ended.front().copied().filter(|oldest| self.is_old(*oldest, step.at)) {
-            self.forget(step, oldest);
+        while let Some(oldest) = self.ended.front().copied().filter(|oldest| self.is_old(*oldest, context.at)) {
+            self.forget(context, oldest);
         }
     }
 
@@ -44,18 +44,18 @@ impl Ledger {
     }
 
     /// Forgets the user's first to end of which nothing is left on a node. Whether there was one.
-    pub(super) fn forget_oldest_of(&mut self, step: &mut Step, uid: u32) -> bool {
-        self.counted(step);
+    pub(super) fn forget_oldest_of(&mut self, context: &mut ApplyContext, uid: u32) -> bool {
+        self.counted(context);
         let user = self.user_usage.0.as_ref().and_then(|counted| counted.users.get(&uid));
         let oldest = user.and_then(|user| user.ended.iter().take(LOOK_AT_ENDED_MAX).find(|id| !self.is_leaving(**id))).copied();
         oldest.is_some_and(|oldest| {
-            self.forget(step, oldest);
+            self.forget(context, oldest);
             true
         })
     }
 
-    fn forget(&mut self, step: &mut Step, id: AllocationId) {
-        self.note_before(step, id);
+    fn forget(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        self.note_before(context, id);
         let uid = self.allocations.remove(&id).map(|a| a.owner.uid);
         remove_from(&mut self.ended, id);
         if let Some(uid) = uid
@@ -63,7 +63,7 @@ impl Ledger {
         {
             remove_from(&mut user.ended, id);
         }
-        self.count_changed(step);
+        self.count_changed(context);
     }
 }
 

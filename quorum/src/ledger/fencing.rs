@@ -12,9 +12,9 @@
 //! A node that comes back with a fenced holding gets new work when it has said that nothing of it is left.
 
 use super::claims::CONFLICTS_MAX;
-use super::{Ledger, Outcome, Step, Subject};
+use super::refusal::{Conflict, Refusal};
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use crate::node_use::NodeUse;
-use crate::wire::{Conflict, Refusal};
 use lattice_model::lifecycle::Event;
 use lattice_model::run_lease::over_after_ms;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, EndReason, Incarnation, Node, NodeId, NodeState, OnIsolation};
@@ -28,14 +28,14 @@ impl Ledger {
         self.run_lease_ms
     }
 
-    pub(super) fn set_run_lease(&mut self, step: &mut Step, ms: u64) -> Result<Outcome, Refusal> {
+    pub(super) fn set_run_lease(&mut self, context: &mut ApplyContext, ms: u64) -> Result<Outcome, Refusal> {
         if ms == 0 {
             return Err(Refusal::Malformed { why: "a run lease lasts at least a millisecond".to_owned() });
         }
         if ms != self.run_lease_ms {
             let detail = format!("{} ms -> {ms} ms; claims that stand keep theirs", self.run_lease_ms);
             self.run_lease_ms = ms;
-            self.record(step, "quorum", AuditAction::RunLeaseSet, Subject::default(), detail);
+            self.record(context, "quorum", AuditAction::RunLeaseSet, Subject::default(), detail);
         }
         Ok(Outcome::Done)
     }
@@ -93,7 +93,13 @@ impl Ledger {
     }
 
     /// The leader has not heard the node for so long. A node that registered since is none of this: its state is another.
-    pub(super) fn fence(&mut self, step: &mut Step, node: &NodeId, incarnation: Incarnation, silent_ms: u64) -> Result<Outcome, Refusal> {
+    pub(super) fn fence(
+        &mut self,
+        context: &mut ApplyContext,
+        node: &NodeId,
+        incarnation: Incarnation,
+        silent_ms: u64,
+    ) -> Result<Outcome, Refusal> {
         let Some(known) = self.nodes.get(node) else { return Err(Refusal::NoSuchNode { node: node.clone() }) };
         let is_silent = match known.state {
             NodeState::Down => true,
@@ -104,12 +110,12 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         let why = format!("not heard for {} s, and its run lease lapsed", silent_ms / 1000);
-        self.fence_those(step, node, "quorum", &why, |lease| lease.is_some_and(|ms| over_after_ms(ms) <= silent_ms));
+        self.fence_those(context, node, "quorum", &why, |lease| lease.is_some_and(|ms| over_after_ms(ms) <= silent_ms));
         Ok(Outcome::Done)
     }
 
     /// Somebody vouches that nothing runs there any more.
-    pub(super) fn confirm_dead(&mut self, step: &mut Step, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn confirm_dead(&mut self, context: &mut ApplyContext, node: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         if reason.is_empty() || reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             let why = format!("the reason has 1 to {REASON_BYTES_MAX} bytes without control characters");
             return Err(Refusal::Malformed { why });
@@ -128,20 +134,20 @@ impl Ledger {
         }
         let about = Subject { allocation: None, node: Some(node) };
         let detail = format!("{reason}; {} of its allocations are taken from it", self.unfenced(node).count());
-        self.record(step, by, AuditAction::NodeConfirmedDead, about, detail);
+        self.record(context, by, AuditAction::NodeConfirmedDead, about, detail);
         let why = format!("confirmed dead by {by}: {reason}");
-        self.happens(step, node, Event::ConfirmedDead, by, &why)?;
+        self.happens(context, node, Event::ConfirmedDead, by, &why)?;
         // It may have been Down already, for another reason.
-        if let Some(known) = self.node_mut(step, node) {
+        if let Some(known) = self.node_mut(context, node) {
             known.state_reason.clone_from(&why);
         }
-        self.fence_those(step, node, by, &why, |_| true);
-        self.placing_may_go_on(step);
+        self.fence_those(context, node, by, &why, |_| true);
+        self.placing_may_go_on(context);
         Ok(Outcome::Done)
     }
 
     /// Takes from the node what is under such leases.
-    fn fence_those(&mut self, step: &mut Step, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
+    fn fence_those(&mut self, context: &mut ApplyContext, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
         let mut taken = Vec::new();
         for held in self.holdings.get_mut(node).into_iter().flatten().filter(|h| !h.fenced && over(h.run_lease_ms)) {
             held.fenced = true;
@@ -151,14 +157,14 @@ impl Ledger {
             let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
             if self.is_live(id, epoch) && self.awaits(node) {
                 // The state is that of a backup: it may have done all that it was to do since.
-                self.end_for_good(step, id, reason, actor);
+                self.end_for_good(context, id, reason, actor);
             } else if self.is_live(id, epoch) {
-                self.end(step, id, reason, actor);
+                self.end(context, id, reason, actor);
             } else if self.allocations.get(&id).is_some_and(|a| !a.state.is_terminal()) {
                 // What keeps it from being claimed is less now: schedulers look again.
-                step.changed.allocations.insert(id);
+                context.changed.allocations.insert(id);
             }
         }
-        self.show_leaving(step, node);
+        self.show_leaving(context, node);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::{Action, NodeStanding, Registration, VClusterChange};
+use crate::ledger::Refusal;
 use crate::node_use::NodeUse;
-use crate::wire::Refusal;
 use lattice_model::constraint::RUN_LEASE;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditAction, CUT_OFF, EndReason, HoldKind, NodeState, OnIsolation, ReportItem,

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, registration};
 use super::{Action, NodeStanding};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{
     AllocationState, AuditAction, EndReason, Epoch, HoldKind, NO_REASON, Node, NodeState, ReportItem, RequeuePolicy, Timestamp, When,
 };

@@ -5,8 +5,8 @@
 //! is the later of the two (none: it has no end), since nobody's hold is shortened by somebody else's; a deadline is the one that
 //! was said last.
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     Allocation, AuditAction, EndReason, Hold, HoldKind, Incarnation, Node, NodeId, NodeState, OnIsolation, Timestamp, When,
@@ -26,7 +26,7 @@ pub(super) struct Ends {
 impl Ledger {
     pub(super) fn set_hold(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: &NodeId,
         kind: HoldKind,
         by: &str,
@@ -34,7 +34,7 @@ impl Ledger {
         ends: Ends,
     ) -> Result<Outcome, Refusal> {
         reason_is_well_formed(reason)?;
-        let (at, revision) = (step.at, step.revision);
+        let (at, revision) = (context.at, context.revision);
         if ends.until.is_some() && !kind.may_end() {
             return Err(Refusal::Malformed { why: format!("a {kind} has no end of its own: `{}` lifts it", kind.exit()) });
         }
@@ -67,7 +67,7 @@ impl Ledger {
         let is_new = before.is_none();
         let times = [("until", next.until), ("deadline", next.deadline)];
         let times: String = times.into_iter().filter_map(|(what, time)| Some(format!(", {what} {}", time?))).collect();
-        if let Some(node) = self.node_mut(step, id) {
+        if let Some(node) = self.node_mut(context, id) {
             match node.holds.iter_mut().find(|h| h.kind == kind) {
                 Some(hold) => *hold = next,
                 None => node.holds.push(next),
@@ -77,9 +77,9 @@ impl Ledger {
             }
         }
         let about = Subject { allocation: None, node: Some(id) };
-        self.record(step, by, AuditAction::HoldSet, about, format!("{kind}: {reason}{times}"));
+        self.record(context, by, AuditAction::HoldSet, about, format!("{kind}: {reason}{times}"));
         if is_new {
-            self.begins(step, id, kind, by, reason)?;
+            self.begins(context, id, kind, by, reason)?;
         }
         Ok(Outcome::Done)
     }
@@ -87,7 +87,7 @@ impl Ledger {
     /// The same, as an operator asks for it: a wipe's hold comes with its order alone.
     pub(super) fn set_requested_hold(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: &NodeId,
         kind: HoldKind,
         by: &str,
@@ -97,13 +97,13 @@ impl Ledger {
         if kind == HoldKind::Wipe {
             return Err(Refusal::Malformed { why: "a wipe is asked for by `lattice node wipe`".to_owned() });
         }
-        self.set_hold(step, id, kind, by, reason, ends)
+        self.set_hold(context, id, kind, by, reason, ends)
     }
 
     /// A node's own checks ask for a drain: each request is granted once, so that whoever lifts it is not overruled.
     pub(super) fn ask_drain(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: &NodeId,
         (incarnation, asked): (Incarnation, Timestamp),
         reason: &str,
@@ -112,35 +112,35 @@ impl Ledger {
         if known.incarnation != incarnation || known.drain_asked == Some(asked) {
             return Ok(Outcome::Done);
         }
-        match self.set_hold(step, id, HoldKind::Drain, &format!("node:{id}"), reason, Ends::default()) {
+        match self.set_hold(context, id, HoldKind::Drain, &format!("node:{id}"), reason, Ends::default()) {
             // It drains for more reasons than there is room for.
             Ok(_) | Err(Refusal::TooMany { .. }) => {}
             Err(refusal) => return Err(refusal),
         }
-        if let Some(node) = self.node_mut(step, id) {
+        if let Some(node) = self.node_mut(context, id) {
             node.drain_asked = Some(asked);
         }
         Ok(Outcome::Done)
     }
 
     /// What a new hold does besides keeping work off.
-    fn begins(&mut self, step: &mut Step, id: &NodeId, kind: HoldKind, by: &str, reason: &str) -> Result<(), Refusal> {
+    fn begins(&mut self, context: &mut ApplyContext, id: &NodeId, kind: HoldKind, by: &str, reason: &str) -> Result<(), Refusal> {
         match kind {
             HoldKind::Cordon | HoldKind::Quarantine | HoldKind::Maintenance | HoldKind::Wipe => Ok(()),
-            HoldKind::Drain => self.happens(step, id, Event::DrainSet, by, ""),
+            HoldKind::Drain => self.happens(context, id, Event::DrainSet, by, ""),
             HoldKind::Disable => {
                 let why = format!("disabled by {by}: {reason}");
-                self.happens(step, id, Event::Disabled, by, &why)?;
+                self.happens(context, id, Event::Disabled, by, &why)?;
                 let lost = EndReason::NodeLost { node: id.clone(), why };
-                self.end_all(step, id, &lost, by);
+                self.end_all(context, id, &lost, by);
                 Ok(())
             }
             HoldKind::Failure => {
                 let why = format!("its hardware failed, says {by}: {reason}");
-                self.happens(step, id, Event::HardwareFailed, by, &why)?;
+                self.happens(context, id, Event::HardwareFailed, by, &why)?;
                 // Other work waits for evidence, as on any node that is Down; this cannot run twice whatever is begun.
                 let lost = EndReason::NodeLost { node: id.clone(), why };
-                self.end_live(step, id, &lost, by, |a| a.spec.on_isolation == OnIsolation::Stop);
+                self.end_live(context, id, &lost, by, |a| a.spec.on_isolation == OnIsolation::Stop);
                 Ok(())
             }
         }
@@ -149,7 +149,7 @@ impl Ledger {
     /// Lifts a hold; where `until` is given, only one that ends then.
     pub(super) fn lift_hold(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: &NodeId,
         kind: HoldKind,
         by: &str,
@@ -157,7 +157,7 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
         let Some(hold) = known.hold(kind) else { return Ok(Outcome::Done) };
-        if until.is_some_and(|until| hold.until != Some(until) || until > step.at) {
+        if until.is_some_and(|until| hold.until != Some(until) || until > context.at) {
             return Ok(Outcome::Done);
         }
         // A refusal changes nothing, so the machine is asked first.
@@ -171,23 +171,23 @@ impl Ledger {
             self.may_happen(id, *event)?;
         }
         let unwell = Some(known.state_reason.clone()).filter(|_| known.is_unwell());
-        let revision = step.revision;
-        if let Some(node) = self.node_mut(step, id) {
+        let revision = context.revision;
+        if let Some(node) = self.node_mut(context, id) {
             node.holds.retain(|h| h.kind != kind);
             node.hold_revision = revision;
         }
         let detail = until.map_or_else(|| kind.to_string(), |until| format!("{kind}: it was until {until}"));
-        self.record(step, by, AuditAction::HoldLifted, Subject { allocation: None, node: Some(id) }, detail);
+        self.record(context, by, AuditAction::HoldLifted, Subject { allocation: None, node: Some(id) }, detail);
         if until.is_none() {
             // Somebody says that the node may have work again.
-            self.end_exclusions(step, id);
+            self.end_exclusions(context, id);
         }
         if let Some((event, reason)) = event {
-            self.happens(step, id, event, by, &reason)?;
+            self.happens(context, id, event, by, &reason)?;
         }
         // In the same command: nothing is placed on it before the clocks look again.
         if let Some(why) = unwell.filter(|_| kind == HoldKind::Drain) {
-            self.clocked(step, id, Event::Silent, &why);
+            self.clocked(context, id, Event::Silent, &why);
         }
         Ok(Outcome::Done)
     }
@@ -195,39 +195,39 @@ impl Ledger {
     /// The same, as an operator or the leader's clock asks for it: a wipe's hold is lifted with its order.
     pub(super) fn lift_requested_hold(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: &NodeId,
         kind: HoldKind,
         by: &str,
         until: Option<Timestamp>,
     ) -> Result<Outcome, Refusal> {
         if kind == HoldKind::Wipe {
-            return self.call_wipe_back(step, id, by);
+            return self.call_wipe_back(context, id, by);
         }
-        self.lift_hold(step, id, kind, by, until)
+        self.lift_hold(context, id, kind, by, until)
     }
 
     /// The deadline of a drain is past: what still runs there is ended. A node that is not heard is left alone: nobody knows
     /// whether its work would end, and it must not run twice.
-    pub(super) fn end_drained(&mut self, step: &mut Step, id: &NodeId, deadline: Timestamp) -> Outcome {
+    pub(super) fn end_drained(&mut self, context: &mut ApplyContext, id: &NodeId, deadline: Timestamp) -> Outcome {
         let said = |node: &Node| node.hold(HoldKind::Drain).is_some_and(|hold| hold.deadline == Some(deadline));
-        if self.node(id).is_some_and(|node| said(node) && drain_is_over(node, step.at)) {
-            self.end_all(step, id, &EndReason::DrainDeadline { node: id.clone() }, "quorum");
+        if self.node(id).is_some_and(|node| said(node) && drain_is_over(node, context.at)) {
+            self.end_all(context, id, &EndReason::DrainDeadline { node: id.clone() }, "quorum");
         }
         Outcome::Done
     }
 
     /// Ends every live claim of the node for this reason.
-    fn end_all(&mut self, step: &mut Step, id: &NodeId, reason: &EndReason, actor: &str) {
-        self.end_live(step, id, reason, actor, |_| true);
+    fn end_all(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &EndReason, actor: &str) {
+        self.end_live(context, id, reason, actor, |_| true);
     }
 
     /// Ends those of them that are wanted.
-    fn end_live(&mut self, step: &mut Step, id: &NodeId, reason: &EndReason, actor: &str, wanted: impl Fn(&Allocation) -> bool) {
+    fn end_live(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &EndReason, actor: &str, wanted: impl Fn(&Allocation) -> bool) {
         let live = self.holdings(id).iter().filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| h.allocation);
         let live: Vec<_> = live.filter(|id| self.allocations.get(id).is_some_and(|a| wanted(a))).collect();
         for allocation in live {
-            self.end(step, allocation, reason.clone(), actor);
+            self.end(context, allocation, reason.clone(), actor);
         }
     }
 }

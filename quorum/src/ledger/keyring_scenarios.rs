@@ -3,8 +3,8 @@
 use super::keyring::{GossipKey, KeySource, Secret};
 use super::scenarios::Story;
 use super::{Action, Ledger, Outcome};
+use crate::ledger::Refusal;
 use crate::pack;
-use crate::wire::Refusal;
 use lattice_model::{Revision, Timestamp};
 
 fn add(number: u8) -> Action {

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, user};
 use super::{Action, LEVEL_MAX, Outcome, SCHEDULER_LEASE};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{AuditAction, HoldKind, Principal, RequeuePolicy};
 
 fn grant(name: &str, holder: u8, user: Option<Principal>) -> Action {

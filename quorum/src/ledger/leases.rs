@@ -5,10 +5,9 @@
 //! cordoned or quarantined gets no lease and renews none; it may always give one back.
 
 use super::claims::ROLE_PREFIX;
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{ApplyContext, Lease, Ledger, Outcome, Subject};
 use lattice_model::{AuditAction, NodeId, Principal, Revision};
-use serde::{Deserialize, Serialize};
 
 /// Leases at most, and of one user.
 const LEASES_MAX: usize = 1024;
@@ -16,25 +15,10 @@ const LEASES_PER_USER_MAX: usize = 64;
 /// The shortest and longest time to live, in milliseconds.
 const TTL_MS: std::ops::RangeInclusive<u64> = 500..=3_600_000;
 
-/// One lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
-    /// Which node holds it.
-    pub holder: NodeId,
-    /// The fencing token; what is done under an older one is refused.
-    pub token: u64,
-    /// How long it lives after each renewal, in milliseconds, by the leader's monotonic clock.
-    pub ttl_ms: u64,
-    /// The revision of its grant, or of the last time that it was granted again.
-    pub renewed: Revision,
-    /// For whom the holder's agent vouches; `None`: for the agent itself.
-    pub user: Option<Principal>,
-}
-
 impl Ledger {
     pub(super) fn grant_lease(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         name: &str,
         holder: &NodeId,
         ttl_ms: u64,
@@ -55,10 +39,10 @@ impl Ledger {
                 return Err(held(name, lease));
             }
             if lease.ttl_ms != ttl_ms {
-                step.changed.leases.insert(name.to_owned());
+                context.changed.leases.insert(name.to_owned());
             }
             lease.ttl_ms = ttl_ms;
-            lease.renewed = step.revision;
+            lease.renewed = context.revision;
             return Ok(Outcome::Leased { token: lease.token });
         }
         let too_many = |what: &str, most: usize| Refusal::TooMany { what: what.to_owned(), most: most as u64 };
@@ -73,11 +57,11 @@ impl Ledger {
         }
         self.lease_token += 1;
         let token = self.lease_token;
-        let lease = Lease { holder: holder.clone(), token, ttl_ms, renewed: step.revision, user: user.cloned() };
+        let lease = Lease { holder: holder.clone(), token, ttl_ms, renewed: context.revision, user: user.cloned() };
         self.leases.insert(name.to_owned(), lease);
-        step.changed.leases.insert(name.to_owned());
+        context.changed.leases.insert(name.to_owned());
         let about = Subject { allocation: None, node: Some(holder) };
-        self.record(step, &actor(holder, user), AuditAction::LeaseGranted, about, format!("{name}, token {token}"));
+        self.record(context, &actor(holder, user), AuditAction::LeaseGranted, about, format!("{name}, token {token}"));
         Ok(Outcome::Leased { token })
     }
 
@@ -93,12 +77,18 @@ impl Ledger {
         Ok(lease)
     }
 
-    pub(super) fn release_lease(&mut self, step: &mut Step, name: &str, token: u64, user: Option<&Principal>) -> Result<Outcome, Refusal> {
+    pub(super) fn release_lease(
+        &mut self,
+        context: &mut ApplyContext,
+        name: &str,
+        token: u64,
+        user: Option<&Principal>,
+    ) -> Result<Outcome, Refusal> {
         match self.leases.get(name) {
             Some(lease) if lease.token == token => {
                 entitled(name, lease, user)?;
                 let actor = actor(&lease.holder, user);
-                self.drop_lease(step, name, &actor, AuditAction::LeaseReleased, "given back");
+                self.drop_lease(context, name, &actor, AuditAction::LeaseReleased, "given back");
                 Ok(Outcome::Done)
             }
             // Given back before: the answer was lost on its way.
@@ -107,7 +97,13 @@ impl Ledger {
         }
     }
 
-    pub(super) fn revoke_lease(&mut self, step: &mut Step, name: &str, token: Option<u64>, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn revoke_lease(
+        &mut self,
+        context: &mut ApplyContext,
+        name: &str,
+        token: Option<u64>,
+        by: &str,
+    ) -> Result<Outcome, Refusal> {
         let Some(lease) = self.leases.get(name) else {
             return Err(Refusal::NoSuchLease { name: name.chars().take(128).collect() });
         };
@@ -115,24 +111,30 @@ impl Ledger {
             // Another one's by now.
             Some(token) if token != lease.token => Err(Refusal::StaleLease { name: name.to_owned(), token }),
             Some(_) | None => {
-                self.drop_lease(step, name, by, AuditAction::LeaseRevoked, "revoked");
+                self.drop_lease(context, name, by, AuditAction::LeaseRevoked, "revoked");
                 Ok(Outcome::Done)
             }
         }
     }
 
-    pub(super) fn expire_lease(&mut self, step: &mut Step, name: &str, token: u64, renewed: Revision) -> Result<Outcome, Refusal> {
+    pub(super) fn expire_lease(
+        &mut self,
+        context: &mut ApplyContext,
+        name: &str,
+        token: u64,
+        renewed: Revision,
+    ) -> Result<Outcome, Refusal> {
         if self.leases.get(name).is_some_and(|l| l.token == token && l.renewed == renewed) {
-            self.drop_lease(step, name, "quorum", AuditAction::LeaseReleased, "not renewed in time");
+            self.drop_lease(context, name, "quorum", AuditAction::LeaseReleased, "not renewed in time");
         }
         Ok(Outcome::Done)
     }
 
-    pub(super) fn drop_lease(&mut self, step: &mut Step, name: &str, actor: &str, action: AuditAction, why: &str) {
+    pub(super) fn drop_lease(&mut self, context: &mut ApplyContext, name: &str, actor: &str, action: AuditAction, why: &str) {
         let Some(lease) = self.leases.remove(name) else { return };
-        step.changed.leases.insert(name.to_owned());
+        context.changed.leases.insert(name.to_owned());
         let about = Subject { allocation: None, node: Some(&lease.holder) };
-        self.record(step, actor, action, about, format!("{name}, token {}: {why}", lease.token));
+        self.record(context, actor, action, about, format!("{name}, token {}: {why}", lease.token));
     }
 
     /// One lease.

@@ -6,12 +6,10 @@
 //!
 //! There is one level. A debug build has a second one for tests, which leases of names that begin with `trial/` need.
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{ApplyContext, LEVEL_FIRST, Ledger, Outcome, Subject};
 use lattice_model::AuditAction;
 
-/// The level of a cluster that has agreed on none.
-pub const LEVEL_FIRST: u32 = 1;
 /// The highest level whose commands this version has. A member reports it to the leader, unless `level_max` says
 /// otherwise.
 pub const LEVEL_KNOWN: u32 = 1;
@@ -37,14 +35,14 @@ impl Ledger {
         if needed <= self.level { Ok(()) } else { Err(Refusal::ClusterLevel { needed, now: self.level }) }
     }
 
-    pub(super) fn raise_level(&mut self, step: &mut Step, level: u32) -> Result<Outcome, Refusal> {
+    pub(super) fn raise_level(&mut self, context: &mut ApplyContext, level: u32) -> Result<Outcome, Refusal> {
         if level > LEVEL_MAX {
             return Err(Refusal::Malformed { why: format!("this version knows levels up to {LEVEL_MAX}, not {level}") });
         }
         if level > self.level {
             let detail = format!("{} -> {level}", self.level);
             self.level = level;
-            self.record(step, "quorum", AuditAction::ClusterLevelRaised, Subject::default(), detail);
+            self.record(context, "quorum", AuditAction::ClusterLevelRaised, Subject::default(), detail);
         }
         Ok(Outcome::Done)
     }

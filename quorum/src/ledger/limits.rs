@@ -1,19 +1,19 @@
 //! Limits of the whole cluster, whoever asks.
 
-use super::{Ledger, Outcome, QuotaChange, Step, Subject, UserLimits, UserLimitsChange};
-use crate::wire::{LimitsStanding, Refusal};
+use super::refusal::Refusal;
+use super::state::user_usage::holds_nodes;
+use super::{ApplyContext, ClusterLimits, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AuditAction, Claim, NodeId, Quota};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// See the module.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClusterLimits {
-    /// Nodes that may be claimed for sensitive use at once; one that several allocations share counts once. `None`: no limit.
-    pub sensitive_pool_size: Option<u32>,
-    /// Of each user and tenant.
-    pub users: UserLimits,
+/// Limits of the whole cluster, and what there is of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsStanding {
+    pub limits: ClusterLimits,
+    /// Nodes that are claimed for sensitive use.
+    pub sensitive_nodes: u32,
 }
 
 impl Ledger {
@@ -29,7 +29,7 @@ impl Ledger {
 
     pub(super) fn set_limits(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         sensitive_pool_size: QuotaChange,
         users: &UserLimitsChange,
         by: &str,
@@ -40,9 +40,9 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         self.limits = next;
-        step.changed.limits = true;
+        context.changed.limits = true;
         let shown = next.sensitive_pool_size.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-        self.record(step, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{told}"));
+        self.record(context, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{told}"));
         Ok(Outcome::Done)
     }
 
@@ -58,7 +58,7 @@ impl Ledger {
 
     /// Nodes that are claimed for sensitive use.
     pub(super) fn sensitive_nodes(&self) -> BTreeSet<&NodeId> {
-        let live = |a: &&std::sync::Arc<Allocation>| a.spec.sensitive && super::views::holds_nodes(a.state);
+        let live = |a: &&std::sync::Arc<Allocation>| a.spec.sensitive && holds_nodes(a.state);
         self.allocations.values().filter(live).flat_map(|a| a.nodes()).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome, QuotaChange, UserLimitsChange};
-use crate::wire::{DomainStanding, Refusal, VniPoolChange};
+use crate::ledger::{DomainStanding, Refusal, VniPoolChange};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, Connectivity, EndReason, Epoch, Exposed, Quota, ReportItem, RequeuePolicy,

@@ -17,34 +17,54 @@
 //! private domain; where nothing enforces it, that is a number without effect, and an empty pool
 //! would keep work waiting.
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::{Conflict, DomainStanding, Refusal, VniPoolChange, VniPoolStanding};
+use super::refusal::{Conflict, Refusal};
+use super::{ApplyContext, Domain, DomainKey, Ledger, Outcome, Subject};
 use lattice_model::network::DomainState;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, NodeId, Timestamp, VniPool};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A tenant and a name: two tenants may use one name for two domains.
-pub type DomainKey = (String, String);
-
-/// A domain that has a number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Domain {
-    /// Its number.
-    pub vni: u32,
-    /// Its allocations that have nodes.
-    pub members: BTreeSet<AllocationId>,
-    /// When the last of them lost its nodes.
-    pub idle_since: Option<Timestamp>,
-    /// For how long it keeps its number then, where an operator said so; else as the pool says.
-    pub grace_ms: Option<u64>,
-}
-
 /// The domain that an allocation names.
 pub fn domain_of(spec: &AllocationSpec) -> Option<DomainKey> {
     let name = &spec.connectivity.network_domain;
     (!name.is_empty()).then(|| (spec.tenant.clone(), name.clone()))
+}
+
+/// What becomes of the pool of VNIs. What is not said stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VniPoolChange {
+    /// See [`lattice_model::VniPool::start`].
+    pub start: Option<u32>,
+    /// See [`lattice_model::VniPool::end`].
+    pub end: Option<u32>,
+    /// See [`lattice_model::VniPool::grace_ms`].
+    pub grace_ms: Option<u64>,
+}
+
+/// The pool of VNIs and what of it is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VniPoolStanding {
+    pub pool: VniPool,
+    /// Domains that have one of its numbers.
+    pub used: u32,
+    /// Domains that have a number which it had once.
+    pub outside: u32,
+}
+
+/// A network domain as the leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainStanding {
+    pub tenant: String,
+    pub name: String,
+    pub vni: u32,
+    /// Its allocations that have nodes.
+    pub members: Vec<AllocationId>,
+    pub state: DomainState,
+    /// For how long it keeps its number without work.
+    pub grace_ms: u64,
+    /// Where none has: nodes that have not said yet that nothing of its work is left there.
+    pub nodes: Vec<NodeId>,
 }
 
 impl Ledger {
@@ -91,7 +111,7 @@ impl Ledger {
         self.domains.iter().filter(wanted).map(standing).collect()
     }
 
-    pub(super) fn set_vni_pool(&mut self, step: &mut Step, change: &VniPoolChange, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn set_vni_pool(&mut self, context: &mut ApplyContext, change: &VniPoolChange, by: &str) -> Result<Outcome, Refusal> {
         let now = self.vni_pool;
         let next = VniPool {
             start: change.start.unwrap_or(now.start),
@@ -103,13 +123,19 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         self.vni_pool = next;
-        step.changed.vni_pool = true;
+        context.changed.vni_pool = true;
         let detail = format!("VNIs {} to {}, grace {} ms", next.start, next.end, next.grace_ms);
-        self.record(step, by, AuditAction::VniPoolSet, Subject::default(), detail);
+        self.record(context, by, AuditAction::VniPoolSet, Subject::default(), detail);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn set_domain_grace(&mut self, step: &mut Step, key: &DomainKey, grace_ms: u64, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn set_domain_grace(
+        &mut self,
+        context: &mut ApplyContext,
+        key: &DomainKey,
+        grace_ms: u64,
+        by: &str,
+    ) -> Result<Outcome, Refusal> {
         VniPool { grace_ms, ..self.vni_pool }.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         let Some(domain) = self.domains.get_mut(key) else { return Err(Refusal::NoSuchDomain { name: key.1.clone() }) };
         if domain.grace_ms == Some(grace_ms) {
@@ -117,7 +143,7 @@ impl Ledger {
         }
         let detail = format!("{}, grace {grace_ms} ms", told(key, domain.vni));
         Arc::make_mut(domain).grace_ms = Some(grace_ms);
-        self.record(step, by, AuditAction::VniPoolSet, Subject::default(), detail);
+        self.record(context, by, AuditAction::VniPoolSet, Subject::default(), detail);
         Ok(Outcome::Done)
     }
 
@@ -147,7 +173,7 @@ impl Ledger {
     }
 
     /// The allocation has nodes from now on, and this number.
-    pub(super) fn join_domain(&mut self, step: &mut Step, id: AllocationId, vni: u32) {
+    pub(super) fn join_domain(&mut self, context: &mut ApplyContext, id: AllocationId, vni: u32) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
         if let Some(domain) = self.domains.get_mut(&key) {
             let domain = Arc::make_mut(domain);
@@ -155,15 +181,15 @@ impl Ledger {
             domain.idle_since = None;
             return;
         }
-        step.changed.domains.insert(key.clone());
+        context.changed.domains.insert(key.clone());
         let detail = told(&key, vni);
         self.domains.insert(key, Arc::new(Domain { vni, members: BTreeSet::from([id]), idle_since: None, grace_ms: None }));
-        self.record(step, "quorum", AuditAction::NetworkDomainCreated, Subject { allocation: Some(id), node: None }, detail);
+        self.record(context, "quorum", AuditAction::NetworkDomainCreated, Subject { allocation: Some(id), node: None }, detail);
     }
 
     /// A node says, after a recovery, that the allocation runs there with this number. What only the backup believes of the
     /// number or of the domain is over: the lost quorum gave neither to two.
-    pub(super) fn adopt_vni(&mut self, step: &mut Step, id: AllocationId, vni: u32) {
+    pub(super) fn adopt_vni(&mut self, context: &mut ApplyContext, id: AllocationId, vni: u32) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
         let unsaid = |m: &AllocationId| self.allocations.get(m).is_none_or(|a| a.nodes().any(|node| self.awaits(node)));
         let against = self.domains.iter().filter(|(k, d)| (**k == key) != (d.vni == vni));
@@ -173,19 +199,19 @@ impl Ledger {
             return;
         }
         for (key, _) in against {
-            self.release_domain(step, &key);
+            self.release_domain(context, &key);
         }
-        self.join_domain(step, id, vni);
+        self.join_domain(context, id, vni);
     }
 
     /// The allocation loses its nodes.
-    pub(super) fn leave_domain(&mut self, step: &Step, id: AllocationId) {
+    pub(super) fn leave_domain(&mut self, context: &ApplyContext, id: AllocationId) {
         let Some(key) = self.allocations.get(&id).and_then(|a| domain_of(&a.spec)) else { return };
         let Some(domain) = self.domains.get_mut(&key).filter(|d| d.members.contains(&id)) else { return };
         let domain = Arc::make_mut(domain);
         domain.members.remove(&id);
         if domain.members.is_empty() {
-            domain.idle_since = Some(step.at);
+            domain.idle_since = Some(context.at);
         }
     }
 
@@ -200,17 +226,17 @@ impl Ledger {
         over.into_iter().filter(|(_, d)| !held.contains(&d.vni)).map(|(key, _)| key.clone()).collect()
     }
 
-    pub(super) fn release_domains(&mut self, step: &mut Step) -> Result<Outcome, Refusal> {
-        for key in self.domains_due(step.at) {
-            self.release_domain(step, &key);
+    pub(super) fn release_domains(&mut self, context: &mut ApplyContext) -> Result<Outcome, Refusal> {
+        for key in self.domains_due(context.at) {
+            self.release_domain(context, &key);
         }
         Ok(Outcome::Done)
     }
 
-    fn release_domain(&mut self, step: &mut Step, key: &DomainKey) {
+    fn release_domain(&mut self, context: &mut ApplyContext, key: &DomainKey) {
         let Some(domain) = self.domains.remove(key) else { return };
-        step.changed.domains.insert(key.clone());
-        self.record(step, "quorum", AuditAction::NetworkDomainReleased, Subject::default(), told(key, domain.vni));
+        context.changed.domains.insert(key.clone());
+        self.record(context, "quorum", AuditAction::NetworkDomainReleased, Subject::default(), told(key, domain.vni));
     }
 
     fn nodes_that_hold(&self, vni: u32) -> Vec<NodeId> {

@@ -1,8 +1,9 @@
 //! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
 
 use super::admission::growth;
-use super::{Action, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::state::user_usage::holds_nodes;
+use super::{Action, ApplyContext, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Subject};
 use lattice_model::conformance;
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
@@ -20,7 +21,7 @@ const UNLIMITED_MAX: usize = 16;
 const UNLIMITED_BYTES_MAX: usize = 32;
 
 impl Ledger {
-    pub(super) fn register(&mut self, step: &mut Step, new: &Registration) -> Result<Outcome, Refusal> {
+    pub(super) fn register(&mut self, context: &mut ApplyContext, new: &Registration) -> Result<Outcome, Refusal> {
         if new.size == Resources::default() {
             return Err(Refusal::Malformed { why: format!("node {} registers with nothing", new.node) });
         }
@@ -48,21 +49,21 @@ impl Ledger {
                     most: NODES_MAX as u64,
                 });
             }
-            None => (self.register_first(step, new), 0),
+            None => (self.register_first(context, new), 0),
             Some(known) => {
                 let known = Arc::clone(known);
-                self.register_again(step, new, &known)
+                self.register_again(context, new, &known)
             }
         };
         self.revocations.registered(&new.node);
         // In one step: nobody sees it Ready and of a group that it was of before.
         if let Some(components) = &new.conformance {
-            self.conforms(step, &new.node, incarnation, components)?;
+            self.conforms(context, &new.node, incarnation, components)?;
         }
         Ok(Outcome::Registered { incarnation, report_seq })
     }
 
-    fn register_first(&mut self, step: &mut Step, new: &Registration) -> Incarnation {
+    fn register_first(&mut self, context: &mut ApplyContext, new: &Registration) -> Incarnation {
         let incarnation = Incarnation(new.incarnation.0 + 1);
         // Nothing is known of it: no hold stands.
         let facts = Facts { draining: false, empty: true, disabled: false };
@@ -76,7 +77,7 @@ impl Ledger {
             incarnation,
             state,
             state_reason: unwell.clone().unwrap_or_default(),
-            state_since: step.at,
+            state_since: context.at,
             unlimited: new.unlimited.clone(),
             features: new.features.clone(),
             holds: Vec::new(),
@@ -87,20 +88,20 @@ impl Ledger {
             wipes: new.wipes,
             wipe: None,
             drain_asked: None,
-            hold_revision: step.revision,
+            hold_revision: context.revision,
             report_seq: 0,
-            revision: step.revision,
+            revision: context.revision,
         };
         self.nodes.insert(new.node.clone(), Arc::new(node));
         self.use_admission(&new.node);
         self.await_stranger(new);
-        step.changed.nodes.insert(new.node.clone());
-        step.changed.desired.insert(new.node.clone());
-        self.record_registration(step, new, incarnation);
+        context.changed.nodes.insert(new.node.clone());
+        context.changed.desired.insert(new.node.clone());
+        self.record_registration(context, new, incarnation);
         if let Some(unwell) = unwell {
             let about = Subject { allocation: None, node: Some(&new.node) };
             self.record(
-                step,
+                context,
                 &format!("node:{}", new.node),
                 AuditAction::NodeStateChanged,
                 about,
@@ -110,7 +111,7 @@ impl Ledger {
         incarnation
     }
 
-    fn register_again(&mut self, step: &mut Step, new: &Registration, known: &Node) -> (Incarnation, u64) {
+    fn register_again(&mut self, context: &mut ApplyContext, new: &Registration, known: &Node) -> (Incarnation, u64) {
         let rebooted = known.boot != new.boot;
         let resized = known.size != new.size;
         let growth = growth(&known.size, &new.size);
@@ -120,9 +121,9 @@ impl Ledger {
             if same_life { known.incarnation } else { Incarnation(known.incarnation.0.max(new.incarnation.0).saturating_add(1)) };
         let report_seq = if same_life { known.report_seq } else { 0 };
         if rebooted {
-            self.lose_all_but(step, &new.node, &[], "it came back under another boot id");
+            self.lose_all_but(context, &new.node, &[], "it came back under another boot id");
         } else if let Some(found) = self.found(new) {
-            self.lose_all_but(step, &new.node, &found, "its agent lost its memory, and found nothing of this work there");
+            self.lose_all_but(context, &new.node, &found, "its agent lost its memory, and found nothing of this work there");
         }
         let leaving = self.nodes.get(&new.node).map(|n| n.leaving.clone()).unwrap_or_default();
         let facts = self.facts(known);
@@ -148,7 +149,7 @@ impl Ledger {
                 None if moved_on => String::new(),
                 None => known.state_reason.clone(),
             },
-            state_since: if moved_on { step.at } else { known.state_since },
+            state_since: if moved_on { context.at } else { known.state_since },
             report_seq,
             ..known.clone()
         };
@@ -156,38 +157,38 @@ impl Ledger {
             let claim_matters =
                 moved_on || stands.features != known.features || stands.size != known.size || stands.schedulable != known.schedulable;
             let moved = stands.addresses.mesh != known.addresses.mesh;
-            let revision = step.revision;
-            if let Some(node) = self.node_mut(step, &new.node) {
+            let revision = context.revision;
+            if let Some(node) = self.node_mut(context, &new.node) {
                 *node = Node { revision, hold_revision: if claim_matters { revision } else { known.hold_revision }, ..stands };
             }
             if moved {
-                self.tell_peers(step, &new.node);
+                self.tell_peers(context, &new.node);
             }
         }
         if rebooted || (moved_on && known.is_unwell() && state == NodeState::Ready) {
-            self.end_exclusions(step, &new.node);
+            self.end_exclusions(context, &new.node);
         }
-        step.changed.desired.insert(new.node.clone());
+        context.changed.desired.insert(new.node.clone());
         if !same_life || resized {
-            self.record_registration(step, new, incarnation);
+            self.record_registration(context, new, incarnation);
         }
         if let Some(growth) = &growth {
-            self.record_growth(step, &new.node, growth);
+            self.record_growth(context, &new.node, growth);
         }
         if moved_on {
             let about = Subject { allocation: None, node: Some(&new.node) };
             let unwell = unwell.map(|unwell| format!(", {unwell}")).unwrap_or_default();
             let detail = format!("{} -> {state}: it registered{unwell}", known.state);
-            self.record(step, &format!("node:{}", new.node), AuditAction::NodeStateChanged, about, detail);
+            self.record(context, &format!("node:{}", new.node), AuditAction::NodeStateChanged, about, detail);
         }
         (incarnation, report_seq)
     }
 
-    fn record_registration(&mut self, step: &mut Step, new: &Registration, incarnation: Incarnation) {
+    fn record_registration(&mut self, context: &mut ApplyContext, new: &Registration, incarnation: Incarnation) {
         let about = Subject { allocation: None, node: Some(&new.node) };
         let gpus = if new.size.gpus > 0 { format!(", {} GPUs", new.size.gpus) } else { String::new() };
         let detail = format!("incarnation {incarnation}, boot {}, {} cores{gpus}", new.boot.short(), new.size.cores);
-        self.record(step, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
+        self.record(context, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
     }
 
     /// What an agent without memory has of its work; `None` for one that remembers.
@@ -202,7 +203,7 @@ impl Ledger {
     }
 
     /// Of all that the quorum believes on the node, only `found` is there.
-    fn lose_all_but(&mut self, step: &mut Step, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
+    fn lose_all_but(&mut self, context: &mut ApplyContext, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
         let held = self.holdings.remove(node).unwrap_or_default();
         let (there, lost): (Vec<_>, Vec<_>) = held.into_iter().partition(|h| found.contains(&(h.allocation, h.epoch)));
         if !there.is_empty() {
@@ -210,38 +211,38 @@ impl Ledger {
         }
         for held in lost {
             let live = self.is_live(held.allocation, held.epoch);
-            self.mark_released(step, held.allocation, held.epoch, node);
+            self.mark_released(context, held.allocation, held.epoch, node);
             if live {
                 let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
                 if self.awaits(node) {
                     // The state is that of a backup: it may have done all that it was to do since.
-                    self.end_for_good(step, held.allocation, reason, "quorum");
+                    self.end_for_good(context, held.allocation, reason, "quorum");
                 } else {
-                    self.end(step, held.allocation, reason, "quorum");
+                    self.end(context, held.allocation, reason, "quorum");
                 }
             }
         }
-        self.show_leaving(step, node);
+        self.show_leaving(context, node);
     }
 
     /// Nodes that work together with `node` must learn its new address.
-    fn tell_peers(&self, step: &mut Step, node: &NodeId) {
+    fn tell_peers(&self, context: &mut ApplyContext, node: &NodeId) {
         for held in self.holdings.get(node).into_iter().flatten() {
             if self.is_live(held.allocation, held.epoch)
                 && let Some(allocation) = self.allocations.get(&held.allocation)
             {
-                step.changed.desired.extend(allocation.nodes().cloned());
+                context.changed.desired.extend(allocation.nodes().cloned());
             }
         }
     }
 
     /// Whether this claim is the allocation's present one.
     pub(super) fn is_live(&self, id: AllocationId, epoch: lattice_model::Epoch) -> bool {
-        self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && super::views::holds_nodes(a.state))
+        self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && holds_nodes(a.state))
     }
 
     /// What the leader's clocks say. A node that registered meanwhile is left alone, and so is one that cannot go there any more.
-    pub(super) fn node_states(&mut self, step: &mut Step, standings: &[NodeStanding]) -> Result<Outcome, Refusal> {
+    pub(super) fn node_states(&mut self, context: &mut ApplyContext, standings: &[NodeStanding]) -> Result<Outcome, Refusal> {
         for standing in standings {
             let Some(known) = self.nodes.get(&standing.node) else { continue };
             if known.incarnation != standing.incarnation {
@@ -252,7 +253,7 @@ impl Ledger {
                 NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
             };
             if takes_reason && known.state == standing.state {
-                self.still(step, &standing.node, &standing.reason);
+                self.still(context, &standing.node, &standing.reason);
                 continue;
             }
             let event = match standing.state {
@@ -263,20 +264,20 @@ impl Ledger {
                 // No clock says these, but of a node that is there.
                 NodeState::Booting | NodeState::Draining | NodeState::Drained => continue,
             };
-            self.clocked(step, &standing.node, event, &standing.reason);
+            self.clocked(context, &standing.node, event, &standing.reason);
         }
         Ok(Outcome::Done)
     }
 
     /// It stays where it is, for another reason than until now.
-    fn still(&mut self, step: &mut Step, id: &NodeId, reason: &str) {
+    fn still(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &str) {
         let Some(state) = self.nodes.get(id).filter(|known| known.state_reason != reason).map(|known| known.state) else { return };
-        if let Some(node) = self.node_mut(step, id) {
+        if let Some(node) = self.node_mut(context, id) {
             reason.clone_into(&mut node.state_reason);
         }
         let about = Subject { allocation: None, node: Some(id) };
         self.record(
-            step,
+            context,
             "quorum",
             AuditAction::NodeStateChanged,
             about,
@@ -285,12 +286,12 @@ impl Ledger {
     }
 
     /// A node is being booted: an operator says it, or what provisions nodes.
-    pub(super) fn boot_node(&mut self, step: &mut Step, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn boot_node(&mut self, context: &mut ApplyContext, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         super::holds::reason_is_well_formed(reason)?;
         if self.node(id).is_none() {
             return Err(Refusal::NoSuchNode { node: id.clone() });
         }
-        self.happens(step, id, Event::BootBegun, by, &format!("booted by {by}: {reason}"))?;
+        self.happens(context, id, Event::BootBegun, by, &format!("booted by {by}: {reason}"))?;
         Ok(Outcome::Done)
     }
 
@@ -340,12 +341,12 @@ impl Ledger {
     }
 
     /// Somebody said that this happens to the node.
-    pub(super) fn happens(&mut self, step: &mut Step, id: &NodeId, event: Event, by: &str, reason: &str) -> Result<(), Refusal> {
+    pub(super) fn happens(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, by: &str, reason: &str) -> Result<(), Refusal> {
         let next = self.after(id, event).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })?;
-        self.stands(step, id, next, by, reason);
+        self.stands(context, id, next, by, reason);
         // It stays Down, for another reason.
         if event == Event::Enabled
-            && let Some(node) = self.node_mut(step, id)
+            && let Some(node) = self.node_mut(context, id)
         {
             node.state_reason = node.out_of_service().map_or_else(|| reason.to_owned(), ToString::to_string);
         }
@@ -353,19 +354,19 @@ impl Ledger {
     }
 
     /// What follows by itself, or was judged of an older state: nothing, where it cannot be any more.
-    pub(super) fn clocked(&mut self, step: &mut Step, id: &NodeId, event: Event, reason: &str) {
+    pub(super) fn clocked(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, reason: &str) {
         if let Ok(next) = self.after(id, event) {
-            self.stands(step, id, next, "quorum", reason);
+            self.stands(context, id, next, "quorum", reason);
         }
     }
 
-    fn stands(&mut self, step: &mut Step, id: &NodeId, next: NodeState, by: &str, reason: &str) {
+    fn stands(&mut self, context: &mut ApplyContext, id: &NodeId, next: NodeState, by: &str, reason: &str) {
         let Some(known) = self.nodes.get(id).filter(|known| known.state != next) else { return };
         let is_well_again = known.is_unwell() && next == NodeState::Ready;
         let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let detail = format!("{} -> {next}{why}", known.state);
-        let (at, revision): (Timestamp, _) = (step.at, step.revision);
-        if let Some(node) = self.node_mut(step, id) {
+        let (at, revision): (Timestamp, _) = (context.at, context.revision);
+        if let Some(node) = self.node_mut(context, id) {
             node.state = next;
             node.state_reason = match next {
                 // What keeps work off them is their hold.
@@ -375,11 +376,11 @@ impl Ledger {
             node.state_since = at;
             node.hold_revision = revision;
         }
-        self.record(step, by, AuditAction::NodeStateChanged, Subject { allocation: None, node: Some(id) }, detail);
+        self.record(context, by, AuditAction::NodeStateChanged, Subject { allocation: None, node: Some(id) }, detail);
         if is_well_again {
-            self.end_exclusions(step, id);
+            self.end_exclusions(context, id);
         }
-        self.placing_may_go_on(step);
+        self.placing_may_go_on(context);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Outcome, Registration};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::{
     Allocation, AllocationSpec, AllocationState, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch,

@@ -10,9 +10,9 @@
 //! The request is committed, and told in the head's list until the claim ends: whoever is killed meanwhile finds it there again.
 
 use super::holds::{Ends, reason_is_well_formed};
+use super::refusal::Refusal;
 use super::waits::Requeue;
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::{
@@ -24,7 +24,7 @@ use uuid::Uuid;
 impl Ledger {
     pub(super) fn preempt(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         (id, epoch): (AllocationId, Epoch),
         by: &Principal,
         order: &Preemption,
@@ -56,17 +56,17 @@ impl Ledger {
                 return Err(Refusal::NotRunning { id, state: AllocationState::Pending });
             }
             AllocationState::Suspended if order.hold && !allocation.held => {
-                if let Some(allocation) = self.allocation_mut(step, id) {
+                if let Some(allocation) = self.allocation_mut(context, id) {
                     allocation.held = true;
                 }
                 let about = Subject { allocation: Some(id), node: None };
-                self.record(step, &by.name, AuditAction::PreemptRequested, about, format!("it stays Suspended: {}", order.reason));
+                self.record(context, &by.name, AuditAction::PreemptRequested, about, format!("it stays Suspended: {}", order.reason));
             }
             AllocationState::Staging | AllocationState::Running if allocation.epoch == epoch => {
                 if let Some(lost) = loss_by_preemption(allocation).filter(|_| !kill) {
                     return Err(Refusal::CannotSave { id, lost });
                 }
-                self.begin_preemption(step, id, order);
+                self.begin_preemption(context, id, order);
             }
             // The claim that was meant is over, and its nodes are given back: the answer was lost on its way.
             AllocationState::Staging
@@ -81,7 +81,7 @@ impl Ledger {
     }
 
     /// Of work that has nodes.
-    fn begin_preemption(&mut self, step: &mut Step, id: AllocationId, order: Preemption) {
+    fn begin_preemption(&mut self, context: &mut ApplyContext, id: AllocationId, order: Preemption) {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let (by, reason) = (order.by.clone(), order.reason.clone());
         let runs = may_have_begun(allocation);
@@ -105,25 +105,25 @@ impl Ledger {
         let hold = if order.hold { ", then it is held" } else { "" };
         let about = Subject { allocation: Some(id), node: None };
         let detail = format!("{} ({}): {how}{hold}", order.reason, order.cause);
-        self.record(step, &by, AuditAction::PreemptRequested, about, detail);
+        self.record(context, &by, AuditAction::PreemptRequested, about, detail);
         if let Some(next) = next {
-            if let Some(allocation) = self.allocation_mut(step, id) {
+            if let Some(allocation) = self.allocation_mut(context, id) {
                 allocation.preemption = Some(next);
             }
-            step.changed.desired.extend(head);
+            context.changed.desired.extend(head);
         } else {
             let saved = Err("it had not begun".to_owned());
-            self.suspend(step, id, EndReason::Preempted { by: by.clone(), why: reason, saved }, order.hold, &by);
-            if let Some(allocation) = self.allocation_mut(step, id) {
+            self.suspend(context, id, EndReason::Preempted { by: by.clone(), why: reason, saved }, order.hold, &by);
+            if let Some(allocation) = self.allocation_mut(context, id) {
                 allocation.preempted_by = Some(order.id);
             }
         }
     }
 
     /// Ends the present claim; the allocation goes on from its last checkpoint when it has another one.
-    pub(super) fn suspend(&mut self, step: &mut Step, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
-        self.back_to_queue(step, id, reason.clone(), actor);
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+    pub(super) fn suspend(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
+        self.back_to_queue(context, id, reason.clone(), actor);
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         if hold || allocation.checkpoint.is_some() {
             allocation.state = AllocationState::Suspended;
         }
@@ -131,11 +131,11 @@ impl Ledger {
         allocation.preempted_count += u32::from(matches!(reason, EndReason::Preempted { .. }));
         let then = if hold { "held until it is resumed" } else { "waits for nodes" };
         let detail = format!("{reason}; {then}");
-        self.record(step, actor, AuditAction::AllocationSuspended, Subject { allocation: Some(id), node: None }, detail);
+        self.record(context, actor, AuditAction::AllocationSuspended, Subject { allocation: Some(id), node: None }, detail);
     }
 
     /// What the head says: the work saved itself and is being ended, or could not and is being ended all the same.
-    pub(super) fn ended_saved(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, reason: EndReason) {
+    pub(super) fn ended_saved(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, reason: EndReason) {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let (epoch, order) = (allocation.epoch, allocation.preemption.clone().filter(Preemption::stands));
         let known = |made: CheckpointId| allocation.checkpoint.as_ref().is_some_and(|c| (c.id, c.epoch) == (made, epoch));
@@ -146,22 +146,22 @@ impl Ledger {
                 let (by, why, hold) = order.map_or((by, why, false), |order| (order.by, order.reason, order.hold));
                 let is_saved = saved.is_ok();
                 let reason = EndReason::Preempted { by, why, saved };
-                if is_saved { self.suspend(step, id, reason, hold, &actor) } else { self.end(step, id, reason, &actor) }
+                if is_saved { self.suspend(context, id, reason, hold, &actor) } else { self.end(context, id, reason, &actor) }
             }
             // Where it was to give its nodes back anyway, it waits for others as it would have.
             EndReason::WalltimeSaved { checkpoint } if known(checkpoint) => {
                 let hold = order.is_none_or(|order| order.hold);
-                self.suspend(step, id, EndReason::WalltimeSaved { checkpoint }, hold, &actor);
+                self.suspend(context, id, EndReason::WalltimeSaved { checkpoint }, hold, &actor);
             }
-            EndReason::WalltimeSaved { .. } => self.end(step, id, EndReason::WalltimeExceeded, &actor),
-            other => self.end(step, id, other, &actor),
+            EndReason::WalltimeSaved { .. } => self.end(context, id, EndReason::WalltimeExceeded, &actor),
+            other => self.end(context, id, other, &actor),
         }
     }
 
     /// The head says that it could not save itself because of this request, and goes on.
     pub(super) fn not_preempted(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         node: &NodeId,
         id: AllocationId,
         epoch: Epoch,
@@ -177,17 +177,17 @@ impl Ledger {
         if order.cause.ends_unsaved() {
             // Somebody asked for more while it was tried.
             let reason = EndReason::Preempted { by: order.by, why: order.reason, saved: Err(why) };
-            return self.end(step, id, reason, &actor);
+            return self.end(context, id, reason, &actor);
         }
         let about = Subject { allocation: Some(id), node: Some(node) };
-        self.record(step, &actor, AuditAction::PreemptFailed, about, format!("{}: {why}", order.reason));
-        if let Some(allocation) = self.allocation_mut(step, id) {
+        self.record(context, &actor, AuditAction::PreemptFailed, about, format!("{}: {why}", order.reason));
+        if let Some(allocation) = self.allocation_mut(context, id) {
             allocation.preemption = Some(Preemption { failed: Some(why), ..order });
         }
-        step.changed.desired.insert(node.clone());
+        context.changed.desired.insert(node.clone());
     }
 
-    pub(super) fn hold_allocation(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+    pub(super) fn hold_allocation(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
         let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
@@ -199,14 +199,14 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         let detail = format!("while {}", allocation.state);
-        if let Some(allocation) = self.allocation_mut(step, id) {
+        if let Some(allocation) = self.allocation_mut(context, id) {
             allocation.held = true;
         }
-        self.record(step, &by.name, AuditAction::AllocationHeld, Subject { allocation: Some(id), node: None }, detail);
+        self.record(context, &by.name, AuditAction::AllocationHeld, Subject { allocation: Some(id), node: None }, detail);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn resume(&mut self, step: &mut Step, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+    pub(super) fn resume(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
         let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
@@ -219,26 +219,26 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         let from = allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));
-        if let Some(allocation) = self.allocation_mut(step, id) {
+        if let Some(allocation) = self.allocation_mut(context, id) {
             allocation.held = false;
         }
         let about = Subject { allocation: Some(id), node: None };
-        self.record(step, &by.name, AuditAction::AllocationResumed, about, format!("from {from}"));
+        self.record(context, &by.name, AuditAction::AllocationResumed, about, format!("from {from}"));
         Ok(Outcome::Done)
     }
 
     /// Drains a node, and has what runs there go elsewhere where it can save itself.
     pub(super) fn drain_urgently(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         node: &NodeId,
         by: &str,
         reason: &str,
         deadline: Option<When>,
         seed: Uuid,
     ) -> Result<Outcome, Refusal> {
-        self.set_hold(step, node, HoldKind::Drain, by, reason, Ends { until: None, deadline })?;
-        let left_ms = deadline.map_or(DEADLINE_MS_DEFAULT, |when| when.from(step.at).since_ms(step.at));
+        self.set_hold(context, node, HoldKind::Drain, by, reason, Ends { until: None, deadline })?;
+        let left_ms = deadline.map_or(DEADLINE_MS_DEFAULT, |when| when.from(context.at).since_ms(context.at));
         let deadline_ms = left_ms.clamp(DEADLINE_MS.0, DEADLINE_MS_DEFAULT);
         let live = self.holdings(node).iter().filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| h.allocation);
         for id in live.collect::<Vec<_>>() {
@@ -256,7 +256,7 @@ impl Ledger {
                 hold: false,
                 failed: None,
             };
-            self.begin_preemption(step, id, order);
+            self.begin_preemption(context, id, order);
         }
         Ok(Outcome::Done)
     }

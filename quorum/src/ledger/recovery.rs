@@ -7,12 +7,13 @@
 //!
 //! A node is believed about itself alone: a part that it says another node has counts only where that node says so too.
 
-use super::{Holding, LIVE_MAX, Ledger, Outcome, Registration, Step, Subject};
-use crate::wire::{Conflict, HeldShare, Refusal};
+use super::refusal::{Conflict, Refusal};
+use super::state::tenant_usage::TenantUsage;
+use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Epoch, Generation,
-    Incarnation, NodeId, ReportItem, Revision, Share, SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Entrypoint, Epoch,
+    Generation, Incarnation, NodeId, ReportItem, Revision, Share, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -25,20 +26,29 @@ const NAMED_MAX: usize = 16;
 /// Shares that one node can have.
 const HELD_MAX: usize = 4096;
 
-/// What a recovery still waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recovery {
-    /// Nodes that have not said yet what they run.
-    pub awaited: BTreeSet<NodeId>,
-    /// What waited for its turn when the backup was made: a node that is awaited may run it.
-    pub pending: BTreeSet<AllocationId>,
-    /// Epochs up to this one may be of the lost quorum.
-    pub epochs: Epoch,
-}
-
 /// The next number that the lost quorum cannot have given.
 pub fn beyond(number: u64) -> u64 {
     (number / BEYOND + 1).saturating_mul(BEYOND)
+}
+
+/// One share as its node has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldShare {
+    /// As the quorum once said it.
+    pub share: DesiredShare,
+    /// How far the node is with it; `None`: it is being taken away.
+    pub phase: Option<SharePhase>,
+}
+
+impl HeldShare {
+    /// About how many bytes it takes in a message.
+    pub fn bytes_about(&self) -> usize {
+        let script = match &self.share.spec.entrypoint {
+            Entrypoint::Script { text, .. } => text.len(),
+            Entrypoint::Command { .. } => 0,
+        };
+        512 + self.share.spec.bytes_without_script() + script + self.share.nodes.len() * 64
+    }
 }
 
 impl Ledger {
@@ -65,10 +75,10 @@ impl Ledger {
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
         self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
-        let mut step = Step::new(revision, at);
+        let mut context = ApplyContext::new(revision, at);
         let detail = format!("generation {} from a backup of revision {was}", self.generation);
-        self.record(&mut step, "quorum", AuditAction::QuorumRecovered, Subject::default(), detail);
-        step.audit.remove(0)
+        self.record(&mut context, "quorum", AuditAction::QuorumRecovered, Subject::default(), detail);
+        context.audit.remove(0)
     }
 
     /// What a recovery still waits for.
@@ -110,12 +120,12 @@ impl Ledger {
     }
 
     /// Shows what waited in the backup to the schedulers again, once no node may run it.
-    pub(super) fn placing_may_go_on(&mut self, step: &mut Step) {
+    pub(super) fn placing_may_go_on(&mut self, context: &mut ApplyContext) {
         let Some(recovery) = &self.recovery else { return };
         if self.waited_for(recovery).next().is_some() {
             return;
         }
-        step.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
+        context.changed.allocations.extend(recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)));
         if recovery.awaited.is_empty()
             && let Some(recovery) = &mut self.recovery
         {
@@ -126,7 +136,7 @@ impl Ledger {
     /// A node says all that it has, once after a recovery. What it has is its own; what the backup believes there is over.
     pub(super) fn adopt(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         node: &NodeId,
         incarnation: Incarnation,
         (held, unreported): (&[HeldShare], &[ReportItem]),
@@ -137,7 +147,7 @@ impl Ledger {
         }
         let Some(recovery) = self.recovery.as_ref().filter(|r| r.awaited.contains(node)) else {
             // Said again: the first time counted.
-            step.changed.desired.insert(node.clone());
+            context.changed.desired.insert(node.clone());
             return Ok(Outcome::Done);
         };
         well_formed(node, held, recovery.epochs)?;
@@ -159,18 +169,18 @@ impl Ledger {
             recovery.awaited.remove(node);
         }
         // What tenants have is counted anew when it is asked next.
-        self.usage = super::tenants::Usage::default();
+        self.usage = TenantUsage::default();
         let believed = self.holdings.remove(node).unwrap_or_default();
         for held in held {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
-            self.take_up(step, node, held, ended);
+            self.take_up(context, node, held, ended);
         }
         // What was saved before it ended is what it goes on from.
         for item in unreported {
             if let ReportItem::Checkpointed { allocation, epoch, checkpoint } = item
                 && *epoch <= epochs
             {
-                self.checkpointed(step, node, *allocation, *epoch, checkpoint);
+                self.checkpointed(context, node, *allocation, *epoch, checkpoint);
             }
         }
         for (id, epoch, reason) in &ends {
@@ -184,39 +194,39 @@ impl Ledger {
                 | ReportItem::NotPreempted { .. }
                 | ReportItem::Unheard { .. } => None,
             });
-            self.ended_unreported(step, node, (*id, *epoch), reason, last);
+            self.ended_unreported(context, node, (*id, *epoch), reason, last);
         }
         let has = |b: &Holding| held.iter().any(|h| (h.share.allocation, h.share.epoch) == (b.allocation, b.epoch));
         for gone in believed.into_iter().filter(|b| !has(b)) {
             let live = self.is_live(gone.allocation, gone.epoch);
-            self.mark_released(step, gone.allocation, gone.epoch, node);
+            self.mark_released(context, gone.allocation, gone.epoch, node);
             if live {
                 // Never run again: it may have done all that it was to do.
-                self.ended_since(step, gone.allocation, node);
+                self.ended_since(context, gone.allocation, node);
             }
         }
-        self.show_leaving(step, node);
+        self.show_leaving(context, node);
         // Where a drain stands, the node is Drained or not by what there is now.
         let others = held.iter().flat_map(|h| h.share.nodes.iter().map(|(other, _)| other));
         for id in std::iter::once(node).chain(others) {
-            self.clocked(step, id, Event::ShareFound, "");
-            self.clocked(step, id, Event::LastShareGone, "");
+            self.clocked(context, id, Event::ShareFound, "");
+            self.clocked(context, id, Event::LastShareGone, "");
         }
-        step.changed.desired.insert(node.clone());
-        step.changed.nodes.insert(node.clone());
-        self.placing_may_go_on(step);
+        context.changed.desired.insert(node.clone());
+        context.changed.nodes.insert(node.clone());
+        self.placing_may_go_on(context);
         Ok(Outcome::Done)
     }
 
-    fn ended_since(&mut self, step: &mut Step, id: AllocationId, node: &NodeId) {
+    fn ended_since(&mut self, context: &mut ApplyContext, id: AllocationId, node: &NodeId) {
         let why = "it ended there after the backup that the quorum was recovered from; how is not known".to_owned();
-        self.end_for_good(step, id, EndReason::NodeLost { node: node.clone(), why }, "quorum");
+        self.end_for_good(context, id, EndReason::NodeLost { node: node.clone(), why }, "quorum");
     }
 
     /// What the node had to report when the quorum was lost is known all the same.
     fn ended_unreported(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         node: &NodeId,
         (id, epoch): (AllocationId, Epoch),
         reason: &EndReason,
@@ -224,7 +234,7 @@ impl Ledger {
     ) {
         let waits = self.allocations.get(&id).is_some_and(|a| a.state.is_without_nodes() && a.epoch < epoch);
         if !waits {
-            return self.ended_report(step, node, id, epoch, reason);
+            return self.ended_report(context, node, id, epoch, reason);
         }
         let (actor, reason) = (format!("node:{node}"), super::reports::said_by(node, reason));
         let (saved, hold) = match &reason {
@@ -235,20 +245,20 @@ impl Ledger {
         match last.filter(|made| saved == Some(made.id) && made.epoch == epoch) {
             // It was placed after the backup, ran, and saved itself: it waits as it would have.
             Some(made) => {
-                if let Some(allocation) = self.allocation_mut(step, id) {
+                if let Some(allocation) = self.allocation_mut(context, id) {
                     (allocation.epoch, allocation.checkpoint) = (epoch, Some(made.clone()));
                     // Of its nodes the head alone is known, which reports this.
                     let resources = allocation.shares.first().map(|s| s.resources).unwrap_or_default();
                     allocation.shares = vec![Share { node: node.clone(), resources, phase: SharePhase::Released }];
                 }
-                self.suspend(step, id, reason, hold, &actor);
+                self.suspend(context, id, reason, hold, &actor);
             }
             // It was placed after the backup: it ran.
-            None => self.end_for_good(step, id, reason, &actor),
+            None => self.end_for_good(context, id, reason, &actor),
         }
     }
 
-    fn take_up(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare, ended: bool) {
+    fn take_up(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, ended: bool) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
         let (vni, run_lease_ms) = (share.vni, share.run_lease_ms);
@@ -260,58 +270,58 @@ impl Ledger {
             // It is on its way out, and how it ended is about to be said.
             None if ended => {
                 if newer {
-                    self.adopt_allocation(step, node, held);
+                    self.adopt_allocation(context, node, held);
                 }
                 // Whether it is to be held is said there alone.
-                self.adopt_preemption(step, share);
+                self.adopt_preemption(context, share);
             }
             // On its way out because the lost quorum said so: it does not run again.
             None => {
                 if newer && known.is_some() || self.is_live(id, epoch) {
-                    self.ended_since(step, id, node);
+                    self.ended_since(context, id, node);
                 }
             }
             Some(phase) => {
                 if newer {
-                    self.adopt_allocation(step, node, held);
+                    self.adopt_allocation(context, node, held);
                 }
                 if let Some(vni) = share.vni.filter(|_| self.is_live(id, epoch)) {
-                    self.adopt_vni(step, id, vni);
+                    self.adopt_vni(context, id, vni);
                 }
                 // Its head alone was told, and is at it.
-                self.adopt_preemption(step, share);
+                self.adopt_preemption(context, share);
                 if let Some(order) = share.telemetry.as_ref().filter(|_| self.is_live(id, epoch)) {
-                    self.adopt_telemetry(step, node, id, order);
+                    self.adopt_telemetry(context, node, id, order);
                 }
-                self.adopt_walltime(step, node, share);
-                self.prepared_there(step, node, held, phase);
-                self.end_where_a_part_is_gone(step, id, epoch);
+                self.adopt_walltime(context, node, share);
+                self.prepared_there(context, node, held, phase);
+                self.end_where_a_part_is_gone(context, id, epoch);
             }
         }
     }
 
     /// Takes what its head was told of giving its nodes back.
-    fn adopt_preemption(&mut self, step: &mut Step, share: &DesiredShare) {
+    fn adopt_preemption(&mut self, context: &mut ApplyContext, share: &DesiredShare) {
         if let Some(order) = &share.preempt
             && self.is_live(share.allocation, share.epoch)
-            && let Some(allocation) = self.allocation_mut(step, share.allocation)
+            && let Some(allocation) = self.allocation_mut(context, share.allocation)
         {
             allocation.preemption.get_or_insert_with(|| order.clone());
         }
     }
 
     /// Takes an allocation, or a claim of one, that the backup does not have.
-    fn adopt_allocation(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare) {
+    fn adopt_allocation(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
         if !self.allocations.contains_key(&id) && self.allocations.len() - self.ended.len() >= LIVE_MAX {
             // The node is told to end it.
             return;
         }
-        self.drop_session(step, id, "quorum");
+        self.drop_session(context, id, "quorum");
         let mut allocation = match self.allocations.get(&id) {
             Some(known) => Allocation::clone(known),
-            None => Allocation::submitted(id, share.spec.clone(), share.owner.clone(), step.at),
+            None => Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at),
         };
         let amount = |of: &NodeId| match self.nodes.get(of) {
             Some(there) if of != node => share.spec.amount_of(&there.size),
@@ -330,9 +340,9 @@ impl Ledger {
         if share.restore.as_ref().is_some_and(|from| allocation.checkpoint.as_ref().is_none_or(|known| known.epoch <= from.epoch)) {
             allocation.checkpoint.clone_from(&share.restore);
         }
-        allocation.claimed_at = Some(step.at);
+        allocation.claimed_at = Some(context.at);
         allocation.started_at = None;
-        allocation.revision = step.revision;
+        allocation.revision = context.revision;
         self.scripts.share(&mut allocation.spec.entrypoint);
         // The other nodes' parts are theirs until they say otherwise. Those that have spoken have said it.
         let silent = |s: &&Share| s.node != *node && !self.has_spoken(&s.node);
@@ -345,12 +355,12 @@ impl Ledger {
             }
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
-        self.note_before(step, id);
+        self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
-        step.changed.allocations.insert(id);
+        context.changed.allocations.insert(id);
         self.close_services(id);
         let about = Subject { allocation: Some(id), node: Some(node) };
-        self.record(step, &format!("node:{node}"), AuditAction::AllocationAdopted, about, detail);
+        self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, detail);
     }
 
     fn has_spoken(&self, node: &NodeId) -> bool {
@@ -358,12 +368,12 @@ impl Ledger {
     }
 
     /// Notes how far the node is with it, and that it runs where one of its nodes was told so.
-    fn prepared_there(&mut self, step: &mut Step, node: &NodeId, held: &HeldShare, phase: SharePhase) {
-        let (id, at) = (held.share.allocation, step.at);
+    fn prepared_there(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, phase: SharePhase) {
+        let (id, at) = (held.share.allocation, context.at);
         if !self.is_live(id, held.share.epoch) {
             return;
         }
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         for share in allocation.shares.iter_mut().filter(|s| s.node == *node) {
             share.phase = phase;
         }
@@ -373,13 +383,13 @@ impl Ledger {
             allocation.state = AllocationState::Running;
             allocation.started_at = Some(at);
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
-            step.changed.desired.extend(nodes);
+            context.changed.desired.extend(nodes);
             self.open_services(id);
         }
     }
 
     /// A node that has spoken and does not have its part has ended it: it is not begun there again, and the rest ends.
-    fn end_where_a_part_is_gone(&mut self, step: &mut Step, id: AllocationId, epoch: Epoch) {
+    fn end_where_a_part_is_gone(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch) {
         if !self.is_live(id, epoch) {
             return;
         }
@@ -387,8 +397,8 @@ impl Ledger {
         let has = |node: &NodeId| self.holdings(node).iter().any(|h| (h.allocation, h.epoch) == (id, epoch));
         let gone = allocation.nodes().find(|n| self.has_spoken(n) && !has(n)).cloned();
         if let Some(gone) = gone {
-            self.mark_released(step, id, epoch, &gone);
-            self.ended_since(step, id, &gone);
+            self.mark_released(context, id, epoch, &gone);
+            self.ended_since(context, id, &gone);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What agents report, in sequence within their incarnation.
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::{
     AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
@@ -13,7 +13,7 @@ const PROLOGUE_FAILED_NODES_MAX: usize = 3;
 const WHY_BYTES_MAX: usize = 512;
 
 impl Ledger {
-    pub(super) fn report(&mut self, step: &mut Step, report: &NodeReport) -> Result<Outcome, Refusal> {
+    pub(super) fn report(&mut self, context: &mut ApplyContext, report: &NodeReport) -> Result<Outcome, Refusal> {
         let Some(node) = self.nodes.get(&report.node) else {
             return Err(Refusal::NoSuchNode { node: report.node.clone() });
         };
@@ -36,22 +36,22 @@ impl Ledger {
             return Ok(Outcome::Unheeded(refusal));
         }
         match &report.item {
-            ReportItem::Prepared { allocation, epoch } => self.prepared(step, &report.node, *allocation, *epoch),
+            ReportItem::Prepared { allocation, epoch } => self.prepared(context, &report.node, *allocation, *epoch),
             ReportItem::PrepareFailed { allocation, epoch, why } => {
-                self.prepare_failed(step, &report.node, *allocation, *epoch, bounded(why));
+                self.prepare_failed(context, &report.node, *allocation, *epoch, bounded(why));
             }
-            ReportItem::Ended { allocation, epoch, reason } => self.ended_report(step, &report.node, *allocation, *epoch, reason),
-            ReportItem::Released { allocation, epoch, usage } => self.released(step, &report.node, *allocation, *epoch, *usage),
+            ReportItem::Ended { allocation, epoch, reason } => self.ended_report(context, &report.node, *allocation, *epoch, reason),
+            ReportItem::Released { allocation, epoch, usage } => self.released(context, &report.node, *allocation, *epoch, *usage),
             ReportItem::Checkpointed { allocation, epoch, checkpoint } => {
-                self.checkpointed(step, &report.node, *allocation, *epoch, checkpoint);
+                self.checkpointed(context, &report.node, *allocation, *epoch, checkpoint);
             }
             ReportItem::NotPreempted { allocation, epoch, id, why } => {
-                self.not_preempted(step, &report.node, *allocation, *epoch, *id, bounded(why));
+                self.not_preempted(context, &report.node, *allocation, *epoch, *id, bounded(why));
             }
             ReportItem::Unheard { at, word } => {
                 let about = Subject { allocation: None, node: Some(&report.node) };
                 let detail = format!("unheard, at {at} by its own clock: {}", bounded(word));
-                self.record(step, &format!("node:{}", report.node), AuditAction::NodeUnheard, about, detail);
+                self.record(context, &format!("node:{}", report.node), AuditAction::NodeUnheard, about, detail);
             }
         }
         Ok(Outcome::Done)
@@ -78,12 +78,12 @@ impl Ledger {
         self.is_live(id, epoch) && self.allocations.get(&id).is_some_and(|a| a.nodes().any(|n| n == node))
     }
 
-    fn prepared(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch) {
+    fn prepared(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch) {
         if !self.takes_part(node, id, epoch) || self.allocations.get(&id).is_none_or(|a| a.state != AllocationState::Staging) {
             return;
         }
-        let at = step.at;
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        let at = context.at;
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         for share in allocation.shares.iter_mut().filter(|s| s.node == *node && s.phase == SharePhase::Claimed) {
             share.phase = SharePhase::Prepared;
         }
@@ -96,45 +96,52 @@ impl Ledger {
         allocation.excluded.retain(|excluded| excluded.until.is_some());
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         let detail = format!("epoch {epoch}, {} nodes prepared", nodes.len());
-        step.changed.desired.extend(nodes);
+        context.changed.desired.extend(nodes);
         self.open_services(id);
-        self.record(step, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);
+        self.record(context, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    fn prepare_failed(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, why: String) {
+    fn prepare_failed(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, why: String) {
         if !self.takes_part(node, id, epoch) {
             return;
         }
         let about = Subject { allocation: Some(id), node: Some(node) };
         let actor = format!("node:{node}");
-        self.record(step, &actor, AuditAction::PrologueFailed, about, why.clone());
-        let failed_nodes = self.exclude(step, id, node, &why);
+        self.record(context, &actor, AuditAction::PrologueFailed, about, why.clone());
+        let failed_nodes = self.exclude(context, id, node, &why);
         let reason = EndReason::PrologueFailed { node: node.clone(), why };
         if failed_nodes >= PROLOGUE_FAILED_NODES_MAX {
-            self.end(step, id, reason, &actor);
+            self.end(context, id, reason, &actor);
         } else {
-            self.back_to_queue(step, id, reason, &actor);
+            self.back_to_queue(context, id, reason, &actor);
         }
     }
 
     /// Only the head knows that every node is done. Under the present epoch alone: what an isolated earlier attempt saved is never
     /// what a later one begins from.
-    pub(super) fn checkpointed(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, checkpoint: &CheckpointRef) {
+    pub(super) fn checkpointed(
+        &mut self,
+        context: &mut ApplyContext,
+        node: &NodeId,
+        id: AllocationId,
+        epoch: Epoch,
+        checkpoint: &CheckpointRef,
+    ) {
         let known = |a: &lattice_model::Allocation| {
             a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_ref() != Some(checkpoint)
         };
         if !self.takes_part(node, id, epoch) || checkpoint.epoch != epoch || !self.allocations.get(&id).is_some_and(|a| known(a)) {
             return;
         }
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         allocation.checkpoint = Some(checkpoint.clone());
         let told = checkpoint.step.map_or_else(String::new, |step| format!(", step {step}"));
         let detail = format!("{} under epoch {epoch}: {} bytes{told}", checkpoint.id, checkpoint.bytes);
         let about = Subject { allocation: Some(id), node: Some(node) };
-        self.record(step, &format!("node:{node}"), AuditAction::CheckpointCommitted, about, detail);
+        self.record(context, &format!("node:{node}"), AuditAction::CheckpointCommitted, about, detail);
     }
 
-    pub(super) fn ended_report(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
+    pub(super) fn ended_report(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, reason: &EndReason) {
         if !self.takes_part(node, id, epoch) {
             return;
         }
@@ -162,15 +169,15 @@ impl Ledger {
             | EndReason::LaunchAborted { .. }
             | EndReason::OutOfMemory { .. } => {}
             EndReason::Preempted { .. } | EndReason::WalltimeSaved { .. } => {
-                return self.ended_saved(step, node, id, said_by(node, reason));
+                return self.ended_saved(context, node, id, said_by(node, reason));
             }
         }
         // It is a node's own word, behind the one that it is prepared.
         let begun = self.allocations.get(&id).is_some_and(|a| a.state == AllocationState::Running);
-        self.end_begun(step, id, said_by(node, reason), &format!("node:{node}"), begun);
+        self.end_begun(context, id, said_by(node, reason), &format!("node:{node}"), begun);
     }
 
-    fn released(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
+    fn released(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         let Some(holdings) = self.holdings.get_mut(node) else { return };
         let before = holdings.len();
         holdings.retain(|h| (h.allocation, h.epoch) != (id, epoch));
@@ -182,17 +189,17 @@ impl Ledger {
         }
         // A node that is free of a claim which still stands has lost it.
         let live = self.is_live(id, epoch);
-        self.mark_released(step, id, epoch, node);
-        self.add_usage(step, id, epoch, usage);
+        self.mark_released(context, id, epoch, node);
+        self.add_usage(context, id, epoch, usage);
         if live {
             let why = "it reports that nothing of it is left".to_owned();
-            self.end(step, id, EndReason::NodeLost { node: node.clone(), why }, &format!("node:{node}"));
+            self.end(context, id, EndReason::NodeLost { node: node.clone(), why }, &format!("node:{node}"));
         }
-        self.show_leaving(step, node);
+        self.show_leaving(context, node);
         let (about, actor) = (Subject { allocation: Some(id), node: Some(node) }, format!("node:{node}"));
-        self.record(step, &actor, AuditAction::ShareReleased, about, format!("epoch {epoch}"));
+        self.record(context, &actor, AuditAction::ShareReleased, about, format!("epoch {epoch}"));
         if self.holdings(node).is_empty() {
-            self.clocked(step, node, Event::LastShareGone, "");
+            self.clocked(context, node, Event::LastShareGone, "");
         }
     }
 }

@@ -5,15 +5,15 @@
 
 use super::holds::reason_is_well_formed;
 use super::preemptions::may_have_begun;
+use super::refusal::Refusal;
 use super::waits::Requeue;
-use super::{Ledger, Outcome, Step};
-use crate::wire::Refusal;
+use super::{ApplyContext, Ledger, Outcome};
 use lattice_model::{AllocationId, AllocationState, EndReason, Epoch, Principal, RequeuePolicy};
 
 impl Ledger {
     pub(super) fn requeue(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         (id, epoch): (AllocationId, Epoch),
         by: &Principal,
         reason: &str,
@@ -38,7 +38,7 @@ impl Ledger {
             return if is_over { Ok(Outcome::Done) } else { Err(Refusal::NotRunning { id, state }) };
         }
         let ended = EndReason::Requeued { by: by.name.clone(), why: reason.to_owned() };
-        if Requeue::of(allocation, &ended, may_have_begun(allocation), step.at).is_none() {
+        if Requeue::of(allocation, &ended, may_have_begun(allocation), context.at).is_none() {
             let why = match allocation.spec.requeue {
                 RequeuePolicy::Never => "it was submitted with --requeue=never".to_owned(),
                 RequeuePolicy::OnNodeFailure | RequeuePolicy::Always => {
@@ -48,7 +48,7 @@ impl Ledger {
             };
             return Err(Refusal::NotRequeueable { id, why });
         }
-        self.end(step, id, ended, &by.name);
+        self.end(context, id, ended, &by.name);
         Ok(Outcome::Done)
     }
 }

@@ -3,7 +3,7 @@
 use super::keyring::Secret;
 use super::scenarios::{Story, node, registration};
 use super::{Action, REVOCATIONS_MAX};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{AuditAction, Timestamp};
 
 fn revoke(name: &str) -> Action {

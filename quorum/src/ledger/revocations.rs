@@ -5,61 +5,14 @@
 //! A machine whose certificate was stolen has the gossip key as well: the leader replaces that, once for all names that were revoked
 //! since the last new key ([`crate::rotation`]).
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
-use lattice_model::{AuditAction, Incarnation, NodeId, Revision, Timestamp};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Revocation, Subject};
+use lattice_model::{AuditAction, NodeId, Timestamp};
 
 /// Names that are revoked, at most.
 pub const REVOCATIONS_MAX: usize = 4096;
 /// Bytes of a reason, at most.
 const REASON_BYTES_MAX: usize = 512;
-
-/// That a name's certificates count no more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revocation {
-    /// Those that were issued before this.
-    pub before: Timestamp,
-    /// Who said so, and why (which may be empty).
-    pub by: String,
-    pub reason: String,
-    /// The log index of its last change.
-    pub revision: Revision,
-    /// The life that the node of this name was in; `None` where there is no such node, or it registered again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    life: Option<Incarnation>,
-}
-
-/// All of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Revocations {
-    names: BTreeMap<String, Revocation>,
-    /// Whether a name was revoked behind the last new gossip key.
-    rekey: bool,
-}
-
-impl Revocations {
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty() && !self.rekey
-    }
-
-    /// A new gossip key is brought in.
-    pub fn rekeyed(&mut self) {
-        self.rekey = false;
-    }
-
-    /// A node registers, with a certificate that counts.
-    pub fn registered(&mut self, node: &NodeId) {
-        if let Some(revocation) = self.names.get_mut(node.as_str()) {
-            revocation.life = None;
-        }
-    }
-
-    fn newest(&self) -> Timestamp {
-        self.names.values().map(|revocation| revocation.before).max().unwrap_or_default()
-    }
-}
 
 impl Ledger {
     /// Names whose certificates of before count no more, in their order.
@@ -83,7 +36,7 @@ impl Ledger {
         life.is_some_and(|life| self.nodes.get(node).is_some_and(|node| node.incarnation == life))
     }
 
-    pub(super) fn revoke(&mut self, step: &mut Step, name: &str, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn revoke(&mut self, context: &mut ApplyContext, name: &str, by: &str, reason: &str) -> Result<Outcome, Refusal> {
         // Nodes, members and operators are called alike.
         let node: NodeId = name.parse().map_err(|_| Refusal::Malformed { why: format!("{name:?} is no certificate's name") })?;
         if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
@@ -96,13 +49,13 @@ impl Ledger {
         // Behind all that was signed in the state of before.
         let before = Timestamp(self.issue_time().0.saturating_add(1));
         let life = self.nodes.get(&node).map(|known| known.incarnation);
-        let revocation = Revocation { before, by: by.to_owned(), reason: reason.to_owned(), revision: step.revision, life };
+        let revocation = Revocation { before, by: by.to_owned(), reason: reason.to_owned(), revision: context.revision, life };
         self.revocations.names.insert(name.to_owned(), revocation);
         self.revocations.rekey = true;
-        step.changed.revocations = true;
+        context.changed.revocations = true;
         let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let subject = Subject { node: self.nodes.contains_key(&node).then_some(&node), allocation: None };
-        self.record(step, by, AuditAction::CertificatesRevoked, subject, format!("those of {name} issued before {before}{why}"));
+        self.record(context, by, AuditAction::CertificatesRevoked, subject, format!("those of {name} issued before {before}{why}"));
         Ok(Outcome::Done)
     }
 }

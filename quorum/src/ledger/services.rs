@@ -4,9 +4,31 @@
 //! commit that says Running to the one that says anything else.
 
 use super::Ledger;
-use crate::wire::{Endpoint, ServiceStanding};
 use lattice_model::{Allocation, AllocationId, AllocationState, NodeId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// A name under which running allocations of a tenant offer something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStanding {
+    pub tenant: String,
+    pub name: String,
+    pub endpoints: u32,
+    /// By how many allocations.
+    pub allocations: u32,
+}
+
+/// Where a service is offered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    pub tenant: String,
+    pub allocation: AllocationId,
+    pub node: NodeId,
+    /// By which other nodes reach that one.
+    pub host: String,
+    pub port: u16,
+    pub protocol: String,
+}
 
 impl Ledger {
     /// The allocation runs from now on.

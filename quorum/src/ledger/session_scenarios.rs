@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, registration, spec, user};
 use super::{Action, Outcome};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::session::HOLDER;
 use lattice_model::{AllocationSpec, AllocationState, EndReason, Entrypoint, Epoch, ReportItem, RequeuePolicy};
 use uuid::Uuid;

@@ -3,8 +3,8 @@
 //!
 //! An allocation has one at most. That is more than the documents ask: of sensitive work alone.
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::{AllocationId, AllocationState, AuditAction, EndReason, InteractiveSession, Principal};
 use uuid::Uuid;
 
@@ -18,7 +18,13 @@ impl Ledger {
     }
 
     /// The same id again is the same success.
-    pub(super) fn create_session(&mut self, step: &mut Step, id: Uuid, of: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+    pub(super) fn create_session(
+        &mut self,
+        context: &mut ApplyContext,
+        id: Uuid,
+        of: AllocationId,
+        by: &Principal,
+    ) -> Result<Outcome, Refusal> {
         let Some(allocation) = self.allocations.get(&of) else {
             return Err(Refusal::NoSuchAllocation { key: of.to_string() });
         };
@@ -38,15 +44,21 @@ impl Ledger {
         }
         let node = allocation.nodes().next().filter(|_| allocation.state == AllocationState::Running).cloned();
         let Some(node) = node else { return Err(Refusal::NotRunning { id: of, state: allocation.state }) };
-        let session = InteractiveSession { id, allocation: of, user: by.name.clone(), uid: by.uid, node: node.clone(), since: step.at };
+        let session = InteractiveSession { id, allocation: of, user: by.name.clone(), uid: by.uid, node: node.clone(), since: context.at };
         self.sessions.insert(of, session);
         let about = Subject { allocation: Some(of), node: Some(&node) };
-        self.record(step, &by.name, AuditAction::SessionCreated, about, format!("session {}", id.simple()));
+        self.record(context, &by.name, AuditAction::SessionCreated, about, format!("session {}", id.simple()));
         Ok(Outcome::Done)
     }
 
     /// Ends the session, and the allocation that was held for it.
-    pub(super) fn delete_session(&mut self, step: &mut Step, id: Uuid, of: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
+    pub(super) fn delete_session(
+        &mut self,
+        context: &mut ApplyContext,
+        id: Uuid,
+        of: AllocationId,
+        by: &Principal,
+    ) -> Result<Outcome, Refusal> {
         let Some(allocation) = self.allocations.get(&of) else {
             return Err(Refusal::NoSuchAllocation { key: of.to_string() });
         };
@@ -60,16 +72,16 @@ impl Ledger {
         if self.sessions.get(&of).is_none_or(|there| there.id != id) {
             return Err(Refusal::NoSuchSession { id });
         }
-        self.drop_session(step, of, &by.name);
-        self.end_for_good(step, of, EndReason::Exited { code: 0 }, &by.name);
+        self.drop_session(context, of, &by.name);
+        self.end_for_good(context, of, EndReason::Exited { code: 0 }, &by.name);
         Ok(Outcome::Done)
     }
 
     /// The claim under which it was opened is over.
-    pub(super) fn drop_session(&mut self, step: &mut Step, of: AllocationId, actor: &str) {
+    pub(super) fn drop_session(&mut self, context: &mut ApplyContext, of: AllocationId, actor: &str) {
         if let Some(session) = self.sessions.remove(&of) {
             let about = Subject { allocation: Some(of), node: Some(&session.node) };
-            self.record(step, actor, AuditAction::SessionDeleted, about, format!("session {}", session.id.simple()));
+            self.record(context, actor, AuditAction::SessionDeleted, about, format!("session {}", session.id.simple()));
         }
     }
 }

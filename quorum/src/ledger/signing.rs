@@ -4,26 +4,15 @@
 //! The signature is made outside (`apply` holds no secret) by the leader, over [`SignedHead::message`]. What it covers
 //! lies behind by what was committed meanwhile; the next one covers that.
 
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::state::Signing;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::{AuditAction, AuditRecord, MemberId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Hexadecimal digits of a public key, and of a signature.
 const KEY_DIGITS: usize = 64;
 const SIGNATURE_DIGITS: usize = 128;
-
-/// What the ledger knows of signing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Signing {
-    /// The present key of each member that signed or is about to: 64 hexadecimal digits.
-    pub keys: BTreeMap<MemberId, String>,
-    /// The chain is signed up to this record.
-    pub upto: u64,
-    /// The record that holds the last signature. What follows it is not signed yet.
-    pub last: u64,
-}
 
 /// A signature of the chain up to one of its records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +65,7 @@ impl Ledger {
         &self.signing
     }
 
-    pub(super) fn set_signing_key(&mut self, step: &mut Step, member: MemberId, key: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn set_signing_key(&mut self, context: &mut ApplyContext, member: MemberId, key: &str) -> Result<Outcome, Refusal> {
         check_hex("key", key, KEY_DIGITS)?;
         let replaces = self.signing.keys.get(&member).cloned();
         if replaces.as_deref() == Some(key) {
@@ -84,11 +73,11 @@ impl Ledger {
         }
         self.signing.keys.insert(member, key.to_owned());
         let detail = json(&KeySet { member, key: key.to_owned(), replaces });
-        self.record(step, &format!("member:{member}"), AuditAction::SigningKeySet, Subject::default(), detail);
+        self.record(context, &format!("member:{member}"), AuditAction::SigningKeySet, Subject::default(), detail);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn sign_head(&mut self, step: &mut Step, signed: &SignedHead) -> Result<Outcome, Refusal> {
+    pub(super) fn sign_head(&mut self, context: &mut ApplyContext, signed: &SignedHead) -> Result<Outcome, Refusal> {
         check_hex("signature", &signed.signature, SIGNATURE_DIGITS)?;
         if self.signing.keys.get(&signed.member) != Some(&signed.key) {
             return Err(Refusal::Malformed { why: format!("member {} signs with a key that is not on record", signed.member) });
@@ -99,7 +88,7 @@ impl Ledger {
         if signed.seq <= self.signing.upto {
             return Ok(Outcome::Done);
         }
-        self.record(step, &format!("member:{}", signed.member), AuditAction::HeadSigned, Subject::default(), json(signed));
+        self.record(context, &format!("member:{}", signed.member), AuditAction::HeadSigned, Subject::default(), json(signed));
         self.signing.upto = signed.seq;
         self.signing.last = self.audit.seq;
         Ok(Outcome::Done)

@@ -3,9 +3,9 @@
 //! The quorum knows nothing of what is measured. It has the request so that every node hears of it, also one whose agent is away now,
 //! and so that it ends everywhere.
 
-use super::views::holds_nodes;
-use super::{Action, Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::state::user_usage::holds_nodes;
+use super::{Action, ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::constraint::{TELEMETRY_AUDIT, TELEMETRY_DEBUG, has};
 use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{AllocationId, AuditAction, NodeId, Principal, TelemetryMode, TelemetryOrder, Timestamp};
@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 8;
 impl Ledger {
     pub(super) fn set_telemetry(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: AllocationId,
         by: &Principal,
         order: (Uuid, TelemetryMode, u64),
@@ -61,25 +61,25 @@ impl Ledger {
                     let why = format!("{}{more} {what}", lacking[..lacking.len().min(NAMED_MAX)].join(", "));
                     return Err(Refusal::TelemetryMode { id, why });
                 }
-                let until = (!endless).then(|| Timestamp(step.at.0.saturating_add(duration_ms)));
-                let order = TelemetryOrder { id: key, mode, by: by.name.clone(), since: step.at, until };
+                let until = (!endless).then(|| Timestamp(context.at.0.saturating_add(duration_ms)));
+                let order = TelemetryOrder { id: key, mode, by: by.name.clone(), since: context.at, until };
                 let detail = until.map_or_else(|| format!("{mode} until its work ends"), |until| format!("{mode} until {until}"));
                 (Some(order), detail)
             }
         };
-        self.record(step, &by.name, AuditAction::TelemetryModeSet, Subject { allocation: Some(id), node: None }, detail);
-        self.measure(step, id, next);
+        self.record(context, &by.name, AuditAction::TelemetryModeSet, Subject { allocation: Some(id), node: None }, detail);
+        self.measure(context, id, next);
         Ok(Outcome::Done)
     }
 
     /// The leader's clock says that the time of this request is over.
-    pub(super) fn end_telemetry(&mut self, step: &mut Step, id: AllocationId, order: Uuid) -> Outcome {
+    pub(super) fn end_telemetry(&mut self, context: &mut ApplyContext, id: AllocationId, order: Uuid) -> Outcome {
         let Some(known) = self.allocations.get(&id).and_then(|a| a.telemetry.as_ref()).filter(|known| known.id == order) else {
             return Outcome::Done;
         };
         let detail = format!("prod; it was {known}");
-        self.record(step, "quorum", AuditAction::TelemetryModeEnded, Subject { allocation: Some(id), node: None }, detail);
-        self.measure(step, id, None);
+        self.record(context, "quorum", AuditAction::TelemetryModeEnded, Subject { allocation: Some(id), node: None }, detail);
+        self.measure(context, id, None);
         Outcome::Done
     }
 
@@ -90,10 +90,11 @@ impl Ledger {
 
     /// After a recovery: a node says that it was asked before. All nodes of the allocation hear of it again, so what it says is held to what
     /// may be asked for.
-    pub(super) fn adopt_telemetry(&mut self, step: &mut Step, node: &NodeId, id: AllocationId, order: &TelemetryOrder) {
+    pub(super) fn adopt_telemetry(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, order: &TelemetryOrder) {
         let (least, most) = CLOSELY_MS;
-        let is_timed =
-            |until: Timestamp| (least..=most).contains(&until.since_ms(order.since)) && until > step.at && until.since_ms(step.at) <= most;
+        let is_timed = |until: Timestamp| {
+            (least..=most).contains(&until.since_ms(order.since)) && until > context.at && until.since_ms(context.at) <= most
+        };
         let may_be = match (order.mode, order.until) {
             (TelemetryMode::Prod, _) | (TelemetryMode::Debug, None) => false,
             (TelemetryMode::Audit, None) => true,
@@ -101,21 +102,21 @@ impl Ledger {
         };
         if may_be && self.allocations.get(&id).is_some_and(|a| a.telemetry.is_none()) {
             let detail = format!("{order}; node {node} had it before the recovery");
-            self.record(step, "quorum", AuditAction::TelemetryModeSet, Subject { allocation: Some(id), node: None }, detail);
-            self.measure(step, id, Some(order.clone()));
+            self.record(context, "quorum", AuditAction::TelemetryModeSet, Subject { allocation: Some(id), node: None }, detail);
+            self.measure(context, id, Some(order.clone()));
         }
     }
 
-    fn measure(&mut self, step: &mut Step, id: AllocationId, order: Option<TelemetryOrder>) {
+    fn measure(&mut self, context: &mut ApplyContext, id: AllocationId, order: Option<TelemetryOrder>) {
         if order.is_some() {
             self.closely.insert(id);
         } else {
             self.closely.remove(&id);
         }
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         allocation.telemetry = order;
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
-        step.changed.desired.extend(nodes);
+        context.changed.desired.extend(nodes);
     }
 
     /// What of it is over at `now`, by the clock that stamped it: a jump of it ends one early, and its owner asks again.

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, registration, user};
 use super::{Access, AccessKind, Action, Outcome, Registration};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::constraint::{TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::telemetry::CLOSELY_MS_DEFAULT;
 use lattice_model::{AllocationState, AuditAction, EndReason, Epoch, ReportItem, RequeuePolicy, TelemetryMode, Timestamp};

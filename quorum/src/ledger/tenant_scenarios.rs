@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome, QuotaChange, TenantChange};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{AllocationSpec, EndReason, Epoch, Quota, ReportItem, RequeuePolicy, Resources};
 
 fn tenant(name: &str, create: bool, max_nodes: QuotaChange, max_concurrent_allocations: QuotaChange) -> Action {

@@ -4,12 +4,13 @@
 //! claimed. What waits has no nodes and counts for nothing: a submission is refused only where its quotas leave no room for it
 //! even when the tenant has nothing else (decision 0068).
 
-use super::views::holds_nodes;
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::{Refusal, TenantStanding};
+use super::refusal::Refusal;
+use super::state::tenant_usage::TenantUse;
+use super::state::user_usage::holds_nodes;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::config::nearest;
 use lattice_model::tenant::{Demand, Excess};
-use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, Claim, NodeId, Revision, Tenant};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, AuditAction, Claim, Revision, Tenant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,53 +61,15 @@ fn begins_alike<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option
     known.filter(|known| common(known) * 2 > given.len()).max_by_key(|known| common(known))
 }
 
-/// What tenants have: follows from the allocations, counted once and then kept. Not part of the agreed state.
-#[derive(Debug, Default)]
-pub(super) struct Usage(Option<BTreeMap<String, Used>>);
-
-#[derive(Debug, Default)]
-struct Used {
-    allocations: u32,
-    /// Each node, and how many of the allocations have a part of it.
-    nodes: BTreeMap<NodeId, u32>,
+/// A tenant and what it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantStanding {
+    pub tenant: Tenant,
+    /// Nodes that its allocations have.
+    pub nodes: u32,
+    /// Its allocations that have nodes.
+    pub allocations: u32,
 }
-
-impl Used {
-    fn add(&mut self, allocation: &Allocation) {
-        self.allocations += 1;
-        for node in allocation.nodes() {
-            *self.nodes.entry(node.clone()).or_default() += 1;
-        }
-    }
-
-    fn remove(&mut self, allocation: &Allocation) {
-        self.allocations = self.allocations.saturating_sub(1);
-        for node in allocation.nodes() {
-            if let Some(count) = self.nodes.get_mut(node) {
-                *count -= 1;
-                if *count == 0 {
-                    self.nodes.remove(node);
-                }
-            }
-        }
-    }
-}
-
-/// A copy counts anew when it is asked.
-impl Clone for Usage {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-/// What has been counted makes no difference between two ledgers.
-impl PartialEq for Usage {
-    fn eq(&self, _other: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Usage {}
 
 impl Ledger {
     /// All tenants, by name.
@@ -133,7 +96,7 @@ impl Ledger {
         self.tenants.values().map(standing).collect()
     }
 
-    pub(super) fn set_tenant(&mut self, step: &mut Step, change: &TenantChange, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn set_tenant(&mut self, context: &mut ApplyContext, change: &TenantChange, by: &str) -> Result<Outcome, Refusal> {
         let name = &change.name;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
             let why = format!("a tenant's name has 1 to {NAME_BYTES_MAX} bytes without control characters");
@@ -145,7 +108,7 @@ impl Ledger {
             name: name.clone(),
             max_nodes: limit(change.max_nodes, |t| t.max_nodes),
             max_concurrent_allocations: limit(change.max_concurrent_allocations, |t| t.max_concurrent_allocations),
-            revision: step.revision,
+            revision: context.revision,
         };
         match before {
             None if !change.create => return Err(self.no_such_tenant(name)),
@@ -162,13 +125,13 @@ impl Ledger {
         let shown = |limit: Option<u32>| limit.map_or_else(|| "unlimited".to_owned(), |l| l.to_string());
         let detail =
             format!("{name}: max_nodes {}, max_concurrent_allocations {}", shown(next.max_nodes), shown(next.max_concurrent_allocations));
-        step.changed.tenants.insert(name.clone());
+        context.changed.tenants.insert(name.clone());
         self.tenants.insert(name.clone(), Arc::new(next));
-        self.record(step, by, AuditAction::TenantSet, Subject::default(), detail);
+        self.record(context, by, AuditAction::TenantSet, Subject::default(), detail);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn delete_tenant(&mut self, step: &mut Step, name: &str, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn delete_tenant(&mut self, context: &mut ApplyContext, name: &str, by: &str) -> Result<Outcome, Refusal> {
         if !self.tenants.contains_key(name) {
             return Err(self.no_such_tenant(name));
         }
@@ -177,8 +140,8 @@ impl Ledger {
             return Err(Refusal::TenantHasWork { name: name.to_owned(), live: live as u64 });
         }
         self.tenants.remove(name);
-        step.changed.tenants.insert(name.to_owned());
-        self.record(step, by, AuditAction::TenantDeleted, Subject::default(), name.to_owned());
+        context.changed.tenants.insert(name.to_owned());
+        self.record(context, by, AuditAction::TenantDeleted, Subject::default(), name.to_owned());
         Ok(Outcome::Done)
     }
 
@@ -229,16 +192,16 @@ impl Ledger {
         }
     }
 
-    fn used(&mut self, tenant: &str) -> &Used {
+    fn used(&mut self, tenant: &str) -> &TenantUse {
         if self.usage.0.is_none() {
             self.usage.0 = Some(self.count_usage());
         }
-        static NOTHING: Used = Used { allocations: 0, nodes: BTreeMap::new() };
+        static NOTHING: TenantUse = TenantUse { allocations: 0, nodes: BTreeMap::new() };
         self.usage.0.as_ref().and_then(|usage| usage.get(tenant)).unwrap_or(&NOTHING)
     }
 
-    fn count_usage(&self) -> BTreeMap<String, Used> {
-        let mut usage: BTreeMap<String, Used> = BTreeMap::new();
+    fn count_usage(&self) -> BTreeMap<String, TenantUse> {
+        let mut usage: BTreeMap<String, TenantUse> = BTreeMap::new();
         for allocation in self.allocations.values().filter(|a| holds_nodes(a.state)) {
             usage.entry(allocation.spec.tenant.clone()).or_default().add(allocation);
         }

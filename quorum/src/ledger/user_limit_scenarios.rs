@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, spec, user};
 use super::{Action, ENDED_KEPT_MAX, Outcome, QuotaChange, UserLimit, UserLimitsChange};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{AllocationSpec, Claim, EndReason, Entrypoint, ReportItem, RequeuePolicy};
 
 fn limit(change: UserLimitsChange) -> Action {

@@ -11,105 +11,14 @@
 //!                more than user_history, or its scripts leave no room ──▶ the oldest of that user is forgotten
 //! ```
 
+use super::refusal::Refusal;
+use super::state::user_usage::{Counted, Counts, Named, script_of};
 use super::tenants::QuotaChange;
-use super::user_usage::{Counted, Counts, Named, script_of};
-use super::{Ledger, Step};
-use crate::wire::Refusal;
+use super::{ApplyContext, Ledger, UserLimit, UserLimits};
 use lattice_model::user_running::TooManyRunning;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Principal, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::sync::Arc;
-
-/// Limits of each user and tenant. `None`: none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UserLimits {
-    /// A user's allocations that wait or are suspended.
-    pub user_pending: Option<u32>,
-    /// A user's allocations that hold nodes at once: those that are Staging or Running, from the claim to the end or
-    /// the requeue. What a node still cleans up after that does not count.
-    pub user_running: Option<u32>,
-    /// What a user may submit in a second, for long; a hundred times as much at once.
-    pub user_submissions_per_second: Option<u32>,
-    /// Bytes of a user's scripts; each text counts once.
-    pub user_script_bytes: Option<u32>,
-    /// A user's allocations that have ended and are still shown.
-    pub user_history: Option<u32>,
-    /// A tenant's allocations that wait or are suspended.
-    pub tenant_pending: Option<u32>,
-}
-
-impl Default for UserLimits {
-    fn default() -> Self {
-        Self {
-            user_pending: Some(10_000),
-            user_running: None,
-            user_submissions_per_second: Some(100),
-            user_script_bytes: Some(64 * 1024 * 1024),
-            user_history: None,
-            tenant_pending: Some(100_000),
-        }
-    }
-}
-
-impl UserLimits {
-    fn of(&self, what: UserLimit) -> Option<u32> {
-        match what {
-            UserLimit::Pending => self.user_pending,
-            UserLimit::Running => self.user_running,
-            UserLimit::SubmissionsPerSecond => self.user_submissions_per_second,
-            UserLimit::ScriptBytes => self.user_script_bytes,
-            UserLimit::History => self.user_history,
-            UserLimit::TenantPending => self.tenant_pending,
-        }
-    }
-
-    fn of_mut(&mut self, what: UserLimit) -> &mut Option<u32> {
-        match what {
-            UserLimit::Pending => &mut self.user_pending,
-            UserLimit::Running => &mut self.user_running,
-            UserLimit::SubmissionsPerSecond => &mut self.user_submissions_per_second,
-            UserLimit::ScriptBytes => &mut self.user_script_bytes,
-            UserLimit::History => &mut self.user_history,
-            UserLimit::TenantPending => &mut self.tenant_pending,
-        }
-    }
-}
-
-/// Which of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum UserLimit {
-    /// [`UserLimits::user_pending`].
-    Pending,
-    /// [`UserLimits::user_running`].
-    Running,
-    /// [`UserLimits::user_submissions_per_second`].
-    SubmissionsPerSecond,
-    /// [`UserLimits::user_script_bytes`].
-    ScriptBytes,
-    /// [`UserLimits::user_history`].
-    History,
-    /// [`UserLimits::tenant_pending`].
-    TenantPending,
-}
-
-impl UserLimit {
-    const ALL: [Self; 6] =
-        [Self::Pending, Self::Running, Self::SubmissionsPerSecond, Self::ScriptBytes, Self::History, Self::TenantPending];
-}
-
-impl fmt::Display for UserLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Pending => "user_pending",
-            Self::Running => "user_running",
-            Self::SubmissionsPerSecond => "user_submissions_per_second",
-            Self::ScriptBytes => "user_script_bytes",
-            Self::History => "user_history",
-            Self::TenantPending => "tenant_pending",
-        })
-    }
-}
 
 /// What becomes of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,17 +82,17 @@ impl Ledger {
     }
 
     /// Refuses a submission that is more than its owner or tenant may have; makes room for its script among what has ended.
-    pub(super) fn admits_of_user(&mut self, step: &mut Step, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
-        self.counted(step);
+    pub(super) fn admits_of_user(&mut self, context: &mut ApplyContext, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
+        self.counted(context);
         if let Some(counted) = &self.user_usage.0 {
-            self.within_user_limits(counted, spec, owner, step.at)?;
+            self.within_user_limits(counted, spec, owner, context.at)?;
         }
         let limits = self.limits.users;
         if let Some(per_second) = limits.user_submissions_per_second {
-            self.rates.add(owner.uid, step.at, per_second);
+            self.rates.add(owner.uid, context.at, per_second);
         }
         if let Some(most) = limits.user_script_bytes.filter(|_| script_of(spec).is_some_and(|text| !text.is_empty())) {
-            self.forget_scripts(step, owner.uid, spec, most);
+            self.forget_scripts(context, owner.uid, spec, most);
         }
         Ok(())
     }
@@ -241,10 +150,10 @@ impl Ledger {
     }
 
     /// Refuses a claim for a user of whose allocations as many hold nodes as may.
-    pub(super) fn admits_running(&mut self, step: &mut Step, allocation: &Allocation) -> Result<(), Refusal> {
+    pub(super) fn admits_running(&mut self, context: &mut ApplyContext, allocation: &Allocation) -> Result<(), Refusal> {
         let Some(most) = self.limits.users.user_running else { return Ok(()) };
         let owner = &allocation.owner;
-        let running = self.counted(step).users.get(&owner.uid).map_or(0, |user| user.running);
+        let running = self.counted(context).users.get(&owner.uid).map_or(0, |user| user.running);
         match TooManyRunning::of(&owner.name, running, Some(most)) {
             Some(TooManyRunning { user, running, most }) => Err(Refusal::OverUserLimit {
                 limit: UserLimit::Running,
@@ -259,12 +168,12 @@ impl Ledger {
     }
 
     /// Forgets ended work of the user, the oldest first, until this script fits beside those that stay.
-    fn forget_scripts(&mut self, step: &mut Step, uid: u32, spec: &AllocationSpec, most: u32) {
+    fn forget_scripts(&mut self, context: &mut ApplyContext, uid: u32, spec: &AllocationSpec, most: u32) {
         loop {
-            let Some(user) = self.counted(step).users.get(&uid) else { return };
+            let Some(user) = self.counted(context).users.get(&uid) else { return };
             let is_known = script_of(spec).is_some_and(|text| user.scripts.contains_key(text));
             let more = script_of(spec).filter(|_| !is_known).map_or(0, |text| text.len());
-            if (user.script_bytes + more) as u64 <= u64::from(most) || !self.forget_oldest_of(step, uid) {
+            if (user.script_bytes + more) as u64 <= u64::from(most) || !self.forget_oldest_of(context, uid) {
                 return;
             }
         }

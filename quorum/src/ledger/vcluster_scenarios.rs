@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{AllocationSpec, AllocationState, RequeuePolicy, SchedulerKind};
 
 fn change(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> VClusterChange {

@@ -6,8 +6,8 @@
 //! ```
 
 use super::claims::{ROLE_PREFIX, scheduler_lease};
-use super::{Ledger, Outcome, Step};
-use crate::wire::{Refusal, VClusterStanding};
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome};
 use lattice_model::vcluster::{DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
 use lattice_model::{AllocationSpec, AllocationState, AuditAction, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, hostlist};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,20 @@ impl VClusterChange {
         let nodes: usize = self.nodes.iter().flatten().map(|n| n.as_str().len() + 4).sum();
         256 + self.name.len() + self.tenant.as_ref().map_or(0, String::len) + nodes
     }
+}
+
+/// A vCluster and what it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VClusterStanding {
+    pub vcluster: VCluster,
+    /// Its own nodes; of `default` all that are no other one's.
+    pub nodes: BTreeSet<NodeId>,
+    /// Its allocations that wait.
+    pub pending: u32,
+    /// Its allocations that have nodes.
+    pub running: u32,
+    /// The node whose agent serves its queue at present.
+    pub served_by: Option<NodeId>,
 }
 
 impl Ledger {
@@ -90,7 +104,7 @@ impl Ledger {
         Refusal::NoSuchVCluster { name: name.chars().take(NAME_BYTES_MAX).collect(), known, all: self.vclusters.len() as u64 + 1 }
     }
 
-    pub(super) fn set_vcluster(&mut self, step: &mut Step, change: &VClusterChange, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn set_vcluster(&mut self, context: &mut ApplyContext, change: &VClusterChange, by: &str) -> Result<Outcome, Refusal> {
         let name = &change.name;
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if name == DEFAULT_VCLUSTER {
@@ -114,8 +128,8 @@ impl Ledger {
                 tenant: String::new(),
                 nodes: 0,
                 made_by: by.to_owned(),
-                made_at: step.at,
-                revision: step.revision,
+                made_at: context.at,
+                revision: context.revision,
             },
             (Some(known), _) => VCluster::clone(known),
         };
@@ -148,18 +162,18 @@ impl Ledger {
             .collect();
         let detail = detail(&next, wanted);
         for (id, comes) in moved {
-            if let Some(node) = self.node_mut(step, &id) {
+            if let Some(node) = self.node_mut(context, &id) {
                 node.home = if comes { name.clone() } else { String::new() };
             }
         }
-        next.revision = step.revision;
-        step.changed.vclusters.insert(name.clone());
+        next.revision = context.revision;
+        context.changed.vclusters.insert(name.clone());
         self.vclusters.insert(name.clone(), Arc::new(next));
-        self.record(step, by, AuditAction::VClusterSet, super::Subject::default(), detail);
+        self.record(context, by, AuditAction::VClusterSet, super::Subject::default(), detail);
         Ok(Outcome::Done)
     }
 
-    pub(super) fn delete_vcluster(&mut self, step: &mut Step, name: &str, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn delete_vcluster(&mut self, context: &mut ApplyContext, name: &str, by: &str) -> Result<Outcome, Refusal> {
         if name == DEFAULT_VCLUSTER {
             return Err(Refusal::Malformed { why: "vCluster default always exists: it cannot be deleted".to_owned() });
         }
@@ -171,14 +185,14 @@ impl Ledger {
             return Err(Refusal::VClusterHasWork { name: name.to_owned(), live: live as u64 });
         }
         for id in self.at_home(name) {
-            if let Some(node) = self.node_mut(step, &id) {
+            if let Some(node) = self.node_mut(context, &id) {
                 node.home.clear();
             }
         }
         self.vclusters.remove(name);
-        step.changed.vclusters.insert(name.to_owned());
-        self.drop_lease(step, &scheduler_lease(name), by, AuditAction::LeaseRevoked, "its vCluster is deleted");
-        self.record(step, by, AuditAction::VClusterDeleted, super::Subject::default(), name.to_owned());
+        context.changed.vclusters.insert(name.to_owned());
+        self.drop_lease(context, &scheduler_lease(name), by, AuditAction::LeaseRevoked, "its vCluster is deleted");
+        self.record(context, by, AuditAction::VClusterDeleted, super::Subject::default(), name.to_owned());
         Ok(Outcome::Done)
     }
 

@@ -1,9 +1,12 @@
 //! What readers ask of the ledger.
 
+use super::refusal::Refusal;
 use super::{AuditHead, Holding, Ledger};
 use crate::pack::{self, PackError};
-use crate::wire::{ListFilter, ListPlace, Refusal, WatchPlace};
-use lattice_model::{Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision, Timestamp,
+};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,16 +18,33 @@ const PREFIX_DIGITS_MIN: usize = 4;
 /// Candidates that an ambiguous prefix names.
 const CANDIDATES_MAX: usize = 8;
 
-/// Whether an allocation in this state has nodes that work for it.
-pub(super) fn holds_nodes(state: AllocationState) -> bool {
-    match state {
-        AllocationState::Staging | AllocationState::Running => true,
-        AllocationState::Pending
-        | AllocationState::Completed
-        | AllocationState::Failed
-        | AllocationState::Cancelled
-        | AllocationState::Suspended => false,
-    }
+/// Which allocations a list has, besides whose they are and in which states; what is `None` matters not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListFilter {
+    /// Their owner's name.
+    pub user: Option<String>,
+    /// Their own name.
+    pub name: Option<String>,
+    /// The vCluster in whose queue they stand or stood.
+    pub vcluster: Option<String>,
+    pub tenant: Option<String>,
+    /// A node of their present or last claim.
+    pub node: Option<NodeId>,
+}
+
+/// A place in the list of all allocations, the newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ListPlace {
+    pub submitted_at: Timestamp,
+    pub id: AllocationId,
+}
+
+/// A place in all that a watch may tell: everything up to `revision` is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WatchPlace {
+    /// Of the recovery: another one's revisions are other entries.
+    pub generation: Generation,
+    pub revision: Revision,
 }
 
 impl Ledger {
@@ -41,6 +61,11 @@ impl Ledger {
     /// The log index of the last command.
     pub fn revision(&self) -> Revision {
         self.revision
+    }
+
+    /// The time of the last command; 0: there was none.
+    pub fn time(&self) -> Timestamp {
+        self.time
     }
 
     /// The place of this state among all that a watch may tell.

@@ -11,7 +11,7 @@
 //! What ends work as soon as it begins would otherwise use up all its requeues within a moment. The leader's clock proposes the end
 //! of a wait, so that schedulers need none: what waits is told by its record alone.
 
-use super::{Ledger, Outcome, Step};
+use super::{ApplyContext, Ledger, Outcome};
 use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Exclusion, NodeId, RequeuePolicy, Timestamp};
 
 /// The first wait of work whose claim was soon over, in milliseconds; it doubles with each such claim in a row.
@@ -119,10 +119,10 @@ impl Ledger {
         })
     }
 
-    pub(super) fn end_waits(&mut self, step: &mut Step, now: Timestamp) -> Outcome {
+    pub(super) fn end_waits(&mut self, context: &mut ApplyContext, now: Timestamp) -> Outcome {
         for id in self.waiting.iter().copied().filter(|id| self.is_due(*id, now)).collect::<Vec<_>>() {
             if self.allocations.get(&id).is_some_and(|allocation| has_waits(allocation))
-                && let Some(allocation) = self.allocation_mut(step, id)
+                && let Some(allocation) = self.allocation_mut(context, id)
             {
                 if wait_is_over(allocation, now) {
                     allocation.waits_until = None;
@@ -140,9 +140,9 @@ impl Ledger {
 
     /// The allocation's prologue failed on the node, which is not claimed for it for a while. Gives on how many nodes it failed since
     /// the allocation last ran.
-    pub(super) fn exclude(&mut self, step: &mut Step, id: AllocationId, node: &NodeId, why: &str) -> usize {
-        let at = step.at;
-        let Some(allocation) = self.allocation_mut(step, id) else { return 0 };
+    pub(super) fn exclude(&mut self, context: &mut ApplyContext, id: AllocationId, node: &NodeId, why: &str) -> usize {
+        let at = context.at;
+        let Some(allocation) = self.allocation_mut(context, id) else { return 0 };
         let before = allocation.excluded.iter().find(|excluded| excluded.node == *node).map_or(0, |excluded| excluded.failures);
         let failures = before.saturating_add(1);
         allocation.excluded.retain(|excluded| excluded.node != *node);
@@ -154,10 +154,10 @@ impl Ledger {
     }
 
     /// The node's trouble is over, or somebody says so: it may be claimed again for work whose prologue failed there.
-    pub(super) fn end_exclusions(&mut self, step: &mut Step, node: &NodeId) {
+    pub(super) fn end_exclusions(&mut self, context: &mut ApplyContext, node: &NodeId) {
         let excludes = |id: &AllocationId| self.allocations.get(id).is_some_and(|allocation| allocation.exclusion(node).is_some());
         for id in self.waiting.iter().copied().filter(excludes).collect::<Vec<_>>() {
-            if let Some(allocation) = self.allocation_mut(step, id) {
+            if let Some(allocation) = self.allocation_mut(context, id) {
                 allocation.excluded.iter_mut().filter(|excluded| excluded.node == *node).for_each(|excluded| excluded.until = None);
             }
         }

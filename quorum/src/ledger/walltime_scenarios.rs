@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome};
-use crate::wire::{Refusal, WalltimeRefusal};
+use crate::ledger::{Refusal, WalltimeRefusal};
 use lattice_model::{AllocationState, AuditAction, Epoch, ReportItem, RequeuePolicy};
 use std::time::Duration;
 

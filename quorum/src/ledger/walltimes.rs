@@ -8,9 +8,9 @@
 //! The specification has the present walltime, which its nodes, the scheduler and its next claims go by. What was submitted is kept
 //! beside it: the same submission said again is still the same.
 
-use super::views::holds_nodes;
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::{Refusal, WalltimeRefusal};
+use super::refusal::{Refusal, WalltimeRefusal};
+use super::state::user_usage::holds_nodes;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::duration::clock_text;
 use lattice_model::{AllocationId, AllocationSpec, AuditAction, DesiredShare, NodeId, Principal, WalltimeChange};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const LEFT_MIN: Duration = Duration::from_secs(60);
 impl Ledger {
     pub(super) fn set_walltime(
         &mut self,
-        step: &mut Step,
+        context: &mut ApplyContext,
         id: AllocationId,
         by: &Principal,
         walltime: Duration,
@@ -43,7 +43,7 @@ impl Ledger {
         let spec = AllocationSpec { walltime: Some(walltime), ..allocation.spec.clone() };
         spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         if holds_nodes(state) {
-            let ran = allocation.started_at.map_or(Duration::ZERO, |at| Duration::from_millis(step.at.since_ms(at)));
+            let ran = allocation.started_at.map_or(Duration::ZERO, |at| Duration::from_millis(context.at.since_ms(at)));
             let least = Duration::from_secs((ran + LEFT_MIN).as_secs() + 1);
             let is_longer = before.is_some_and(|before| walltime > before);
             if before.is_some_and(|before| before <= ran) {
@@ -57,30 +57,30 @@ impl Ledger {
             }
         }
         let detail = format!("{} instead of {} while {state}", clock_text(walltime), text(before));
-        self.record(step, &by.name, AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
-        self.change_walltime(step, id, Some(walltime));
+        self.record(context, &by.name, AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
+        self.change_walltime(context, id, Some(walltime));
         Ok(Outcome::Done)
     }
 
     /// After a recovery: what a node runs had more time than the backup knows. It is not ended early for that.
-    pub(super) fn adopt_walltime(&mut self, step: &mut Step, node: &NodeId, share: &DesiredShare) {
+    pub(super) fn adopt_walltime(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
         let (id, told) = (share.allocation, share.spec.walltime);
         let Some(before) = self.allocations.get(&id).map(|a| a.spec.walltime) else { return };
         let is_longer = before.is_some_and(|before| told.is_none_or(|told| told > before));
         if is_longer && self.is_live(id, share.epoch) {
             let detail = format!("{} instead of {}; node {node} had it before the recovery", text(told), text(before));
-            self.record(step, "quorum", AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
-            self.change_walltime(step, id, told);
+            self.record(context, "quorum", AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
+            self.change_walltime(context, id, told);
         }
     }
 
-    fn change_walltime(&mut self, step: &mut Step, id: AllocationId, walltime: Option<Duration>) {
-        let Some(allocation) = self.allocation_mut(step, id) else { return };
+    fn change_walltime(&mut self, context: &mut ApplyContext, id: AllocationId, walltime: Option<Duration>) {
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
         let before = std::mem::replace(&mut allocation.spec.walltime, walltime);
         allocation.walltime_change.get_or_insert(WalltimeChange { submitted: before });
         if holds_nodes(allocation.state) {
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
-            step.changed.desired.extend(nodes);
+            context.changed.desired.extend(nodes);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, registration};
 use super::{Action, Registration};
-use crate::wire::Refusal;
+use crate::ledger::Refusal;
 use lattice_model::{AuditAction, HoldKind, ReportItem, RequeuePolicy};
 
 fn wipe(force: bool) -> Action {

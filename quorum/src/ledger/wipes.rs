@@ -12,8 +12,8 @@
 //! on nothing but the node's own word lifts the hold.
 
 use super::holds::Ends;
-use super::{Ledger, Outcome, Step, Subject};
-use crate::wire::Refusal;
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::{AuditAction, HoldKind, NodeId, Wipe};
 
 /// Who quarantines a node whose wipe failed.
@@ -30,7 +30,14 @@ impl Ledger {
         (wipe.failed.is_none() && self.holdings(id).is_empty()).then_some(wipe.order)
     }
 
-    pub(super) fn wipe(&mut self, step: &mut Step, id: &NodeId, by: &str, reason: &str, force: bool) -> Result<Outcome, Refusal> {
+    pub(super) fn wipe(
+        &mut self,
+        context: &mut ApplyContext,
+        id: &NodeId,
+        by: &str,
+        reason: &str,
+        force: bool,
+    ) -> Result<Outcome, Refusal> {
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
         if !known.wipes {
             return Err(Refusal::NoWipeHook { node: id.clone() });
@@ -41,48 +48,48 @@ impl Ledger {
             Some(why) if !force => return Err(Refusal::WipeFailed { node: id.clone(), why }),
             // It is under way, or waits for what is left there.
             None if known.wipe.is_some() => {
-                return self.set_hold(step, id, HoldKind::Wipe, by, reason, Ends::default());
+                return self.set_hold(context, id, HoldKind::Wipe, by, reason, Ends::default());
             }
             Some(_) | None => {}
         }
-        match self.set_hold(step, id, HoldKind::Wipe, by, reason, Ends::default()) {
+        match self.set_hold(context, id, HoldKind::Wipe, by, reason, Ends::default()) {
             // It was tried for more reasons than there is room for.
             Ok(_) | Err(Refusal::TooMany { .. }) => {}
             Err(refusal) => return Err(refusal),
         }
         if again {
             self.record(
-                step,
+                context,
                 by,
                 AuditAction::HoldSet,
                 Subject { allocation: None, node: Some(id) },
                 format!("wipe: tried again: {reason}"),
             );
         }
-        let order = step.revision.0;
-        if let Some(node) = self.node_mut(step, id) {
+        let order = context.revision.0;
+        if let Some(node) = self.node_mut(context, id) {
             node.wipe = Some(Wipe { order, failed: None });
         }
-        step.changed.desired.insert(id.clone());
+        context.changed.desired.insert(id.clone());
         Ok(Outcome::Done)
     }
 
     /// While anything is left on the node nothing was wiped yet.
-    pub(super) fn call_wipe_back(&mut self, step: &mut Step, id: &NodeId, by: &str) -> Result<Outcome, Refusal> {
+    pub(super) fn call_wipe_back(&mut self, context: &mut ApplyContext, id: &NodeId, by: &str) -> Result<Outcome, Refusal> {
         let begun = |wipe: &Wipe| wipe.failed.is_some() || self.holdings(id).is_empty();
         if self.node(id).and_then(|known| known.wipe.as_ref()).is_some_and(begun) {
             let why = format!("node {id} is being wiped, or was in vain: its own word alone ends that");
             return Err(Refusal::Malformed { why });
         }
-        let lifted = self.lift_hold(step, id, HoldKind::Wipe, by, None)?;
-        if let Some(node) = self.node_mut(step, id) {
+        let lifted = self.lift_hold(context, id, HoldKind::Wipe, by, None)?;
+        if let Some(node) = self.node_mut(context, id) {
             node.wipe = None;
         }
-        step.changed.desired.insert(id.clone());
+        context.changed.desired.insert(id.clone());
         Ok(lifted)
     }
 
-    pub(super) fn wiped(&mut self, step: &mut Step, id: &NodeId, order: u64, failed: Option<&str>) -> Result<Outcome, Refusal> {
+    pub(super) fn wiped(&mut self, context: &mut ApplyContext, id: &NodeId, order: u64, failed: Option<&str>) -> Result<Outcome, Refusal> {
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
         // Said before: its answer was lost, or it is about an order that another one followed.
         if known.wipe.as_ref().is_none_or(|wipe| wipe.order != order || wipe.failed.is_some()) {
@@ -90,27 +97,27 @@ impl Ledger {
         }
         let actor = format!("node:{id}");
         let about = || Subject { allocation: None, node: Some(id) };
-        step.changed.desired.insert(id.clone());
+        context.changed.desired.insert(id.clone());
         let Some(why) = failed else {
             // Whoever quarantined it for another reason since is asked first.
             let ours = |reason: &str| reason.starts_with(FAILED);
             let by_us = known.hold(HoldKind::Quarantine).is_some_and(|hold| hold.by == ACTOR && hold.reasons().split("; ").all(ours));
-            if let Some(node) = self.node_mut(step, id) {
+            if let Some(node) = self.node_mut(context, id) {
                 node.wipe = None;
             }
-            self.record(step, &actor, AuditAction::NodeWiped, about(), format!("order {order}"));
-            self.lift_hold(step, id, HoldKind::Wipe, &actor, None)?;
+            self.record(context, &actor, AuditAction::NodeWiped, about(), format!("order {order}"));
+            self.lift_hold(context, id, HoldKind::Wipe, &actor, None)?;
             if by_us {
-                self.lift_hold(step, id, HoldKind::Quarantine, ACTOR, None)?;
+                self.lift_hold(context, id, HoldKind::Quarantine, ACTOR, None)?;
             }
             return Ok(Outcome::Done);
         };
         let why = bounded(why);
-        self.record(step, &actor, AuditAction::WipeFailed, about(), format!("order {order}: {why}"));
-        if let Some(node) = self.node_mut(step, id) {
+        self.record(context, &actor, AuditAction::WipeFailed, about(), format!("order {order}: {why}"));
+        if let Some(node) = self.node_mut(context, id) {
             node.wipe = Some(Wipe { order, failed: Some(why.clone()) });
         }
-        match self.set_hold(step, id, HoldKind::Quarantine, ACTOR, &format!("{FAILED}{why}"), Ends::default()) {
+        match self.set_hold(context, id, HoldKind::Quarantine, ACTOR, &format!("{FAILED}{why}"), Ends::default()) {
             // It is under quarantine for more reasons than there is room for.
             Err(Refusal::TooMany { .. }) => Ok(Outcome::Done),
             other => other,

@@ -5,15 +5,19 @@
 //!   down: Registered, Keyring, Desired, then each again at its change · Acked · HeartbeatAck · Close
 //! ```
 
+mod committing;
+mod link;
+mod registration;
+mod sending;
+
 use super::answer::propose;
-use super::miscounted::{Miscounted, Verdict};
+use super::miscounted::Miscounted;
 use super::packets::Packets;
 use super::watching::leaderless;
 use crate::core::Core;
 use crate::hearts::Heard;
 use crate::identity::Caller;
-use crate::ledger::{Action, Outcome, Registration, growth};
-use crate::pack::{pack, unpack, with_causes};
+use crate::ledger::{Action, Outcome, growth};
 use crate::proposer::unserved;
 use crate::raft_counts::count;
 use crate::refused::Cause;
@@ -24,6 +28,8 @@ use crate::witnesses::Witness;
 use lattice_api::v1::Packed;
 use lattice_model::conformance::Components;
 use lattice_model::{DesiredList, Incarnation, NodeId, NodeReport, Revision};
+use link::{DownLink, Ended, PATIENCE, next};
+use registration::{checked, registration};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,12 +46,6 @@ const REPORTS_MAX: usize = 64;
 const BEATS_MAX: usize = 16;
 /// Bytes of why a wipe was in vain that go into the log.
 const WIPE_WHY_BYTES_MAX: usize = 512;
-/// Reports that wait for room on the leader's disk, at most.
-const WAITING_MAX: usize = 4096;
-/// Between two tries to commit them.
-const WAITING_PAUSE: Duration = Duration::from_secs(1);
-/// How long an agent may take to say who it is, or to read what it is sent.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long this member may lie behind the leader at a registration.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
@@ -79,32 +79,6 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
     Box::pin(ReceiverStream::new(rx))
 }
 
-/// How a session ends.
-enum Ended {
-    /// The agent went away, or does not read.
-    Gone,
-    /// It is told why, and connects elsewhere.
-    Close(String),
-    /// Another member takes it.
-    Move,
-    /// What it asks for is not its to ask.
-    Refused(Status),
-}
-
-struct DownLink {
-    tx: mpsc::Sender<Result<Packed, Status>>,
-}
-
-impl DownLink {
-    async fn send(&self, down: &Down) -> Result<(), Ended> {
-        let packed = pack(down).map_err(|e| Ended::Close(with_causes(&e)))?;
-        match tokio::time::timeout(PATIENCE, self.tx.send(Ok(packed))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Ended::Gone),
-        }
-    }
-}
-
 async fn serve(core: &Arc<Core>, who: (&Caller, Option<IpAddr>), mut up: Streaming<Packed>, down: &DownLink) -> Ended {
     let ended = async {
         let first = tokio::time::timeout(PATIENCE, next(&mut up)).await;
@@ -119,24 +93,6 @@ async fn serve(core: &Arc<Core>, who: (&Caller, Option<IpAddr>), mut up: Streami
     match ended.await {
         Ok(never) => match never {},
         Err(ended) => ended,
-    }
-}
-
-async fn next(up: &mut Streaming<Packed>) -> Result<Up, Ended> {
-    match up.message().await {
-        Ok(Some(packed)) => unpack(&packed).map_err(|e| Ended::Refused(e.into())),
-        Ok(None) | Err(_) => Err(Ended::Gone),
-    }
-}
-
-/// What may go into the log of every member.
-fn checked(node: &str, said: Components) -> Option<Components> {
-    match lattice_model::conformance::check(&said) {
-        Ok(()) => Some(said),
-        Err(why) => {
-            tracing::warn!(node, %why, "what the node is made of is not taken");
-            None
-        }
     }
 }
 
@@ -175,50 +131,8 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     async fn register(core: &'a Arc<Core>, (caller, from): (&Caller, Option<IpAddr>), up: Up, down: &'a DownLink) -> Result<Self, Ended> {
-        let Up::Register {
-            node,
-            boot,
-            size,
-            addresses,
-            schedulable,
-            incarnation,
-            new_life,
-            unlimited,
-            features,
-            found,
-            keys,
-            through,
-            wipes,
-            health,
-            conformance,
-        } = up
-        else {
-            return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
-        };
-        if node.as_str() != caller.name {
-            let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
-            core.credentials.refused().count(Cause::Name, &why);
-            return Err(Ended::Refused(Status::permission_denied(why)));
-        }
-        let health = health.bounded();
-        let registration = Registration {
-            node: node.clone(),
-            boot,
-            size,
-            addresses,
-            schedulable,
-            incarnation,
-            new_life,
-            unlimited,
-            features,
-            found,
-            through,
-            wipes,
-            unwell: health.unwell().map(str::to_owned),
-            conformance: conformance.and_then(|said| checked(&caller.name, said)),
-            automatic: false,
-            from: from.map(|from| from.to_string()),
-        };
+        let (registration, keys, health) = registration(core, (caller, from), up)?;
+        let (node, size) = (registration.node.clone(), registration.size);
         let growth = core.agreed.ledger().node(&node).and_then(|known| growth(&known.size, &size));
         let mut results = propose(core, vec![Action::Register(registration)]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let (outcome, revision) = match results.pop() {
@@ -241,8 +155,7 @@ impl<'a> Session<'a> {
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
         let witness = core.witnesses.attend(node.clone());
-        let (keys, health) = (Some(keys.bounded()), Some(health));
-        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys, health });
+        core.hearts.heard(node.clone(), Heard { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
         let mut session = Self {
             core,
             down,
@@ -397,173 +310,5 @@ impl<'a> Session<'a> {
                 Ok(other)
             }
         }
-    }
-
-    async fn commit(&mut self, reports: Vec<NodeReport>) -> Result<(), Ended> {
-        if let Some(report) = reports.iter().find(|r| r.node != self.node) {
-            let why = format!("{} cannot report for {}", self.node, report.node);
-            self.core.credentials.refused().count(Cause::Name, &why);
-            return Err(Ended::Refused(Status::permission_denied(why)));
-        }
-        self.core.hearts.heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
-        let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
-        let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
-        let actions = reports.iter().cloned().map(Action::Report).collect();
-        let results = propose(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
-        let mut acked = None;
-        let mut superseded = Vec::new();
-        let mut refused: Option<Refusal> = None;
-        for ((seq, subject), result) in reported.into_iter().zip(results) {
-            match result {
-                Ok(outcome) if refused.is_none() => {
-                    if let (Outcome::Unheeded(refusal), _) = outcome {
-                        tracing::info!(node = %self.node, %refusal, "a report is not heeded");
-                        superseded.extend(subject);
-                    }
-                    acked = Some(seq);
-                }
-                Ok(_) => {}
-                Err(refusal) => refused = refused.or(Some(refusal)),
-            }
-        }
-        if let Some(seq) = acked {
-            self.down.send(&Down::Acked { incarnation: self.incarnation, seq, superseded }).await?;
-        }
-        match refused {
-            // The session stays, so that the node counts as one that lives. The agent has them until they are acknowledged: what is
-            // more than this comes again in another session.
-            Some(Refusal::DiskFull { .. }) if reports.len() <= WAITING_MAX => {
-                reports.retain(|r| acked.is_none_or(|acked| r.seq > acked));
-                self.waiting = reports;
-                self.again = Instant::now() + WAITING_PAUSE;
-                Ok(())
-            }
-            Some(refusal) => Err(Ended::Close(refusal.to_string())),
-            None => Ok(()),
-        }
-    }
-
-    /// Compares what the node says that it has with what the ledger has there, where it is to have that yet.
-    fn count_running(&mut self, said: Option<u32>) {
-        let Some(said) = said else { return };
-        let known = {
-            let ledger = self.core.agreed.ledger();
-            if ledger.awaits(&self.node) {
-                return;
-            }
-            ledger.holdings(&self.node).len()
-        };
-        let verdict = self.miscounted.heard(said, known);
-        if verdict == Verdict::Begins {
-            tracing::error!(node = %self.node, said, known, "the node has other work than the ledger knows there: `lattice node status` there names its own");
-        }
-        if verdict != Verdict::Fine {
-            count(&self.core.miscounted);
-        }
-    }
-
-    /// Writes down what the node's software and firmware are, where that is not what is known: seldom, so it is no part of what
-    /// heartbeats tell the leader. What is refused now is tried again with the next heartbeat.
-    async fn commit_conformance(&mut self) -> Result<(), Ended> {
-        let Some(said) = &self.conformance else { return Ok(()) };
-        let action = {
-            let ledger = self.core.agreed.ledger();
-            let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
-            if known.is_some_and(|known| known.components == *said) {
-                return Ok(());
-            }
-            Action::Conforms { node: self.node.clone(), incarnation: self.incarnation, components: said.clone() }
-        };
-        match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
-            Some(Ok(_)) => {}
-            Some(Err(refusal @ Refusal::Malformed { .. })) => {
-                tracing::warn!(node = %self.node, %refusal, "what the node is made of is not taken");
-                self.conformance = None;
-            }
-            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "what the node is made of is not written down yet"),
-            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
-        }
-        Ok(())
-    }
-
-    /// Writes down whether that is too old, where it is otherwise than what is known.
-    async fn commit_stale(&mut self, stale: bool) -> Result<(), Ended> {
-        let action = Action::ConformanceStale { node: self.node.clone(), incarnation: self.incarnation, stale };
-        {
-            let ledger = self.core.agreed.ledger();
-            let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
-            if known.is_none_or(|known| known.stale == stale) {
-                return Ok(());
-            }
-        }
-        match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
-            Some(Ok(_)) => {}
-            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "how old what it is made of is is not written down yet"),
-            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
-        }
-        Ok(())
-    }
-
-    async fn acknowledge_beat(&mut self) -> Result<(), Ended> {
-        let known = *self.known.borrow_and_update();
-        let mut newest = None;
-        while let Some((seq, _)) = self.beats.pop_front_if(|(_, at)| *at <= known) {
-            newest = Some(seq);
-        }
-        match newest {
-            Some(seq) => self.down.send(&Down::HeartbeatAck { seq }).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Sends the gossip keys, unless there are none or these were sent before.
-    async fn send_keys(&mut self) -> Result<(), Ended> {
-        let (generation, ring) = {
-            let ledger = self.core.agreed.ledger();
-            let ring = ledger.keyring();
-            if ring.is_empty() || self.sent_keys == Some(ring.revision) {
-                return Ok(());
-            }
-            (ledger.generation(), ring.clone())
-        };
-        self.sent_keys = Some(ring.revision);
-        self.down.send(&Down::Keyring { generation, ring }).await
-    }
-
-    /// Sends the revocations that were not sent yet.
-    async fn send_revoked(&mut self) -> Result<(), Ended> {
-        let (names, newest) = {
-            let ledger = self.core.agreed.ledger();
-            let new: Vec<_> = ledger.revocations().filter(|(_, revocation)| revocation.revision > self.sent_revoked).collect();
-            let newest = new.iter().map(|(_, revocation)| revocation.revision).max();
-            (new.into_iter().map(|(name, revocation)| (name.to_owned(), revocation.before)).collect(), newest)
-        };
-        let Some(newest) = newest else { return Ok(()) };
-        self.sent_revoked = newest;
-        self.down.send(&Down::Revoked { names }).await
-    }
-
-    /// Sends what the node is to do, unless that was sent before.
-    async fn send_desired(&mut self, at_least: Revision) -> Result<(), Ended> {
-        let desired = {
-            let ledger = self.core.agreed.ledger();
-            // A newer life of the agent has a session of its own.
-            let incarnation = ledger.node(&self.node).map(|n| n.incarnation);
-            if incarnation != Some(self.incarnation) {
-                return Err(Ended::Close("the node registered anew".to_owned()));
-            }
-            if ledger.awaits(&self.node) {
-                // It is told what to do once it has said what it has.
-                return Ok(());
-            }
-            ledger.desired(&self.node)
-        };
-        debug_assert!(desired.revision >= at_least, "the registration is applied here");
-        let sent = DesiredList { revision: Revision::default(), ..desired.clone() };
-        if self.sent.as_ref() == Some(&sent) {
-            return Ok(());
-        }
-        self.sent = Some(sent);
-        self.down.send(&Down::Desired(desired)).await
     }
 }

@@ -12,38 +12,35 @@
 //! time; [`super::synced`] keeps what follows from it back until it is on disk here as well. A leader that is started
 //! again may therefore lack entries of its term that others have: it never leads in that term again ([`Log::open`]).
 
-use super::directory::{Directory, replace};
+mod checksummed;
+mod index;
+mod writer;
+
+use super::StoreError;
+use super::directory::Directory;
 use super::kept::Kept;
 use super::power::Power;
 use super::room::Room;
-use super::segments::{self, Files, Place, Segments};
+use super::segments::{self, Segments};
 use super::synced::{Synced, SyncedMark};
-use super::{StoreError, segments::Stored};
 use crate::pack;
 use crate::raft::{Entry, LogId, StorageError, TypeConfig, Vote};
+use checksummed::{read, write};
+use index::{Index, Slot, lock};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{AnyError, OptionalSend, RaftLogId, RaftLogReader, StorageIOError};
-use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::io;
 use std::ops::{Bound, RangeBounds};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
+use writer::{Append, Job, Writer};
 
-/// Bytes of entries kept in memory.
-const CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of entries that one read gives to replication.
 const READ_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Jobs that wait for the writer.
 const JOBS_MAX: usize = 1024;
-/// Bytes written before a sync, even when more waits.
-const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// When the log rests: how far it is synced is brought to the disk as well ([`super::synced_end`]).
-const SETTLE_AFTER: Duration = Duration::from_millis(500);
-
 /// The log. Clones read.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -55,40 +52,6 @@ pub struct Log {
     synced: Synced,
 }
 
-#[derive(Debug, Default)]
-struct Index {
-    slots: VecDeque<Slot>,
-    purged: Option<LogId>,
-    files: Files,
-    /// Bytes of the entries that are in memory.
-    cached: usize,
-    /// Slots before this one have no entry in memory.
-    cached_from: u64,
-}
-
-#[derive(Debug)]
-struct Slot {
-    id: LogId,
-    bytes: usize,
-    place: Option<Place>,
-    entry: Option<Entry>,
-}
-
-enum Job {
-    Append(Append),
-    Vote { vote: Vote, done: oneshot::Sender<Result<(), StoreError>> },
-    Truncate { since: u64, done: oneshot::Sender<Result<(), StoreError>> },
-    Purge { upto: LogId, clear: bool, done: oneshot::Sender<Result<(), StoreError>> },
-}
-
-struct Append {
-    first: u64,
-    last: LogId,
-    payloads: Vec<Vec<u8>>,
-    /// Whoever is told when it is on disk; `None` where that was not waited for.
-    flushed: Option<LogFlushed<TypeConfig>>,
-}
-
 impl Log {
     /// Opens the log of `member`, cutting a torn tail off, and starts its writer.
     ///
@@ -96,9 +59,9 @@ impl Log {
     /// that never reached this disk, and no second entry may get the place of one of them.
     pub fn open(directory: &Directory, member: u64, kept: Kept, room: Room) -> Result<Self, StoreError> {
         let path = directory.path();
-        let vote = read_small::<Vote>(&path.join("vote"))?
-            .map(|vote| if leads(&vote, member) { Vote::new(vote.leader_id.term, member) } else { vote });
-        let purged = read_small::<LogId>(&path.join("purged"))?;
+        let vote =
+            read::<Vote>(&path.join("vote"))?.map(|vote| if leads(&vote, member) { Vote::new(vote.leader_id.term, member) } else { vote });
+        let purged = read::<LogId>(&path.join("purged"))?;
         let mut index = Index { purged, ..Index::default() };
         let segments = Segments::open(&path.join("log"), |stored| index.found(stored))?;
         index.files = segments.files().clone();
@@ -158,33 +121,10 @@ fn leads(vote: &Vote, member: u64) -> bool {
     vote.committed && vote.leader_id.node_id == member
 }
 
-fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
-    index.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn read_small<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    match std::fs::read(path) {
-        Ok(bytes) => {
-            let body = bytes.split_first_chunk::<4>().filter(|(crc, body)| u32::from_le_bytes(**crc) == crc32fast::hash(body));
-            let (_, body) = body.ok_or_else(|| StoreError::corrupt(path, 0, "it does not have its checksum"))?;
-            pack::from_bytes(body).map(Some).map_err(|e| StoreError::corrupt(path, 4, pack::with_causes(&e)))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(StoreError::io(path, "cannot be read")(error)),
-    }
-}
-
-fn write_small<T: serde::Serialize>(path: &Path, value: &T) -> Result<(), StoreError> {
-    let body = pack::to_bytes(value).map_err(StoreError::Encode)?;
-    let mut bytes = crc32fast::hash(&body).to_le_bytes().to_vec();
-    bytes.extend_from_slice(&body);
-    replace(path, &bytes)
-}
-
 /// Checks the log of a folder that nobody uses, and changes nothing. A torn tail is no damage.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
-    read_small::<Vote>(&dir.join("vote"))?;
-    read_small::<LogId>(&dir.join("purged"))?;
+    read::<Vote>(&dir.join("vote"))?;
+    read::<LogId>(&dir.join("purged"))?;
     segments::check(&dir.join("log"))
 }
 
@@ -192,222 +132,8 @@ pub fn check(dir: &Path) -> Result<(), StoreError> {
 pub fn begin_at(directory: &Directory, purged: LogId, vote: Vote) -> Result<(), StoreError> {
     let path = directory.path();
     std::fs::create_dir_all(path.join("log")).map_err(StoreError::io(path, "the folder cannot be made"))?;
-    write_small(&path.join("purged"), &purged)?;
-    write_small(&path.join("vote"), &vote)
-}
-
-impl Index {
-    /// Takes an entry read at the start.
-    fn found(&mut self, stored: Stored) -> Result<(), String> {
-        let entry: Entry = pack::from_bytes(&stored.payload).map_err(|e| pack::with_causes(&e))?;
-        let id = *entry.get_log_id();
-        if self.purged.is_some_and(|p| id.index <= p.index) {
-            return Ok(());
-        }
-        let want = self.slots.back().map(|s| s.id.index + 1).or(self.purged.map(|p| p.index + 1));
-        if want.is_some_and(|want| want != id.index) {
-            return Err(format!("entry {} follows where {} should", id.index, want.unwrap_or_default()));
-        }
-        let bytes = stored.payload.len();
-        self.cached += bytes;
-        self.slots.push_back(Slot { id, bytes, place: Some(stored.place), entry: Some(entry) });
-        if self.cached > 2 * CACHE_BYTES_MAX {
-            self.evict();
-        }
-        Ok(())
-    }
-
-    fn first(&self) -> u64 {
-        self.slots.front().map_or(0, |s| s.id.index)
-    }
-
-    fn at(&self, index: u64) -> Option<usize> {
-        usize::try_from(index.checked_sub(self.first())?).ok().filter(|at| *at < self.slots.len())
-    }
-
-    /// Drops the oldest entries that are on disk from memory while they are too many.
-    fn evict(&mut self) {
-        self.cached_from = self.cached_from.max(self.first());
-        while self.cached > CACHE_BYTES_MAX {
-            let Some(at) = self.at(self.cached_from) else { return };
-            let slot = &mut self.slots[at];
-            if slot.place.is_none() {
-                return;
-            }
-            if slot.entry.take().is_some() {
-                self.cached -= slot.bytes;
-            }
-            self.cached_from += 1;
-        }
-    }
-
-    fn drop_slots(&mut self, dropped: impl IntoIterator<Item = Slot>) {
-        for slot in dropped {
-            if slot.entry.is_some() {
-                self.cached -= slot.bytes;
-            }
-        }
-    }
-
-    fn read(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        let mut bytes = 0;
-        for index in from.max(self.first())..to {
-            let Some(slot) = self.at(index).map(|at| &self.slots[at]) else { break };
-            bytes += slot.bytes;
-            if bytes > bytes_max && !entries.is_empty() {
-                break;
-            }
-            entries.push(match (&slot.entry, slot.place) {
-                (Some(entry), _) => entry.clone(),
-                (None, Some(place)) => {
-                    let payload = segments::read(&self.files, place)?;
-                    pack::from_bytes(&payload).map_err(io::Error::other)?
-                }
-                (None, None) => return Err(io::Error::other("an entry is neither in memory nor on disk")),
-            });
-        }
-        Ok(entries)
-    }
-}
-
-struct Writer {
-    /// Keeps the folder locked for as long as anything can be written.
-    directory: Directory,
-    index: Arc<Mutex<Index>>,
-    segments: Segments,
-    mark: SyncedMark,
-    power: Power,
-    room: Room,
-    failed: bool,
-}
-
-impl Writer {
-    fn run(mut self, queue: &Receiver<Job>) {
-        let mut next = None;
-        while let Some(job) = next.take().or_else(|| self.wait(queue)) {
-            match job {
-                Job::Append(append) => next = self.append(queue, append),
-                // Whoever asked may have been stopped meanwhile; the work is done all the same.
-                Job::Vote { vote, done } => {
-                    let path = self.path("vote");
-                    let _gone = done.send(self.room.waiting("a vote", || write_small(&path, &vote)));
-                }
-                Job::Truncate { since, done } => {
-                    let _gone = done.send(self.truncate(since));
-                }
-                Job::Purge { upto, clear, done } => {
-                    let _gone = done.send(self.purge(upto, clear));
-                }
-            }
-        }
-    }
-
-    /// The next job; `None` where nobody gives any more.
-    fn wait(&mut self, queue: &Receiver<Job>) -> Option<Job> {
-        if !self.segments.is_settled() {
-            match queue.recv_timeout(SETTLE_AFTER) {
-                Ok(job) => return Some(job),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.segments.settle(),
-            }
-        }
-        queue.recv().ok()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Writes this append and those that wait behind it, syncs once, and tells all of them. Gives back the job that ended the run.
-    fn append(&mut self, queue: &Receiver<Job>, append: Append) -> Option<Job> {
-        let mut bytes: usize = append.payloads.iter().map(Vec::len).sum();
-        let mut result = self.write(append.first, &append.payloads);
-        let mut last = append.last;
-        let mut waiting = vec![append.flushed];
-        let mut next = None;
-        while bytes < BATCH_BYTES_MAX
-            && let Ok(job) = queue.try_recv()
-        {
-            let Job::Append(append) = job else {
-                next = Some(job);
-                break;
-            };
-            bytes += append.payloads.iter().map(Vec::len).sum::<usize>();
-            waiting.push(append.flushed);
-            last = append.last;
-            result = result.and_then(|()| self.write(append.first, &append.payloads));
-        }
-        self.power.check(&self.segments);
-        let result = result.and_then(|()| self.segments.sync());
-        match &result {
-            Ok(()) => self.mark.set(Some(last)),
-            Err(error) => {
-                // What reached the disk is not known: nothing more may be acknowledged.
-                self.failed = true;
-                self.mark.fail();
-                tracing::error!(error = %pack::with_causes(error), "the log cannot be written; this member stops");
-            }
-        }
-        for flushed in waiting.into_iter().flatten() {
-            let told = result.as_ref().map_err(|e| io::Error::other(pack::with_causes(e)));
-            flushed.log_io_completed(told.copied());
-        }
-        if result.is_ok() {
-            self.segments.note_synced();
-        }
-        lock(&self.index).evict();
-        next
-    }
-
-    fn write(&mut self, first: u64, payloads: &[Vec<u8>]) -> Result<(), StoreError> {
-        if self.failed {
-            return Err(StoreError::Stopped);
-        }
-        let places = self.room.waiting("the log", || self.segments.append(first, payloads))?;
-        let mut index = lock(&self.index);
-        for (at, place) in (first..).zip(places) {
-            if let Some(at) = index.at(at) {
-                index.slots[at].place = Some(place);
-            }
-        }
-        if index.files.len() != self.segments.files().len() {
-            index.files.clone_from(self.segments.files());
-        }
-        Ok(())
-    }
-
-    fn truncate(&mut self, since: u64) -> Result<(), StoreError> {
-        let place = {
-            let index = lock(&self.index);
-            index.at(since).and_then(|at| index.slots[at].place)
-        };
-        if let Some(place) = place {
-            self.room.waiting("the log's end", || self.segments.truncate(place))?;
-        }
-        let mut index = lock(&self.index);
-        if let Some(at) = index.at(since) {
-            let dropped = index.slots.split_off(at);
-            index.drop_slots(dropped);
-        }
-        self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
-        index.files.clone_from(self.segments.files());
-        Ok(())
-    }
-
-    fn purge(&mut self, upto: LogId, clear: bool) -> Result<(), StoreError> {
-        // First the mark: entries up to it are ignored from now on, whether their files are gone or not.
-        let path = self.path("purged");
-        self.room.waiting("the log's beginning", || write_small(&path, &upto))?;
-        if clear {
-            self.room.waiting("the log's beginning", || self.segments.clear())?;
-            let index = lock(&self.index);
-            self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
-        } else {
-            self.room.waiting("the log's beginning", || self.segments.purge(upto.index))?;
-        }
-        lock(&self.index).files.clone_from(self.segments.files());
-        Ok(())
-    }
+    write(&path.join("purged"), &purged)?;
+    write(&path.join("vote"), &vote)
 }
 
 impl RaftLogReader<TypeConfig> for Log {

@@ -1,16 +1,12 @@
 //! What a request is answered with where it is granted.
 
 use super::audit_walk::AuditWalk;
-use super::refusal::Conflict;
-use super::standing::{
-    AdmissionsStanding, DomainStanding, KeyringStanding, LeaseStanding, LimitsStanding, ServiceStanding, TenantStanding, VClusterStanding,
-    VniPoolStanding,
-};
+use super::standing::{AdmissionsStanding, KeyringStanding, LeaseStanding};
 use super::status::QuorumStatus;
-use crate::ledger::Revocation;
-use lattice_model::{
-    Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, NodeId, Revision, Timestamp,
+use crate::ledger::{
+    Conflict, DomainStanding, Endpoint, LimitsStanding, Revocation, ServiceStanding, TenantStanding, VClusterStanding, VniPoolStanding,
 };
+use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// What a [`super::Request`] is answered with.
@@ -117,16 +113,4 @@ pub struct SignedPage {
     pub upto: u64,
     /// The last one to be looked at.
     pub end: u64,
-}
-
-/// Where a service is offered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
-    pub tenant: String,
-    pub allocation: AllocationId,
-    pub node: NodeId,
-    /// By which other nodes reach that one.
-    pub host: String,
-    pub port: u16,
-    pub protocol: String,
 }

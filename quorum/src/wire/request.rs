@@ -1,10 +1,8 @@
 //! What agents ask of a member, and tell it to do.
 
 use super::audit_walk::AuditWalk;
-use crate::ledger::{Access, Action};
-use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Incarnation, NodeId, OperatorToken, Principal, Timestamp,
-};
+use crate::ledger::{Access, Action, ListFilter, ListPlace};
+use lattice_model::{AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Incarnation, NodeId, OperatorToken, Principal};
 use serde::{Deserialize, Serialize};
 
 /// A question or command. Commands are answered when they are committed and applied; questions are linearizable.
@@ -113,36 +111,4 @@ pub enum MembersChange {
     Replace { old: u64, id: u64, service: String, raft: String },
     /// Another member leads: this one, or the one that has most of the log.
     Transfer { to: Option<u64> },
-}
-
-/// What becomes of the pool of VNIs. What is not said stays as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VniPoolChange {
-    /// See [`lattice_model::VniPool::start`].
-    pub start: Option<u32>,
-    /// See [`lattice_model::VniPool::end`].
-    pub end: Option<u32>,
-    /// See [`lattice_model::VniPool::grace_ms`].
-    pub grace_ms: Option<u64>,
-}
-
-/// Which allocations a list has, besides whose they are and in which states; what is `None` matters not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListFilter {
-    /// Their owner's name.
-    pub user: Option<String>,
-    /// Their own name.
-    pub name: Option<String>,
-    /// The vCluster in whose queue they stand or stood.
-    pub vcluster: Option<String>,
-    pub tenant: Option<String>,
-    /// A node of their present or last claim.
-    pub node: Option<NodeId>,
-}
-
-/// A place in the list of all allocations, the newest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ListPlace {
-    pub submitted_at: Timestamp,
-    pub id: AllocationId,
 }

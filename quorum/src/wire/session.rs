@@ -1,10 +1,9 @@
 //! An agent's session: what goes up it, and what comes down.
 
-use crate::ledger::keyring::Keyring;
+use crate::ledger::{HeldShare, Keyring};
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, Boot, DesiredList, DesiredShare, Entrypoint, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport,
-    ReportItem, Resources, SharePhase, Timestamp,
+    AllocationId, Boot, DesiredList, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, Resources, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -76,26 +75,6 @@ pub enum Up {
     Report(NodeReport),
     /// The answer to a [`Down::Hear`]: those of the nodes that this agent's gossip has alive.
     Hears { alive: Vec<NodeId> },
-}
-
-/// One share as its node has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldShare {
-    /// As the quorum once said it.
-    pub share: DesiredShare,
-    /// How far the node is with it; `None`: it is being taken away.
-    pub phase: Option<SharePhase>,
-}
-
-impl HeldShare {
-    /// About how many bytes it takes in a message.
-    pub fn bytes_about(&self) -> usize {
-        let script = match &self.share.spec.entrypoint {
-            Entrypoint::Script { text, .. } => text.len(),
-            Entrypoint::Command { .. } => 0,
-        };
-        512 + self.share.spec.bytes_without_script() + script + self.share.nodes.len() * 64
-    }
 }
 
 /// From a member, down an agent's session.

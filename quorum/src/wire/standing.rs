@@ -1,11 +1,7 @@
-//! How things stand that are listed: gossip keys, tenants, vClusters, network domains, services, limits, leases,
-//! admissions.
+//! How things stand of which the leader remembers a part: gossip keys, leases, admissions.
 
-use crate::ledger::ClusterLimits;
-use lattice_model::network::DomainState;
-use lattice_model::{AllocationId, NodeId, Resources, Tenant, Timestamp, VCluster, VniPool};
+use lattice_model::{NodeId, Resources, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// The gossip keys, without their secrets, and how far the agents are with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,73 +39,6 @@ pub enum KeyRole {
     Seals,
     /// It sealed until now.
     Opens,
-}
-
-/// A tenant and what it has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TenantStanding {
-    pub tenant: Tenant,
-    /// Nodes that its allocations have.
-    pub nodes: u32,
-    /// Its allocations that have nodes.
-    pub allocations: u32,
-}
-
-/// A vCluster and what it has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VClusterStanding {
-    pub vcluster: VCluster,
-    /// Its own nodes; of `default` all that are no other one's.
-    pub nodes: BTreeSet<NodeId>,
-    /// Its allocations that wait.
-    pub pending: u32,
-    /// Its allocations that have nodes.
-    pub running: u32,
-    /// The node whose agent serves its queue at present.
-    pub served_by: Option<NodeId>,
-}
-
-/// The pool of VNIs and what of it is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VniPoolStanding {
-    pub pool: VniPool,
-    /// Domains that have one of its numbers.
-    pub used: u32,
-    /// Domains that have a number which it had once.
-    pub outside: u32,
-}
-
-/// A network domain as the leader sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DomainStanding {
-    pub tenant: String,
-    pub name: String,
-    pub vni: u32,
-    /// Its allocations that have nodes.
-    pub members: Vec<AllocationId>,
-    pub state: DomainState,
-    /// For how long it keeps its number without work.
-    pub grace_ms: u64,
-    /// Where none has: nodes that have not said yet that nothing of its work is left there.
-    pub nodes: Vec<NodeId>,
-}
-
-/// A name under which running allocations of a tenant offer something.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceStanding {
-    pub tenant: String,
-    pub name: String,
-    pub endpoints: u32,
-    /// By how many allocations.
-    pub allocations: u32,
-}
-
-/// Limits of the whole cluster, and what there is of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsStanding {
-    pub limits: ClusterLimits,
-    /// Nodes that are claimed for sensitive use.
-    pub sensitive_nodes: u32,
 }
 
 /// A lease as the leader sees it.

@@ -1,17 +1,9 @@
 //! A watch: what is wanted to be told of, and what is told.
 
 use super::standing::LeaseStanding;
-use crate::ledger::ClusterLimits;
+use crate::ledger::{ClusterLimits, WatchPlace};
 use lattice_model::{Allocation, AllocationId, Generation, Node, Revision, Tenant, VCluster, VniPool};
 use serde::{Deserialize, Serialize};
-
-/// A place in all that a watch may tell: everything up to `revision` is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct WatchPlace {
-    /// Of the recovery: another one's revisions are other entries.
-    pub generation: Generation,
-    pub revision: Revision,
-}
 
 /// Opens a watch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,12 +1,11 @@
 //! A node's files: into the store, and from there.
 
 use super::large::Object;
-use super::manifest::{VERSION, to_json};
+use super::manifest::{MANIFEST_BYTES_MAX, VERSION};
 use super::packing::{Expanding, Fed, compress, expand, part_bytes, pipe, stopping};
-use super::{CheckpointStore, FileEntry, NodeManifest, Part, StoreError};
-use crate::checkpoint::directory::{Claims, Found, Place as Directory};
-use crate::checkpoint::packers::Packers;
-use crate::checkpoint::uploads::{Stamp, Uploads};
+use super::uploads::{Stamp, Uploads};
+use super::{CheckpointStore, FileEntry, NodeManifest, Part, Source, StoreError};
+use crate::checkpoint::directory::{Claims, Found};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use lattice_node::Saved;
@@ -15,28 +14,12 @@ use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Parts of one file that wait for the store or its disk.
 const PARTS_WAITING: usize = 2;
 /// Files that are brought at once.
 const FILES_AT_ONCE: usize = 4;
-
-/// Where the files lie that a node's work saved for one token, and who compresses them.
-#[derive(Clone)]
-pub struct Source {
-    pub directory: Arc<Directory>,
-    pub token: String,
-    /// `None`: this process, where no cgroup could hold others.
-    pub packers: Option<Arc<Packers>>,
-}
-
-impl Source {
-    pub(super) fn open(&self, found: &Found) -> Result<File, StoreError> {
-        self.directory.file(&self.token, found).map_err(StoreError::Unfit)
-    }
-}
 
 impl CheckpointStore {
     /// Puts one node's part: the files, then the node's manifest. Putting it again is harmless. Gives what the head is told.
@@ -187,4 +170,12 @@ impl CheckpointStore {
             (None, Ok(())) => Ok(()),
         }
     }
+}
+
+fn to_json(manifest: &NodeManifest) -> Result<Vec<u8>, StoreError> {
+    let json = serde_json::to_vec(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
+    if json.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(StoreError::Unfit("the names of its files are too many: pack them, with tar".to_owned()));
+    }
+    Ok(json)
 }

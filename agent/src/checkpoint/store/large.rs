@@ -10,8 +10,8 @@
 //! All of the file is read and compressed again, which takes no time of the store's. A part that comes out otherwise, as after an agent of
 //! another version, is put in the place of the old one.
 
+use super::uploads::{KnownPart, Stamp, Uploads};
 use super::{CheckpointStore, StoreError};
-use crate::checkpoint::uploads::{KnownPart, Stamp, Uploads};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;

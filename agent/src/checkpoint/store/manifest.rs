@@ -1,6 +1,5 @@
 //! What is written down of a checkpoint: `manifest.json` by the head, `node.json` by each node.
 
-use super::{Owner, StoreError};
 use crate::checkpoint::simulated::SimulatedTime;
 use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
 use lattice_node::{Checkpointing, Saved};
@@ -45,7 +44,7 @@ pub struct NodeEntry {
 
 impl Manifest {
     /// What the head writes of what the nodes saved.
-    pub fn made(owner: &Owner, made: &Checkpointing, saved: &BTreeMap<NodeId, Saved>, user: (&str, u32), at_ms: u64) -> Self {
+    pub fn made(allocation: AllocationId, made: &Checkpointing, saved: &BTreeMap<NodeId, Saved>, user: (&str, u32), at_ms: u64) -> Self {
         let entry = |node: &NodeId| {
             let saved = saved.get(node).cloned().unwrap_or_default();
             NodeEntry { node: node.clone(), files: saved.files, bytes: saved.bytes, manifest: saved.manifest }
@@ -53,7 +52,7 @@ impl Manifest {
         Self {
             version: VERSION,
             id: made.id,
-            allocation: owner.allocation,
+            allocation,
             epoch: made.epoch,
             parent: made.parent,
             round: made.round,
@@ -100,12 +99,4 @@ pub struct FileEntry {
     /// Its object beside the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-}
-
-pub(super) fn to_json(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
-    let json = serde_json::to_vec(value).map_err(|e| StoreError::Unfit(e.to_string()))?;
-    if json.len() as u64 > MANIFEST_BYTES_MAX {
-        return Err(StoreError::Unfit("the names of its files are too many: pack them, with tar".to_owned()));
-    }
-    Ok(json)
 }

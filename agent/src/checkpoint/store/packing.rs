@@ -1,10 +1,9 @@
 //! A file's way into an object and back: compressed and hashed in one pass, by threads that may block.
 
-use super::StoreError;
-use super::files::Source;
+use super::{Source, StoreError};
 use crate::checkpoint::directory::Found;
+use crate::checkpoint::pack::{PackError, READ_BYTES, pack};
 use bytes::Bytes;
-use std::fs::File;
 use std::io::{self, Read, Write};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -13,8 +12,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 const PART_BYTES: (usize, usize) = (8 << 20, 64 << 20);
 /// Parts of an object, of a file that does not get smaller. S3 takes 10,000.
 const PARTS_MAX: u64 = 9000;
-/// Bytes read of a file at once.
-const READ_BYTES: usize = 1 << 20;
 /// Files that are compressed or expanded at once in this process: each holds a thread of those that may block, and a store that is
 /// a directory needs others of them to go on.
 static PIPES: Semaphore = Semaphore::const_new(8);
@@ -37,26 +34,12 @@ pub(super) fn stopping() -> (CancellationToken, DropGuard) {
     (stop.clone(), stop.drop_guard())
 }
 
-/// Why a file was not compressed.
-#[derive(Debug)]
-pub enum PackError {
-    /// Nobody waits for it any more.
-    GivenUp,
-    /// It changed meanwhile.
-    Changed,
-    Io(io::Error),
-    /// The process that did it.
-    Broke(String),
-}
-
-impl PackError {
-    fn of(self, path: &str) -> StoreError {
-        match self {
-            Self::GivenUp => StoreError::Unfit("given up".to_owned()),
-            Self::Changed => StoreError::Unfit(format!("{path} changed while it was read, though it was said to be saved")),
-            Self::Io(source) => StoreError::Io { what: path.to_owned(), source },
-            Self::Broke(why) => StoreError::Unfit(format!("{path}: {why}")),
-        }
+fn not_packed(path: &str, error: PackError) -> StoreError {
+    match error {
+        PackError::GivenUp => StoreError::Unfit("given up".to_owned()),
+        PackError::Changed => StoreError::Unfit(format!("{path} changed while it was read, though it was said to be saved")),
+        PackError::Io(source) => StoreError::Io { what: path.to_owned(), source },
+        PackError::Broke(why) => StoreError::Unfit(format!("{path}: {why}")),
     }
 }
 
@@ -75,44 +58,9 @@ pub(super) fn compress(
         Some(packers) => packers.pack(&file, size, &mut parts, &is_given_up),
         None => pack(&file, size, &mut parts, &is_given_up),
     };
-    let hash = packed.map_err(|why| why.of(&found.path))?;
-    parts.finish().map_err(|error| PackError::Io(error).of(&found.path))?;
+    let hash = packed.map_err(|error| not_packed(&found.path, error))?;
+    parts.finish().map_err(|error| not_packed(&found.path, PackError::Io(error)))?;
     Ok(hash.to_hex().to_string())
-}
-
-/// Reads, hashes and compresses a file, which must not change meanwhile. Gives its BLAKE3.
-pub fn pack(mut file: &File, size: u64, to: &mut impl Write, is_given_up: &impl Fn() -> bool) -> Result<blake3::Hash, PackError> {
-    let before = file.metadata().map_err(PackError::Io)?;
-    let mut encoder = zstd::stream::write::Encoder::new(to, 0).map_err(PackError::Io)?;
-    let mut hasher = blake3::Hasher::new();
-    let mut piece = vec![0u8; READ_BYTES];
-    let mut left = size;
-    loop {
-        // A file of holes passes nothing on for as long as it is read.
-        if is_given_up() {
-            return Err(PackError::GivenUp);
-        }
-        let read = match file.read(&mut piece) {
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(PackError::Io(error)),
-        };
-        if read as u64 > left {
-            return Err(PackError::Changed);
-        }
-        if read == 0 {
-            break;
-        }
-        left -= read as u64;
-        hasher.update(&piece[..read]);
-        encoder.write_all(&piece[..read]).map_err(PackError::Io)?;
-    }
-    let after = file.metadata().map_err(PackError::Io)?;
-    if left > 0 || after.modified().ok() != before.modified().ok() || after.len() != size {
-        return Err(PackError::Changed);
-    }
-    encoder.finish().map_err(PackError::Io)?;
-    Ok(hasher.finalize())
 }
 
 /// Passes on what is written to it, in parts.

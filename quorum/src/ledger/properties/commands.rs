@@ -2,15 +2,15 @@
 
 use super::moves::Move;
 use super::{NODES, TENANT};
+use crate::ledger::VniPoolChange;
 use crate::ledger::keyring::Secret;
 use crate::ledger::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::ledger::signing::SignedHead;
-use crate::ledger::views::holds_nodes;
+use crate::ledger::state::user_usage::holds_nodes;
 use crate::ledger::{
     Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange,
     VClusterChange, scheduler_lease,
 };
-use crate::wire::VniPoolChange;
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::{
@@ -295,7 +295,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::Resume { allocation, by }
         }
         Move::Preempt { id: number, hold, .. } => {
-            let has_nodes = ledger.allocations().find(|a| crate::ledger::views::holds_nodes(a.state) && number > 2);
+            let has_nodes = ledger.allocations().find(|a| holds_nodes(a.state) && number > 2);
             let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             let epoch = ledger.allocation(allocation).map_or(Epoch(0), |a| a.epoch);
             let (name, reason, cause) = (by.name.clone(), "x".to_owned(), PreemptCause::Request);

@@ -1,6 +1,6 @@
 //! Why a request was not granted, and what to do about it.
 
-use crate::ledger::UserLimit;
+use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
@@ -207,17 +207,7 @@ impl Refusal {
             }
             Self::LeaseHeld { .. } => "it is free when its holder gives it back or lets it end: `lattice lease list` shows when".to_owned(),
             Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
-            Self::Quota(Excess { quota: Quota::SensitivePoolSize, .. }) => {
-                "wait for sensitive work to end, or ask an operator for more: `lattice admin limits` shows the limit and what is claimed".to_owned()
-            }
-            Self::Quota(Excess { requested, limit, .. }) if requested > limit => {
-                "ask for less, or your tenant's administrator for more: `lattice admin tenant list` shows the quotas".to_owned()
-            }
-            Self::Quota(_) => {
-                "wait for running allocations to complete, cancel some, or ask your tenant's administrator for more: `lattice admin tenant list` \
-                 shows what is in use"
-                    .to_owned()
-            }
+            Self::Quota(excess) => remedy_of_quota(excess),
             Self::NoSuchTenant { .. } => "`lattice admin tenant list` shows those that there are".to_owned(),
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
@@ -260,25 +250,7 @@ impl Refusal {
             Self::Role { needed, role } if needed == "api" && role == "node" => {
                 "ask on a machine whose agent has a certificate of role api: one of role node sees what has or had a share on its own node".to_owned()
             }
-            Self::OverUserLimit { limit, .. } => match limit {
-                UserLimit::Pending | UserLimit::TenantPending => {
-                    "submit again when some of them have begun, or cancel some (`lattice status --state pending`); an operator can raise the \
-                     limit: `lattice admin limits`"
-                        .to_owned()
-                }
-                UserLimit::Running => {
-                    "it begins by itself when one of them has ended; an operator can raise the limit: `lattice admin limits`".to_owned()
-                }
-                UserLimit::SubmissionsPerSecond => {
-                    "nothing was submitted; an operator can raise the limit: `lattice admin limits`".to_owned()
-                }
-                UserLimit::ScriptBytes => {
-                    "submit again when some of it has ended; one script with other arguments (`lattice submit FILE ARGS`) counts once. An \
-                     operator can raise the limit: `lattice admin limits`"
-                        .to_owned()
-                }
-                UserLimit::History => return None,
-            },
+            Self::OverUserLimit { limit, .. } => return remedy_of_user_limit(*limit),
             Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
@@ -340,6 +312,44 @@ fn told(known: &[String], all: u64) -> String {
     let shown = known.join(", ");
     let more = all.saturating_sub(known.len() as u64);
     if more == 0 { format!("are {shown}") } else { format!("are {shown} and {more} more") }
+}
+
+/// What to do where a quota stands against something.
+fn remedy_of_quota(excess: &Excess) -> String {
+    match excess {
+        Excess { quota: Quota::SensitivePoolSize, .. } => {
+            "wait for sensitive work to end, or ask an operator for more: `lattice admin limits` shows the limit and what is claimed".to_owned()
+        }
+        Excess { requested, limit, .. } if requested > limit => {
+            "ask for less, or your tenant's administrator for more: `lattice admin tenant list` shows the quotas".to_owned()
+        }
+        Excess { .. } => {
+            "wait for running allocations to complete, cancel some, or ask your tenant's administrator for more: `lattice admin tenant list` \
+             shows what is in use"
+                .to_owned()
+        }
+    }
+}
+
+/// What to do where a user or tenant has as much as the limit lets them.
+fn remedy_of_user_limit(limit: UserLimit) -> Option<String> {
+    Some(match limit {
+        UserLimit::Pending | UserLimit::TenantPending => {
+            "submit again when some of them have begun, or cancel some (`lattice status --state pending`); an operator can raise the \
+             limit: `lattice admin limits`"
+                .to_owned()
+        }
+        UserLimit::Running => {
+            "it begins by itself when one of them has ended; an operator can raise the limit: `lattice admin limits`".to_owned()
+        }
+        UserLimit::SubmissionsPerSecond => "nothing was submitted; an operator can raise the limit: `lattice admin limits`".to_owned(),
+        UserLimit::ScriptBytes => {
+            "submit again when some of it has ended; one script with other arguments (`lattice submit FILE ARGS`) counts once. An \
+             operator can raise the limit: `lattice admin limits`"
+                .to_owned()
+        }
+        UserLimit::History => return None,
+    })
 }
 
 /// What to do where a node's state stands against something.

@@ -15,7 +15,7 @@
 //! file would have more than 9,000 of them (S3 takes 10,000). A directory as a store begins a file
 //! anew.
 
-use super::store::FileEntry;
+use super::FileEntry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

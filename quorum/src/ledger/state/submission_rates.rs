@@ -15,15 +15,15 @@ const BUCKETS_SWEEP_AT: usize = 256;
 
 /// When each user's bucket is full again, in microseconds. Those whose bucket is full are not in it, or soon no longer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SubmissionRates(BTreeMap<u32, u64>);
+pub struct SubmissionRates(BTreeMap<u32, u64>);
 
 impl SubmissionRates {
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// How long this user waits until the next submission is taken, in milliseconds; `None`: not at all.
-    pub(super) fn wait_ms(&self, uid: u32, now: Timestamp, per_second: u32) -> Option<u64> {
+    pub fn wait_ms(&self, uid: u32, now: Timestamp, per_second: u32) -> Option<u64> {
         let now_us = now.0.saturating_mul(1000);
         let full_us = self.0.get(&uid).copied().unwrap_or_default().max(now_us);
         let next_us = full_us.saturating_add(interval_us(per_second));
@@ -31,7 +31,7 @@ impl SubmissionRates {
         (over_us > 0).then(|| over_us.div_ceil(1000))
     }
 
-    pub(super) fn add(&mut self, uid: u32, now: Timestamp, per_second: u32) {
+    pub fn add(&mut self, uid: u32, now: Timestamp, per_second: u32) {
         let now_us = now.0.saturating_mul(1000);
         if self.0.len() >= BUCKETS_SWEEP_AT {
             self.0.retain(|_, full_us| *full_us > now_us);

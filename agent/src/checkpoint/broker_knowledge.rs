@@ -1,0 +1,19 @@
+//! What the broker knows, kept for who explains.
+
+use lattice_model::AllocationId;
+use lattice_scheduler::broker::{Known, Storage};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the broker of this moment knows, for who explains.
+#[derive(Clone, Debug)]
+pub struct Latest {
+    pub(super) known: BTreeMap<AllocationId, Known>,
+    pub(super) saving: BTreeSet<AllocationId>,
+    pub(super) storage: Storage,
+}
+
+impl Default for Latest {
+    fn default() -> Self {
+        Self { known: BTreeMap::new(), saving: BTreeSet::new(), storage: Storage::Here }
+    }
+}

@@ -1,0 +1,79 @@
+//! What comes of asking one member after another: why each gave no answer, and the pauses between rounds over all.
+
+use crate::wire::Refusal;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+/// Pauses between rounds over all members: from this, doubling, each halved at random.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+pub(super) const NO_ANSWER: &str = "no answer in time";
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// The quorum refused; asking again changes nothing.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// No member could answer in time. A command may nevertheless have been committed.
+    #[error("the quorum cannot be reached: {why}")]
+    Unavailable {
+        /// What each member said last, or why it could not be reached.
+        why: String,
+    },
+}
+
+/// Why each member that was asked gave no answer: what one that lives says is not hidden by those that are gone.
+#[derive(Default)]
+pub(super) struct Failures(BTreeMap<String, String>);
+
+impl Failures {
+    pub(super) fn add(&mut self, address: &str, why: String) {
+        self.0.insert(address.to_owned(), why);
+    }
+}
+
+impl From<Failures> for CallError {
+    fn from(Failures(failures): Failures) -> Self {
+        if failures.is_empty() {
+            return Self::Unavailable { why: "no members are configured".to_owned() };
+        }
+        let each: Vec<_> = failures.iter().map(|(member, why)| format!("{member}: {why}")).collect();
+        Self::Unavailable { why: each.join("; ") }
+    }
+}
+
+/// Growing, jittered pauses that end with the deadline.
+pub(super) struct Rounds {
+    end: Instant,
+    pause: Duration,
+}
+
+impl Rounds {
+    pub(super) fn new(end: Instant) -> Self {
+        Self { end, pause: PAUSE_FIRST }
+    }
+
+    /// Waits a little; false when the deadline has come.
+    pub(super) async fn pause(&mut self) -> bool {
+        let pause = self.pause.mul_f64(rand::random_range(0.5..1.0));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        if Instant::now() + pause >= self.end {
+            return false;
+        }
+        sleep(pause).await;
+        true
+    }
+}
+
+/// Transport-level refusals that no other member would answer differently.
+pub(super) fn refusal_of(status: &tonic::Status) -> Option<Refusal> {
+    match status.code() {
+        tonic::Code::InvalidArgument | tonic::Code::OutOfRange | tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
+            Some(Refusal::Malformed { why: status.message().to_owned() })
+        }
+        _ => None,
+    }
+}

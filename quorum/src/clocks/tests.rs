@@ -1,0 +1,378 @@
+use super::*;
+use lattice_model::{Boot, Hold, NodeAddresses, Resources, Revision, Timestamp};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+fn node(id: &str, state: NodeState) -> Node {
+    Node {
+        id: id.parse().unwrap(),
+        size: Resources { cores: 1, memory_bytes: 1, gpus: 0 },
+        addresses: NodeAddresses::default(),
+        schedulable: true,
+        boot: Boot(uuid::Uuid::nil()),
+        incarnation: Incarnation(1),
+        state,
+        state_reason: String::new(),
+        state_since: Timestamp(0),
+        unlimited: vec![],
+        features: vec![],
+        holds: vec![],
+        leaving: vec![],
+        through: None,
+        home: String::new(),
+        conformance: None,
+        wipes: false,
+        wipe: None,
+        drain_asked: None,
+        hold_revision: Revision(1),
+        report_seq: 0,
+        revision: Revision(1),
+    }
+}
+
+fn states(clocks: &mut Clocks, now: u64, nodes: &[Node]) -> Vec<(String, NodeState)> {
+    clocks.standings(S(now), nodes.iter(), |_| NodeUse::Own).into_iter().map(|s| (s.node.to_string(), s.state)).collect()
+}
+
+fn clocks() -> Clocks {
+    Clocks::new(LIMITS)
+}
+
+/// As configured by default.
+const LIMITS: Limits = Limits {
+    own: Patience { degraded_after: Duration::from_secs(30), down_after: Duration::from_secs(60) },
+    sensitive: Patience { degraded_after: Duration::from_secs(120), down_after: Duration::from_secs(300) },
+    borrowed: Patience { degraded_after: Duration::from_secs(30), down_after: Duration::from_secs(30) },
+    cut_off_after: Duration::from_secs(300),
+};
+
+#[test]
+fn patience_is_that_of_what_the_node_is_used_for() {
+    // Of each use: when it is Degraded, and when Down.
+    let table = [(NodeUse::Own, 30, 90), (NodeUse::Sensitive, 120, 420), (NodeUse::Borrowed, 30, 60)];
+    for (used, degraded, down) in table {
+        let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
+        let mut at = |now, n: &[Node]| c.standings(S(now), n.iter(), |_| used).first().map(|s| s.state);
+        assert_eq!(at(0, &n), None);
+        assert_eq!((at(degraded, &n), at(degraded + 1, &n)), (None, Some(NodeState::Degraded)), "{used:?}");
+        n[0].state = NodeState::Degraded;
+        assert_eq!((at(down, &n), at(down + 1, &n)), (None, Some(NodeState::Down)), "{used:?}");
+    }
+}
+
+#[test]
+fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_they_say_it() {
+    let (mut c, mut n) = (clocks(), [node("n1", NodeState::Degraded)]);
+    let (id, by) = (n[0].id.clone(), || "n2".parse::<NodeId>().unwrap());
+    assert_eq!(states(&mut c, 0, &n), []);
+    c.witnessed(&id, by(), S(1));
+    assert_eq!(states(&mut c, 87, &n), []);
+    assert!(c.asked().is_empty(), "it is early");
+    assert_eq!(states(&mut c, 88, &n), []);
+    assert!(c.asked().contains(&id));
+    c.witnessed(&id, id.clone(), S(88));
+    c.witnessed(&id, by(), S(88));
+    let said = c.standings(S(89), n.iter(), |_| NodeUse::Own);
+    assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "its way to the quorum is lost: n2 hears it"));
+    n[0].state_reason.clone_from(&said[0].reason);
+    assert_eq!(states(&mut c, 91, &n), []);
+    assert!(c.cut_off.contains(&id), "its leases lapse as those of others");
+    // The witness hears it no more.
+    assert_eq!(states(&mut c, 94, &n), [("n1".to_owned(), NodeState::Down)]);
+    c.witnessed(&id, by(), S(389));
+    assert_eq!(states(&mut c, 390, &n), []);
+    c.witnessed(&id, by(), S(390));
+    assert_eq!(states(&mut c, 391, &n), [("n1".to_owned(), NodeState::Down)], "not for ever");
+}
+
+#[test]
+fn where_many_are_silent_nobody_is_asked_and_none_is_fenced() {
+    let many: Vec<Node> = (0..10).map(|i| node(&format!("n{i}"), NodeState::Degraded)).collect();
+    let mut c = clocks();
+    assert_eq!(states(&mut c, 0, &many), []);
+    assert_eq!(states(&mut c, 91, &many), []);
+    assert!(c.held_back > 0 && c.asked().is_empty() && c.cut_off.is_empty());
+}
+
+proptest::proptest! {
+    /// The same history with witnesses and without: whatever they say, nobody is Down earlier, and leases are over at the same time.
+    #[test]
+    fn a_witness_lengthens_and_never_shortens(history in proptest::collection::vec((0u64..40, 0usize..5, 0usize..5, 0u8..4), 1..80)) {
+        let ids: Vec<NodeId> = (0..5).map(|i| format!("n{i}").parse().unwrap()).collect();
+        let mut sides = [(clocks(), false), (clocks(), true)].map(|(c, asks)| {
+            (c, asks, (0..5).map(|i| node(&format!("n{i}"), NodeState::Ready)).collect::<Vec<_>>())
+        });
+        let mut now = 0;
+        for (pause, who, by, what) in history {
+            now += pause;
+            for (c, asks, nodes) in &mut sides {
+                match what {
+                    0 => c.heard(ids[who].clone(), Incarnation(1), S(now)),
+                    1 if *asks => c.witnessed(&ids[who], ids[by].clone(), S(now)),
+                    _ => {}
+                }
+                let all: Vec<_> = c.standings(S(now), nodes.iter(), |_| NodeUse::Own);
+                for said in all {
+                    let node = nodes.iter_mut().find(|n| n.id == said.node).unwrap();
+                    (node.state, node.state_reason) = (said.state, said.reason);
+                }
+            }
+            let [(_, _, without), (c, _, with)] = &sides;
+            for (without, with) in without.iter().zip(with) {
+                let (gone, stays) = (without.state == NodeState::Down, with.state == NodeState::Down);
+                assert!(gone || !stays, "{} is Down because of a witness", with.id);
+                // Leases: who is Down on one side may be fenced on the other, unless many fell silent since.
+                let fenced = stays || c.cut_off.contains(&with.id);
+                assert!(gone || !fenced, "{} is fenced because of a witness", with.id);
+                assert!(!gone || fenced || c.held_back > 0, "{} is not fenced because of a witness", with.id);
+            }
+        }
+    }
+}
+
+#[test]
+fn nodes_that_a_new_leader_found_down_hold_no_other_back() {
+    let mut n: Vec<Node> = (0..10).map(|i| node(&format!("n{i}"), NodeState::Ready)).collect();
+    n[..3].iter_mut().for_each(|dead| dead.state = NodeState::Down);
+    let mut c = clocks();
+    assert_eq!(states(&mut c, 0, &n), []);
+    for now in [5, 40, 97] {
+        // One more dies after five seconds; the others live on.
+        n[3..].iter().filter(|n| now == 5 || n.id.as_str() != "n3").for_each(|n| c.heard(n.id.clone(), Incarnation(1), S(now)));
+        for (id, state) in states(&mut c, now, &n) {
+            assert_eq!(id, "n3");
+            n[3].state = state;
+        }
+        assert_eq!(c.held_back, 0);
+    }
+    assert_eq!(n[3].state, NodeState::Down);
+}
+
+proptest::proptest! {
+    /// The same history with nodes that were Down before this leader's time and without them: nobody else stands elsewhere.
+    #[test]
+    fn nodes_that_were_down_before_change_nothing_for_the_others(
+        dead in 1usize..8,
+        history in proptest::collection::vec((0u64..40, 0usize..5, proptest::bool::ANY), 1..80),
+    ) {
+        let mut sides = [0, dead].map(|dead| {
+            let live = (0..5).map(|i| node(&format!("n{i}"), NodeState::Ready));
+            let dead = (0..dead).map(|i| node(&format!("dead{i}"), NodeState::Down));
+            (clocks(), live.chain(dead).collect::<Vec<_>>())
+        });
+        let mut now = 0;
+        for (pause, who, is_heard) in history {
+            now += pause;
+            for (c, nodes) in &mut sides {
+                if is_heard {
+                    c.heard(nodes[who].id.clone(), Incarnation(1), S(now));
+                }
+                for said in c.standings(S(now), nodes.iter(), |_| NodeUse::Own) {
+                    nodes.iter_mut().find(|n| n.id == said.node).unwrap().state = said.state;
+                }
+            }
+            let [(without, nodes), (with, more)] = &sides;
+            let states = |nodes: &[Node]| nodes[..5].iter().map(|n| n.state).collect::<Vec<_>>();
+            assert_eq!((states(nodes), without.held_back), (states(more), with.held_back));
+            assert!(more[5..].iter().all(|n| n.state == NodeState::Down));
+        }
+    }
+}
+
+#[test]
+fn a_silent_node_is_degraded_then_down_then_ready_when_heard() {
+    let mut c = clocks();
+    let mut n = [node("n1", NodeState::Ready)];
+    assert_eq!(states(&mut c, 100, &n), []);
+    assert_eq!(c.due(), Some(S(130)));
+    assert_eq!(states(&mut c, 130, &n), []);
+    assert_eq!(states(&mut c, 131, &n), [("n1".to_owned(), NodeState::Degraded)]);
+    n[0].state = NodeState::Degraded;
+    assert_eq!(c.due(), Some(S(190)));
+    assert_eq!(states(&mut c, 190, &n), []);
+    assert_eq!(states(&mut c, 191, &n), [("n1".to_owned(), NodeState::Down)]);
+    n[0].state = NodeState::Down;
+    c.heard("n1".parse().unwrap(), Incarnation(1), S(192));
+    assert_eq!(states(&mut c, 193, &n), [("n1".to_owned(), NodeState::Ready)]);
+}
+
+#[test]
+fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_its_word() {
+    let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
+    let id = || "n1".parse::<NodeId>().unwrap();
+    let unwell = || NodeHealth::Unwell { why: "disk: full".into(), drain: None };
+    c.heard(id(), Incarnation(1), S(1));
+    c.said(id(), Incarnation(1), unwell());
+    let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+    assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
+    (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
+    assert_eq!(states(&mut c, 3, &n), []);
+    // Another check that says so is told, and another number of the same one is not.
+    for (why, told) in
+        [("disk: 3 % are free", None), ("disk: full; nic eth0: it is down", Some("not well: disk: full; nic eth0: it is down"))]
+    {
+        c.said(id(), Incarnation(1), NodeHealth::Unwell { why: why.into(), drain: None });
+        let again = c.standings(S(3), n.iter(), |_| NodeUse::Own);
+        assert_eq!(again.first().map(|standing| standing.reason.as_str()), told);
+        assert!(again.iter().all(|standing| standing.state == NodeState::Degraded));
+    }
+    c.said(id(), Incarnation(1), unwell());
+    let mut next = clocks();
+    next.heard(id(), Incarnation(1), S(1));
+    assert_eq!(states(&mut next, 2, &n), [], "something was heard, and nothing of its health");
+    next.said(id(), Incarnation(1), NodeHealth::Well);
+    assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
+    // Silence counts all the same, and is the reason from then on; whoever comes back from it is heard first.
+    let silent = c.standings(S(32), n.iter(), |_| NodeUse::Own);
+    assert_eq!((silent[0].state, silent[0].reason.as_str()), (NodeState::Degraded, "silent for 31 s"));
+    n[0].state_reason.clone_from(&silent[0].reason);
+    assert!(!n[0].is_unwell());
+    assert_eq!(states(&mut c, 33, &n), []);
+    assert_eq!(states(&mut c, 92, &n), [("n1".to_owned(), NodeState::Down)]);
+    n[0].state = NodeState::Down;
+    c.heard(id(), Incarnation(1), S(93));
+    assert_eq!(states(&mut c, 93, &n), [NodeState::Ready, NodeState::Degraded].map(|state| ("n1".to_owned(), state)));
+    (n[0].state, n[0].state_reason) = (NodeState::Degraded, said[0].reason.clone());
+    // Another life says it anew.
+    n[0].incarnation = Incarnation(2);
+    assert_eq!(states(&mut c, 95, &n), []);
+}
+
+#[test]
+fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
+    let (mut c, mut n) = (clocks(), [node("n1", NodeState::Draining)]);
+    let id = || "n1".parse::<NodeId>().unwrap();
+    n[0].holds = vec![Hold {
+        kind: HoldKind::Drain,
+        by: "root".into(),
+        reason: "x".into(),
+        also: Vec::new(),
+        since: Timestamp(0),
+        until: None,
+        deadline: None,
+    }];
+    c.heard(id(), Incarnation(1), S(1));
+    assert_eq!(states(&mut c, 1, &n), []);
+    c.said(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into(), drain: None });
+    let said = c.standings(S(2), n.iter(), |_| NodeUse::Own);
+    assert_eq!((said[0].state, said[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
+    n[0].state_reason.clone_from(&said[0].reason);
+    assert_eq!(states(&mut c, 3, &n), [], "said once");
+    // It was Degraded before it was drained: from now on its drain says where it stands.
+    n[0].state = NodeState::Degraded;
+    assert_eq!(states(&mut c, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
+    // A leader that was told nothing leaves what was said, and one that hears that it is well takes it back.
+    n[0].state = NodeState::Drained;
+    let mut next = clocks();
+    next.heard(id(), Incarnation(1), S(1));
+    assert_eq!(states(&mut next, 2, &n), []);
+    next.said(id(), Incarnation(1), NodeHealth::Well);
+    assert_eq!(next.standings(S(2), n.iter(), |_| NodeUse::Own)[0].reason, "");
+}
+
+#[test]
+fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
+    let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
+    c.said("n1".parse().unwrap(), Incarnation(1), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
+    c.heard("n1".parse().unwrap(), Incarnation(1), S(1));
+    assert_eq!(c.failures(S(32), n.iter()), [], "it is switched off by now");
+    let holds = c.failures(S(1), n.iter());
+    assert!(
+        matches!(&holds[..], [Action::SetHold { kind: HoldKind::Failure, by, reason, .. }] if by == "node:n1" && reason == "ecc: uncorrectable"),
+        "{holds:?}"
+    );
+    n[0].incarnation = Incarnation(2);
+    assert_eq!(c.failures(S(1), n.iter()), []);
+    c.said("n1".parse().unwrap(), Incarnation(2), NodeHealth::Failed { why: "ecc: uncorrectable".into() });
+    c.heard("n1".parse().unwrap(), Incarnation(2), S(1));
+    assert_eq!(c.failures(S(1), n.iter()).len(), 1);
+    let (by, reason) = ("root".to_owned(), "x".to_owned());
+    n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, also: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
+    assert_eq!(c.failures(S(1), n.iter()), [], "it is under one");
+    // A leader that never heard it knows for how long that is: run leases there are over some day.
+    n[0].state = NodeState::Down;
+    let mut next = clocks();
+    assert_eq!(states(&mut next, 5, &n[..1]), []);
+    assert_eq!(next.silence(S(105), &n[0].id, n[0].incarnation), Some(S(100)));
+}
+
+#[test]
+fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
+    let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
+    let id = || "n1".parse::<NodeId>().unwrap();
+    let wish = |asked, why: &str| {
+        let drain = Some(DrainWish { asked: Timestamp(asked), why: why.into() });
+        NodeHealth::Unwell { why: "gpu 0: XID 79".into(), drain }
+    };
+    c.heard(id(), Incarnation(1), S(1));
+    c.said(id(), Incarnation(1), wish(5, "gpu 0: XID 79"));
+    let asked =
+        |asked| Action::AskDrain { node: id(), incarnation: Incarnation(1), asked: Timestamp(asked), reason: "gpu 0: XID 79".into() };
+    assert_eq!(c.drains(S(1), n.iter()), [asked(5)]);
+    assert_eq!(c.drains(S(32), n.iter()), [], "it is not heard by now");
+    n[0].drain_asked = Some(Timestamp(5));
+    assert_eq!(c.drains(S(1), n.iter()), [], "granted, whether it stands or not");
+    c.said(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
+    assert_eq!(c.drains(S(1), n.iter()), [asked(9)], "another request");
+    c.said(id(), Incarnation(1), wish(10, ""));
+    assert_eq!(c.drains(S(1), n.iter()), []);
+    c.said(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
+    n[0].incarnation = Incarnation(2);
+    assert_eq!(c.drains(S(1), n.iter()), [], "of another life");
+}
+
+#[test]
+fn a_new_leader_neither_condemns_nor_revives_whom_it_never_heard() {
+    let mut c = clocks();
+    let n = [node("n1", NodeState::Down), node("n2", NodeState::Ready)];
+    assert_eq!(states(&mut c, 0, &n), []);
+    assert_eq!(states(&mut c, 29, &n), []);
+}
+
+#[test]
+fn a_node_that_drains_falls_silent_as_others_and_one_that_is_disabled_or_booted_is_not_expected() {
+    let mut c = clocks();
+    let mut n =
+        [node("n1", NodeState::Draining), node("n2", NodeState::Drained), node("n3", NodeState::Booting), node("n4", NodeState::Down)];
+    let hold =
+        |kind| Hold { kind, by: "root".into(), reason: "x".into(), also: Vec::new(), since: Timestamp(0), until: None, deadline: None };
+    n[3].holds = vec![hold(HoldKind::Disable)];
+    assert_eq!(states(&mut c, 0, &n), []);
+    for silent in ["n3", "n4"] {
+        c.heard(silent.parse().unwrap(), Incarnation(1), S(31));
+    }
+    let degraded = |name: &str| (name.to_owned(), NodeState::Degraded);
+    assert_eq!(states(&mut c, 31, &n), [degraded("n1"), degraded("n2")]);
+    // Heard all the while: at work as soon as it may be.
+    n[3].holds.clear();
+    assert_eq!(states(&mut c, 32, &n[3..]), [("n4".to_owned(), NodeState::Ready)]);
+}
+
+#[test]
+fn an_older_life_does_not_count_as_heard() {
+    let mut c = clocks();
+    let mut n = [node("n1", NodeState::Down)];
+    n[0].incarnation = Incarnation(2);
+    assert_eq!(states(&mut c, 0, &n), []);
+    c.heard("n1".parse().unwrap(), Incarnation(1), S(5));
+    assert_eq!(states(&mut c, 6, &n), []);
+}
+
+#[test]
+fn when_many_fall_silent_together_none_goes_down() {
+    let many: Vec<Node> = (0..10).map(|i| node(&format!("n{i}"), NodeState::Degraded)).collect();
+    let mut c = clocks();
+    assert_eq!(states(&mut c, 0, &many), []);
+    for n in &many[3..] {
+        c.heard(n.id.clone(), Incarnation(1), S(91));
+    }
+    // Three of ten: held back.
+    let back: Vec<_> = states(&mut c, 91, &many);
+    assert!(back.iter().all(|(_, s)| *s == NodeState::Ready) && back.len() == 7, "{back:?}");
+    assert!(c.held_back > 0);
+    // Two of ten: Down.
+    c.heard(many[2].id.clone(), Incarnation(1), S(92));
+    let down: Vec<_> = states(&mut c, 92, &many).into_iter().filter(|(_, s)| *s == NodeState::Down).collect();
+    assert_eq!(down.len(), 2);
+    assert!(c.held_back == 0);
+}

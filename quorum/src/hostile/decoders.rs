@@ -1,0 +1,260 @@
+//! Each type that is read from outside, with true values of it.
+
+use super::values::{allocation, command, components, entries, ledger, log_id, vcluster};
+use crate::ledger::keyring::Secret;
+use crate::ledger::{Action, AuditHead, ClusterLimits};
+use crate::pack::{from_bytes, to_bytes};
+use crate::raft::{SnapshotMeta, TypeConfig, Vote};
+use crate::service::{Forward, Forwarded};
+use crate::wire::{
+    Answer, AuditFound, AuditPage, AuditPageRequest, Change, ClockAlarm, Conflict, Down, HeartbeatSummary, HeldKeys, ListFilter,
+    NodeHealth, Refusal, RefusedClaim, Request, SummaryAnswer, Up, WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
+};
+use lattice_model::lifecycle::{Event, Illegal};
+use lattice_model::network::NoVni;
+use lattice_model::{Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, Revision, Timestamp, VniPool, When};
+use openraft::error::{InstallSnapshotError, RaftError};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+/// One type that is read from outside, with true values of it.
+pub(crate) struct Decoder {
+    pub name: &'static str,
+    pub truths: Vec<Vec<u8>>,
+    /// Whether they are read. Panics where what was read cannot be written, and read again.
+    pub decode: fn(&[u8]) -> bool,
+}
+
+fn decoder<T: Serialize + DeserializeOwned>(name: &'static str, truths: &[T]) -> Decoder {
+    let truths = truths.iter().map(|t| to_bytes(t).unwrap()).collect();
+    let decode = |bytes: &[u8]| {
+        let Ok(value) = from_bytes::<T>(bytes) else { return false };
+        assert!(from_bytes::<T>(&to_bytes(&value).unwrap()).is_ok());
+        true
+    };
+    Decoder { name, truths, decode }
+}
+
+pub(crate) fn decoders() -> Vec<Decoder> {
+    let mut all = vec![requests(), answers()];
+    all.extend(streams());
+    all.extend(of_members());
+    all.extend(stored_or_of_raft());
+    all
+}
+
+fn requests() -> Decoder {
+    let allocation = allocation();
+    let list = Request::ListAllocations {
+        uid: Some(7),
+        states: vec![lattice_model::AllocationState::Running],
+        limit: 3,
+        before: None,
+        filter: ListFilter { name: Some("a".into()), node: Some("n1".parse().unwrap()), ..ListFilter::default() },
+    };
+    let submit = Request::Submit {
+        id: allocation.id,
+        spec: Box::new(allocation.spec.clone()),
+        owner: allocation.owner.clone(),
+        claim: None,
+        life: None,
+    };
+    let create = Request::from(Action::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() });
+    let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
+    decoder(
+        "Request",
+        &[
+            list,
+            submit,
+            Request::Status,
+            Request::from(Action::SetHold {
+                node: crate::ledger::scenarios::node(1),
+                kind: HoldKind::Drain,
+                by: "root".into(),
+                reason: "disk".into(),
+                until: None,
+                deadline: Some(When::AfterMs(9)),
+            }),
+            Request::from(Action::AddKey { secret: Secret([7; 32]), by: "root".into() }),
+            Request::from(Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() }),
+            Request::from(Action::SetVCluster { change: vcluster(), by: "u".into() }),
+            create,
+            lookup,
+            Request::from(Action::ConfirmDead { node: crate::ledger::scenarios::node(1), by: "root".into(), reason: "r".into() }),
+        ],
+    )
+}
+
+fn answers() -> Decoder {
+    let (ledger, records) = ledger();
+    let (node, allocation) = ("n1".parse().unwrap(), allocation());
+    let session = lattice_model::InteractiveSession {
+        id: allocation.id.0,
+        allocation: allocation.id,
+        user: "u".into(),
+        uid: 1,
+        node: crate::ledger::scenarios::node(1),
+        since: Timestamp(3),
+    };
+    let domains = ledger.domain_standings(None, None, Timestamp(99));
+    let endpoints = ledger.endpoints("api", None, 9);
+    decoder::<Result<Answer, Refusal>>(
+        "Answer",
+        &[
+            Ok(Answer::Allocation(Box::new(allocation.clone()))),
+            Ok(Answer::VClusters(ledger.vcluster_standings())),
+            Ok(Answer::Sessions(vec![session])),
+            Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4 })),
+            Err(Refusal::LeaseHeld { name: "l".into(), holder: node, user: None, token: Some(3) }),
+            Ok(Answer::RefusedClaim(Some(RefusedClaim {
+                allocation: allocation.id,
+                at: Timestamp(4),
+                conflicts: vec![Conflict { node: "n2".parse().unwrap(), holder: Some(allocation.id), why: "w".into() }],
+            }))),
+            Err(Refusal::NotLeader { leader: Some(MemberId(2)) }),
+            Ok(Answer::Nodes(ledger.nodes().map(|n| (**n).clone()).collect())),
+            Err(Refusal::NodeState {
+                node: "n2".parse().unwrap(),
+                illegal: Illegal { state: NodeState::Draining, event: Event::BootBegun },
+            }),
+            Ok(Answer::Keyring(crate::rotation::standing(&ledger, &crate::rotation::KeysHeld::default()))),
+            Ok(Answer::Domains(domains)),
+            Ok(Answer::Endpoints { endpoints, more: false }),
+            Err(Refusal::NoVni(NoVni::Exhausted { domain: "ml".into(), used: 1, size: 1 })),
+        ],
+    )
+}
+
+/// What goes up and down sessions, and what a watch says.
+fn streams() -> Vec<Decoder> {
+    let ((ledger, _), allocation) = (ledger(), allocation());
+    let (keys, health) = held_keys_and_health();
+    let changes = vec![
+        Change::Allocation(Box::new(allocation.clone())),
+        Change::LeaseEnded("l".into()),
+        Change::VCluster(Box::new((**ledger.vcluster("v").unwrap()).clone())),
+        Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
+        Change::VniPool(VniPool::default()),
+        Change::Limits(ClusterLimits::default()),
+    ];
+    vec![
+        decoder(
+            "Up",
+            &[
+                Up::Heartbeat {
+                    incarnation: Incarnation(2),
+                    seq: 9,
+                    keys: Some(keys),
+                    health: Some(health),
+                    conformance: Some(components()),
+                    stale: true,
+                    running: Some(7),
+                },
+                Up::Wiped { order: 9, failed: Some("disk".into()) },
+                Up::Hears { alive: vec!["n2".parse().unwrap()] },
+            ],
+        ),
+        decoder(
+            "Down",
+            &[
+                Down::HeartbeatAck { seq: 3 },
+                Down::Acked { incarnation: Incarnation(2), seq: 3, superseded: vec![(allocation.id, Epoch(4))] },
+                Down::Desired(lattice_model::DesiredList::default()),
+                Down::Keyring { generation: Generation(1), ring: ledger.keyring().clone() },
+                Down::Hear { nodes: vec!["n2".parse().unwrap()] },
+                Down::Revoked { names: vec![("n2".to_owned(), Timestamp(9))] },
+            ],
+        ),
+        decoder(
+            "WatchRequest",
+            &[WatchRequest {
+                nodes: true,
+                allocations: WatchAllocations::Live,
+                since: Some(WatchPlace { generation: Generation(2), revision: Revision(9) }),
+                ..WatchRequest::nothing()
+            }],
+        ),
+        decoder(
+            "WatchMessage",
+            &[
+                WatchMessage::Start { generation: Generation(2), revision: Revision(9) },
+                WatchMessage::Changes { revision: Revision(9), changes, complete: true },
+                WatchMessage::StartAgain { why: "w".into() },
+            ],
+        ),
+    ]
+}
+
+/// What members send each other, but for Raft's own messages.
+fn of_members() -> Vec<Decoder> {
+    let (_, records) = ledger();
+    let (keys, health) = held_keys_and_health();
+    vec![
+        decoder(
+            "HeartbeatSummary",
+            &[HeartbeatSummary {
+                from: MemberId(2),
+                heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)],
+                keys: vec![("n1".parse().unwrap(), keys)],
+                health: vec![("n1".parse().unwrap(), health)],
+                level: 2,
+                certificate_until: Timestamp(3),
+                shortage: None,
+                words: vec![("n3".parse().unwrap(), "n1".parse().unwrap())],
+            }],
+        ),
+        decoder(
+            "SummaryAnswer",
+            &[SummaryAnswer {
+                shortages: BTreeMap::default(),
+                silent: vec!["n2".parse().unwrap()],
+                clocks: Some(ClockAlarm::Apart([(MemberId(2), -7_000)].into())),
+            }],
+        ),
+        decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),
+        decoder("AuditPage", &[AuditPage { head: AuditHead::default(), records }]),
+        decoder(
+            "Forward",
+            &[
+                Forward::Propose(vec![command().action, Action::SealWithKey { id: 1 }, Action::RetireKey { id: 0 }]),
+                Forward::Answer(Request::ListNodes),
+            ],
+        ),
+        decoder("Forwarded", &[Forwarded::Unserved("why".into())]),
+    ]
+}
+
+fn stored_or_of_raft() -> Vec<Decoder> {
+    let (ledger, records) = ledger();
+    let vote = Vote { leader_id: openraft::LeaderId::new(3, 1), committed: true };
+    let meta = SnapshotMeta { last_log_id: Some(log_id(3)), snapshot_id: "3-1-3".into(), ..SnapshotMeta::default() };
+    let append =
+        |entries| AppendEntriesRequest::<TypeConfig> { vote, prev_log_id: Some(log_id(1)), entries, leader_commit: Some(log_id(1)) };
+    let install = InstallSnapshotRequest::<TypeConfig> { vote, meta: meta.clone(), offset: 7, data: vec![1, 2, 3], done: false };
+    let (appended, voted): (Result<_, RaftError<u64>>, Result<_, RaftError<u64>>) =
+        (Ok(AppendEntriesResponse::<u64>::Success), Ok(VoteResponse::new(vote, Some(log_id(3)), true)));
+    let installed: Result<_, RaftError<u64, InstallSnapshotError>> = Ok(InstallSnapshotResponse { vote });
+    vec![
+        decoder("commands of an entry", &[vec![command(), command()]]),
+        decoder("Entry", &entries()),
+        decoder("Vote", &[vote]),
+        decoder("LogId", &[log_id(7)]),
+        decoder("SnapshotMeta", &[meta]),
+        decoder("Ledger", &[ledger]),
+        decoder("AuditRecord", &records),
+        decoder("AppendEntriesRequest", &[append(entries()), append(vec![])]),
+        decoder("AppendEntriesResponse", &[appended]),
+        decoder("VoteRequest", &[VoteRequest { vote, last_log_id: Some(log_id(3)) }]),
+        decoder("VoteResponse", &[voted]),
+        decoder("InstallSnapshotRequest", &[install]),
+        decoder("InstallSnapshotResponse", &[installed]),
+    ]
+}
+
+fn held_keys_and_health() -> (HeldKeys, NodeHealth) {
+    (HeldKeys { opens: vec![0, 1], seals: 0 }, NodeHealth::Failed { why: "supply: none".into() })
+}

@@ -1,0 +1,111 @@
+//! True values of what is read from outside.
+
+use crate::ledger::keyring::Secret;
+use crate::ledger::{Action, Command, LEVEL_MAX, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange};
+use crate::raft::{Entry, LogId, Peer, Proposal};
+use crate::wire::VniPoolChange;
+use lattice_model::claim::ClaimShare;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport,
+    ReportItem, Revision, Timestamp, When,
+};
+use openraft::{CommittedLeaderId, EntryPayload, Membership};
+use std::collections::BTreeMap;
+
+pub(super) fn log_id(index: u64) -> LogId {
+    LogId::new(CommittedLeaderId::new(3, 1), index)
+}
+
+pub(super) fn command() -> Command {
+    Command { at: Timestamp(5), action: Action::GrantLease { name: "l".into(), holder: "n1".parse().unwrap(), ttl_ms: 1000, user: None } }
+}
+
+pub(super) fn entries() -> Vec<Entry> {
+    let members: BTreeMap<u64, Peer> = (1..=3).map(|id| (id, Peer { service: format!("h{id}:1"), raft: format!("h{id}:2") })).collect();
+    vec![
+        Entry { log_id: log_id(1), payload: EntryPayload::Membership(Membership::new(vec![members.keys().copied().collect()], members)) },
+        Entry { log_id: log_id(2), payload: EntryPayload::Blank },
+        Entry { log_id: log_id(3), payload: EntryPayload::Normal(Proposal::new(vec![command()]).unwrap()) },
+    ]
+}
+
+pub(super) fn allocation() -> Allocation {
+    let spec = crate::ledger::scenarios::spec(2, lattice_model::RequeuePolicy::Always, 1);
+    Allocation::submitted(AllocationId(uuid::Uuid::from_u128(7)), spec, crate::ledger::scenarios::user(1), Timestamp(9))
+}
+
+pub(super) fn vcluster() -> VClusterChange {
+    let nodes = Some([crate::ledger::scenarios::node(1)].into());
+    VClusterChange { name: "v".into(), create: Some(lattice_model::SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
+}
+
+/// The revision at which the node was last made another one: see the actions below.
+const CONFORMED: u64 = 12;
+
+pub(super) fn components() -> lattice_model::conformance::Components {
+    [("kernel".to_owned(), "6.1".to_owned())].into()
+}
+
+/// A ledger with something in every part, and the audit records that it made.
+pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
+    use crate::ledger::scenarios::{node, registration};
+    let mut ledger = Ledger::default();
+    let mut records = Vec::new();
+    let allocation = allocation();
+    // One in a network domain, with a port that it offers.
+    let id = AllocationId(uuid::Uuid::from_u128(8));
+    let expose = vec![Exposed { name: "api".into(), port: 80, protocol: "tcp".into() }];
+    let connectivity = Connectivity { network_domain: "ml".into(), expose };
+    let spec = AllocationSpec { connectivity, nodes: 1, ..allocation.spec.clone() };
+    let serving = Action::Submit { id, spec: Box::new(spec), owner: allocation.owner.clone(), claim: None };
+    let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
+    let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], by: None };
+    let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
+    let (node_1, reason, deadline) = (node(1), "disk".to_owned(), Some(When::At(Timestamp(99))));
+    let drain = Action::SetHold { node: node_1, kind: HoldKind::Drain, by: "root".into(), reason, until: None, deadline };
+    let actions = [
+        Action::Bootstrap { cluster: "c".into() },
+        Action::Register(registration(1, 1, 0, true)),
+        Action::Submit { id: allocation.id, spec: Box::new(allocation.spec.clone()), owner: allocation.owner.clone(), claim: None },
+        Action::GrantLease { name: "l".into(), holder: node(1), ttl_ms: 1000, user: None },
+        Action::RaiseLevel { level: LEVEL_MAX },
+        Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
+        Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
+        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), users: UserLimitsChange::default(), by: "root".into() },
+        Action::SetRunLease { ms: 90_000 },
+        Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
+        Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },
+        Action::ConformanceStale { node: node(1), incarnation: Incarnation(1), stale: true },
+        Action::Notified { way: crate::ledger::NotifyWay::Webhook, upto: 2 },
+        Action::Fence { node: node(1), incarnation: Incarnation(1), silent_ms: 99_000 },
+        Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
+        serving,
+        Action::AdvanceTime,
+        Action::Claim(claim),
+        Action::Report(NodeReport { node: node(1), incarnation: Incarnation(1), seq: 1, item: prepared }),
+        // Behind the claim: it would be refused under a hold.
+        Action::SetHold {
+            node: node(1),
+            kind: HoldKind::Maintenance,
+            by: "root".into(),
+            reason: "fan".into(),
+            until: Some(When::AfterMs(9)),
+            deadline: None,
+        },
+        drain,
+        Action::Register(crate::ledger::Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
+        Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
+        Action::Admit { node: node(7), by: "anna".into(), reason: "rack 4".into() },
+        Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },
+        // Last: the claim was made while the node was of the default's.
+        Action::SetVCluster { change: vcluster(), by: "u".into() },
+        Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
+    ];
+    for (index, action) in (1..).zip(actions) {
+        let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
+        applied.result.unwrap();
+        records.extend(applied.audit);
+    }
+    assert!(ledger.domains().count() == 1 && ledger.endpoints("api", None, 9).len() == 1);
+    (ledger, records)
+}

@@ -1,0 +1,57 @@
+//! What a command knows while it is applied, and how it changes the ledger.
+
+use super::outcome::Changed;
+use super::state::Ledger;
+use super::state::user_usage::Counts;
+use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Node, NodeId, Revision, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One command's time and place, and what it has done so far.
+pub(super) struct ApplyContext {
+    pub(super) revision: Revision,
+    pub(super) at: Timestamp,
+    pub(super) audit: Vec<AuditRecord>,
+    pub(super) changed: Changed,
+    /// What allocations counted for before this command changed them; `None`: they were not there.
+    pub(super) before: BTreeMap<AllocationId, Option<Counts>>,
+}
+
+impl ApplyContext {
+    pub(super) fn new(revision: Revision, at: Timestamp) -> Self {
+        Self { revision, at, audit: Vec::new(), changed: Changed::default(), before: BTreeMap::new() }
+    }
+}
+
+/// What an audit record is about.
+#[derive(Default)]
+pub(super) struct Subject<'a> {
+    pub(super) allocation: Option<AllocationId>,
+    pub(super) node: Option<&'a NodeId>,
+}
+
+impl Ledger {
+    /// The text is hashed into the chain: a member that applies its log again must come to the same, whatever its version.
+    pub(super) fn record(&mut self, context: &mut ApplyContext, actor: &str, action: AuditAction, about: Subject<'_>, detail: String) {
+        let owner = about.allocation.and_then(|id| self.allocations.get(&id)).map(|a| a.owner.name.as_str());
+        let record = self.audit.link(context.revision, context.at, actor, action, about.allocation, owner, about.node, detail);
+        context.audit.push(record);
+    }
+
+    /// The allocation, to be changed by this command.
+    pub(super) fn allocation_mut(&mut self, context: &mut ApplyContext, id: AllocationId) -> Option<&mut Allocation> {
+        self.note_before(context, id);
+        let allocation = Arc::make_mut(self.allocations.get_mut(&id)?);
+        allocation.revision = context.revision;
+        context.changed.allocations.insert(id);
+        Some(allocation)
+    }
+
+    /// The node, to be changed by this command.
+    pub(super) fn node_mut(&mut self, context: &mut ApplyContext, id: &NodeId) -> Option<&mut Node> {
+        let node = Arc::make_mut(self.nodes.get_mut(id)?);
+        node.revision = context.revision;
+        context.changed.nodes.insert(id.clone());
+        Some(node)
+    }
+}

@@ -1,0 +1,170 @@
+//! Claims, one story at a time: what they take, what stands against them, and how work comes to run.
+
+use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
+use super::{Action, NodeStanding, Outcome, Refusal, Registration};
+use lattice_model::claim::ClaimShare;
+use lattice_model::spec::share_of;
+use lattice_model::{
+    AllocationSpec, AllocationState, AuditAction, Claim, EndReason, NodeState, ReportItem, RequeuePolicy, Resources, Revision, SharePhase,
+};
+
+#[test]
+fn a_submission_with_its_claim_is_one_commit_and_one_whose_claim_is_refused_waits() {
+    let mut s = Story::new(1);
+    let submit = |s: &Story, number, claim| Action::Submit {
+        id: id(number),
+        spec: Box::new(spec(1, RequeuePolicy::Never, 0)),
+        owner: user(7),
+        claim: Some(Claim { lease_token: s.token, ..claim }),
+    };
+    let first = submit(&s, 1, s.proposal(1, &[0]));
+    s.done(first.clone());
+    assert_eq!((s.state(1), s.desired(0)), (AllocationState::Staging, 1));
+    let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
+    // Sent again because its answer was lost: nothing is claimed twice.
+    s.done(first);
+    assert_eq!((s.ledger.allocation(id(1)).unwrap().epoch, s.desired(0)), (epoch, 1));
+    // The node is taken meanwhile; a lease is not ours; a claim for another one.
+    s.done(submit(&s, 2, s.proposal(2, &[0])));
+    let mut stale = s.proposal(3, &[0]);
+    stale.lease_token += 1;
+    s.done(Action::Submit { id: id(3), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: Some(stale) });
+    s.done(submit(&s, 4, s.proposal(2, &[0])));
+    assert_eq!([2, 3, 4].map(|n| s.state(n)), [AllocationState::Pending; 3]);
+}
+
+#[test]
+fn the_audit_log_names_who_proposed_a_claim_and_not_who_holds_the_lease() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    let by = |claim: Claim| Claim { by: Some(node(1).to_string()), ..claim };
+    let waiting = Action::Claim(by(s.proposal(1, &[0])));
+    let spec = Box::new(spec(1, RequeuePolicy::Never, 0));
+    let newcomer = Action::Submit { id: id(2), spec, owner: user(7), claim: Some(by(s.proposal(2, &[1]))) };
+    for action in [waiting, newcomer] {
+        let records = s.acted(action);
+        let claimed = records.iter().find(|r| r.action == AuditAction::AllocationClaimed).unwrap();
+        assert_eq!(claimed.actor, format!("node:{}", node(1)), "{} holds the lease", node(0));
+    }
+}
+
+#[test]
+fn it_runs_when_every_node_is_prepared_and_its_nodes_are_free_when_they_say_so() {
+    let mut s = Story::new(2);
+    s.submit(1, 2, RequeuePolicy::Never, 0);
+    let epoch = s.claimed(1, &[0, 1]);
+    s.report(1, prepared(1, epoch));
+    assert_eq!(s.state(1), AllocationState::Staging);
+    s.report(0, prepared(1, epoch));
+    assert_eq!(s.state(1), AllocationState::Running);
+    // Only the head knows how it ended.
+    s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    assert_eq!(s.state(1), AllocationState::Running);
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
+    assert_eq!((s.state(1), s.desired(0), s.desired(1)), (AllocationState::Completed, 0, 0));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().leaving.len(), 1);
+    s.report(0, released(1, epoch));
+    assert_eq!(s.ledger.held(&node(0)), Resources::default());
+    assert_eq!(s.ledger.held(&node(1)), SIZE);
+    let phases: Vec<_> = s.ledger.allocation(id(1)).unwrap().shares.iter().map(|s| s.phase).collect();
+    assert_eq!(phases, [SharePhase::Released, SharePhase::Prepared]);
+}
+
+#[test]
+fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
+    let mut s = Story::new(3);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    s.submit(2, 1, RequeuePolicy::Never, 0);
+    s.claimed(1, &[0]);
+    let why = |result: Result<Outcome, Refusal>| match result {
+        Err(Refusal::Conflict { conflicts }) => (conflicts[0].holder, conflicts[0].why.clone()),
+        other => panic!("{other:?}"),
+    };
+    let (holder, text) = why(s.claim(2, &[0]));
+    assert!(holder == Some(id(1)) && text.contains("allocation"), "{text}");
+    assert!(why(s.claim(2, &[9])).1.contains("not registered"));
+    assert!(matches!(s.claim(1, &[1]), Err(Refusal::NotPending { .. })));
+    assert!(matches!(s.claim(3, &[1]), Err(Refusal::NoSuchAllocation { .. })));
+    assert!(matches!(s.claim(2, &[1, 2]), Err(Refusal::MalformedClaim { .. })));
+    s.submit(4, 2, RequeuePolicy::Never, 0);
+    assert!(matches!(s.claim(4, &[1, 1]), Err(Refusal::MalformedClaim { .. })));
+    let incarnation = s.ledger.node(&node(1)).unwrap().incarnation;
+    let standing = NodeStanding { node: node(1), incarnation, state: NodeState::Degraded, reason: "silent".into() };
+    s.done(Action::NodeStates(vec![standing]));
+    assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
+    // What the claim saw is no longer so.
+    let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
+    let claim = |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share], by: None };
+    assert!(why(s.act(Action::Claim(claim(s.token, stale.clone())))).1.contains("changed at revision"));
+    assert!(matches!(s.act(Action::Claim(claim(s.token + 1, stale.clone()))), Err(Refusal::StaleLease { .. })));
+    let late = Claim { requeue_count: 1, ..claim(s.token, stale) };
+    assert!(matches!(s.act(Action::Claim(late)), Err(Refusal::StaleRequeueCount { seen: 1, now: 0, .. })));
+}
+
+#[test]
+fn shares_of_a_node_are_what_was_asked_for_and_never_come_to_more_than_it_has() {
+    let mut s = Story::new(1);
+    let share = Resources { cores: 3, ..Resources::default() };
+    for number in 1..=3 {
+        let spec = AllocationSpec { share: Some(share), ..spec(1, RequeuePolicy::Never, 0) };
+        s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
+    }
+    s.submit(4, 1, RequeuePolicy::Never, 0);
+    let part = share_of(&share, &SIZE);
+    assert_eq!((part.cores, part.memory_bytes), (3, 24));
+    let claim = |s: &Story, number, resources| Claim {
+        shares: vec![ClaimShare { resources, ..s.proposal(number, &[0]).shares[0].clone() }],
+        ..s.proposal(number, &[0])
+    };
+    let why = |result: Result<Outcome, Refusal>| match result {
+        Err(Refusal::Conflict { conflicts }) => conflicts[0].why.clone(),
+        other => panic!("{other:?}"),
+    };
+    // A scheduler can give neither more nor less.
+    for wrong in [SIZE, share, Resources { cores: 2, ..part }] {
+        assert!(why(s.act(Action::Claim(claim(&s, 1, wrong)))).contains("is to give 3 cores"));
+    }
+    for number in [1, 2] {
+        s.done_claim(claim(&s, number, part));
+    }
+    assert_eq!(s.ledger.held(&node(0)), part.plus(&part));
+    assert_eq!(s.desired(0), 2);
+    assert!(why(s.act(Action::Claim(claim(&s, 3, part)))).contains("3 cores are wanted, 2 free"));
+    assert!(why(s.claim(4, &[0])).contains("8 cores are wanted, 2 free"));
+    // What one of them gave back is another's.
+    let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    assert!(why(s.act(Action::Claim(claim(&s, 3, part)))).contains("are wanted"), "not before it was released");
+    s.report(0, released(1, epoch));
+    s.done_claim(claim(&s, 3, part));
+}
+
+#[test]
+fn a_node_that_shrinks_keeps_its_work_and_gets_no_more() {
+    let mut s = Story::new(1);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    s.submit(2, 1, RequeuePolicy::Never, 0);
+    s.claimed(1, &[0]);
+    let smaller = Resources { cores: 4, ..SIZE };
+    let unlimited = vec!["memory".to_owned()];
+    s.done(Action::Register(Registration { size: smaller, unlimited: unlimited.clone(), ..registration(0, 1, 1, false) }));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().unlimited, unlimited);
+    let hostile = Registration { unlimited: vec!["x".repeat(33)], ..registration(0, 1, 1, false) };
+    assert!(matches!(s.act(Action::Register(hostile)), Err(Refusal::Malformed { .. })));
+    assert_eq!(s.desired(0), 1);
+    assert!(matches!(s.claim(2, &[0]), Err(Refusal::Conflict { .. })));
+}
+
+#[test]
+fn allocations_are_found_by_prefix() {
+    let mut s = Story::new(0);
+    s.submit(0x1234_5678, 1, RequeuePolicy::Never, 0);
+    s.submit(0x1234_9999, 1, RequeuePolicy::Never, 0);
+    let found = |key: &str| s.ledger.find(key).map(|a| a.id);
+    assert_eq!(found("12345"), Ok(id(0x1234_5678)));
+    assert_eq!(found(&id(0x1234_9999).to_string()), Ok(id(0x1234_9999)));
+    assert!(matches!(found("1234"), Err(Refusal::AmbiguousAllocation { candidates, .. }) if candidates.len() == 2));
+    assert!(matches!(found("123"), Err(Refusal::Malformed { .. })));
+    assert!(matches!(found("ffff"), Err(Refusal::NoSuchAllocation { .. })));
+    assert!(matches!(found("xyzw"), Err(Refusal::NoSuchAllocation { .. })));
+}

@@ -1,0 +1,54 @@
+//! The name of the cluster, and who its members are. The membership itself is Raft's; this is for the audit log.
+
+use super::refusal::Refusal;
+use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_model::{AuditAction, Principal};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One step of a change of the members. The membership itself is Raft's; this is for the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MembersStep {
+    /// A member begins to learn.
+    Learn { id: u64, service: String, raft: String },
+    /// From now on these vote.
+    Vote { voters: Vec<u64> },
+    /// A member without a vote is forgotten.
+    Forget { id: u64 },
+    /// Another member is to lead.
+    HandOver { to: u64 },
+}
+
+impl fmt::Display for MembersStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Learn { id, service, raft } => write!(f, "member {id} (service {service}, raft {raft}) learns"),
+            Self::Vote { voters } => {
+                let voters: Vec<String> = voters.iter().map(u64::to_string).collect();
+                write!(f, "members {} vote", voters.join(", "))
+            }
+            Self::Forget { id } => write!(f, "member {id} leaves the cluster"),
+            Self::HandOver { to } => write!(f, "member {to} is to lead"),
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn bootstrap(&mut self, context: &mut ApplyContext, cluster: &str) -> Result<Outcome, Refusal> {
+        if !self.cluster.is_empty() {
+            return if self.cluster == cluster {
+                Ok(Outcome::Done)
+            } else {
+                Err(Refusal::Malformed { why: format!("this cluster is named {:?} already", self.cluster) })
+            };
+        }
+        cluster.clone_into(&mut self.cluster);
+        self.record(context, "quorum", AuditAction::ClusterBootstrapped, Subject::default(), cluster.to_owned());
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn record_members(&mut self, context: &mut ApplyContext, by: &Principal, change: &MembersStep) -> Result<Outcome, Refusal> {
+        self.record(context, &by.name, AuditAction::MembersChanged, Subject::default(), change.to_string());
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,127 @@
+//! What an agent says that is written down.
+
+use super::Session;
+use super::link::Ended;
+use crate::hearts::Heard;
+use crate::ledger::{Action, Outcome};
+use crate::proposer::unserved;
+use crate::raft_counts::count;
+use crate::refused::Cause;
+use crate::service::answer::propose;
+use crate::service::miscounted::Verdict;
+use crate::wire::{Down, Refusal};
+use lattice_model::NodeReport;
+use std::time::{Duration, Instant};
+use tonic::Status;
+
+/// Reports that wait for room on the leader's disk, at most.
+const WAITING_MAX: usize = 4096;
+/// Between two tries to commit them.
+const WAITING_PAUSE: Duration = Duration::from_secs(1);
+
+impl Session<'_> {
+    pub(super) async fn commit(&mut self, reports: Vec<NodeReport>) -> Result<(), Ended> {
+        if let Some(report) = reports.iter().find(|r| r.node != self.node) {
+            let why = format!("{} cannot report for {}", self.node, report.node);
+            self.core.credentials.refused().count(Cause::Name, &why);
+            return Err(Ended::Refused(Status::permission_denied(why)));
+        }
+        self.core.hearts.heard(self.node.clone(), Heard { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
+        let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
+        let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
+        let actions = reports.iter().cloned().map(Action::Report).collect();
+        let results = propose(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
+        let mut acked = None;
+        let mut superseded = Vec::new();
+        let mut refused: Option<Refusal> = None;
+        for ((seq, subject), result) in reported.into_iter().zip(results) {
+            match result {
+                Ok(outcome) if refused.is_none() => {
+                    if let (Outcome::Unheeded(refusal), _) = outcome {
+                        tracing::info!(node = %self.node, %refusal, "a report is not heeded");
+                        superseded.extend(subject);
+                    }
+                    acked = Some(seq);
+                }
+                Ok(_) => {}
+                Err(refusal) => refused = refused.or(Some(refusal)),
+            }
+        }
+        if let Some(seq) = acked {
+            self.down.send(&Down::Acked { incarnation: self.incarnation, seq, superseded }).await?;
+        }
+        match refused {
+            // The session stays, so that the node counts as one that lives. The agent has them until they are acknowledged: what is
+            // more than this comes again in another session.
+            Some(Refusal::DiskFull { .. }) if reports.len() <= WAITING_MAX => {
+                reports.retain(|r| acked.is_none_or(|acked| r.seq > acked));
+                self.waiting = reports;
+                self.again = Instant::now() + WAITING_PAUSE;
+                Ok(())
+            }
+            Some(refusal) => Err(Ended::Close(refusal.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares what the node says that it has with what the ledger has there, where it is to have that yet.
+    pub(super) fn count_running(&mut self, said: Option<u32>) {
+        let Some(said) = said else { return };
+        let known = {
+            let ledger = self.core.agreed.ledger();
+            if ledger.awaits(&self.node) {
+                return;
+            }
+            ledger.holdings(&self.node).len()
+        };
+        let verdict = self.miscounted.heard(said, known);
+        if verdict == Verdict::Begins {
+            tracing::error!(node = %self.node, said, known, "the node has other work than the ledger knows there: `lattice node status` there names its own");
+        }
+        if verdict != Verdict::Fine {
+            count(&self.core.miscounted);
+        }
+    }
+
+    /// Writes down what the node's software and firmware are, where that is not what is known: seldom, so it is no part of what
+    /// heartbeats tell the leader. What is refused now is tried again with the next heartbeat.
+    pub(super) async fn commit_conformance(&mut self) -> Result<(), Ended> {
+        let Some(said) = &self.conformance else { return Ok(()) };
+        let action = {
+            let ledger = self.core.agreed.ledger();
+            let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
+            if known.is_some_and(|known| known.components == *said) {
+                return Ok(());
+            }
+            Action::Conforms { node: self.node.clone(), incarnation: self.incarnation, components: said.clone() }
+        };
+        match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
+            Some(Ok(_)) => {}
+            Some(Err(refusal @ Refusal::Malformed { .. })) => {
+                tracing::warn!(node = %self.node, %refusal, "what the node is made of is not taken");
+                self.conformance = None;
+            }
+            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "what the node is made of is not written down yet"),
+            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Writes down whether that is too old, where it is otherwise than what is known.
+    pub(super) async fn commit_stale(&mut self, stale: bool) -> Result<(), Ended> {
+        let action = Action::ConformanceStale { node: self.node.clone(), incarnation: self.incarnation, stale };
+        {
+            let ledger = self.core.agreed.ledger();
+            let known = ledger.node(&self.node).and_then(|node| node.conformance.as_ref());
+            if known.is_none_or(|known| known.stale == stale) {
+                return Ok(());
+            }
+        }
+        match propose(self.core, vec![action]).await.map_err(|e| Ended::Close(unserved(e).to_string()))?.pop() {
+            Some(Ok(_)) => {}
+            Some(Err(refusal)) => tracing::debug!(node = %self.node, %refusal, "how old what it is made of is is not written down yet"),
+            None => return Err(Ended::Close("the leader gave no answer".to_owned())),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! What an agent begins its session with.
+
+use super::link::Ended;
+use crate::core::Core;
+use crate::identity::Caller;
+use crate::ledger::Registration;
+use crate::refused::Cause;
+use crate::wire::{HeldKeys, NodeHealth, Up};
+use lattice_model::conformance::Components;
+use std::net::IpAddr;
+use tonic::Status;
+
+/// What may go into the log of every member.
+pub(super) fn checked(node: &str, said: Components) -> Option<Components> {
+    match lattice_model::conformance::check(&said) {
+        Ok(()) => Some(said),
+        Err(why) => {
+            tracing::warn!(node, %why, "what the node is made of is not taken");
+            None
+        }
+    }
+}
+
+/// What an agent registers with, the gossip keys that it has and how it finds its node; each as far as it is believed.
+pub(super) fn registration(
+    core: &Core,
+    (caller, from): (&Caller, Option<IpAddr>),
+    up: Up,
+) -> Result<(Registration, HeldKeys, NodeHealth), Ended> {
+    let Up::Register {
+        node,
+        boot,
+        size,
+        addresses,
+        schedulable,
+        incarnation,
+        new_life,
+        unlimited,
+        features,
+        found,
+        keys,
+        through,
+        wipes,
+        health,
+        conformance,
+    } = up
+    else {
+        return Err(Ended::Refused(Status::invalid_argument("a session begins with a registration")));
+    };
+    if node.as_str() != caller.name {
+        let why = format!("the certificate is {}'s, the registration {node}'s", caller.name);
+        core.credentials.refused().count(Cause::Name, &why);
+        return Err(Ended::Refused(Status::permission_denied(why)));
+    }
+    let health = health.bounded();
+    let registration = Registration {
+        node,
+        boot,
+        size,
+        addresses,
+        schedulable,
+        incarnation,
+        new_life,
+        unlimited,
+        features,
+        found,
+        through,
+        wipes,
+        unwell: health.unwell().map(str::to_owned),
+        conformance: conformance.and_then(|said| checked(&caller.name, said)),
+        automatic: false,
+        from: from.map(|from| from.to_string()),
+    };
+    Ok((registration, keys.bounded(), health))
+}

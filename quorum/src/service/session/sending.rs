@@ -1,0 +1,71 @@
+//! What goes down a session when it changes.
+
+use super::Session;
+use super::link::Ended;
+use crate::wire::Down;
+use lattice_model::{DesiredList, Revision};
+
+impl Session<'_> {
+    pub(super) async fn acknowledge_beat(&mut self) -> Result<(), Ended> {
+        let known = *self.known.borrow_and_update();
+        let mut newest = None;
+        while let Some((seq, _)) = self.beats.pop_front_if(|(_, at)| *at <= known) {
+            newest = Some(seq);
+        }
+        match newest {
+            Some(seq) => self.down.send(&Down::HeartbeatAck { seq }).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Sends the gossip keys, unless there are none or these were sent before.
+    pub(super) async fn send_keys(&mut self) -> Result<(), Ended> {
+        let (generation, ring) = {
+            let ledger = self.core.agreed.ledger();
+            let ring = ledger.keyring();
+            if ring.is_empty() || self.sent_keys == Some(ring.revision) {
+                return Ok(());
+            }
+            (ledger.generation(), ring.clone())
+        };
+        self.sent_keys = Some(ring.revision);
+        self.down.send(&Down::Keyring { generation, ring }).await
+    }
+
+    /// Sends the revocations that were not sent yet.
+    pub(super) async fn send_revoked(&mut self) -> Result<(), Ended> {
+        let (names, newest) = {
+            let ledger = self.core.agreed.ledger();
+            let new: Vec<_> = ledger.revocations().filter(|(_, revocation)| revocation.revision > self.sent_revoked).collect();
+            let newest = new.iter().map(|(_, revocation)| revocation.revision).max();
+            (new.into_iter().map(|(name, revocation)| (name.to_owned(), revocation.before)).collect(), newest)
+        };
+        let Some(newest) = newest else { return Ok(()) };
+        self.sent_revoked = newest;
+        self.down.send(&Down::Revoked { names }).await
+    }
+
+    /// Sends what the node is to do, unless that was sent before.
+    pub(super) async fn send_desired(&mut self, at_least: Revision) -> Result<(), Ended> {
+        let desired = {
+            let ledger = self.core.agreed.ledger();
+            // A newer life of the agent has a session of its own.
+            let incarnation = ledger.node(&self.node).map(|n| n.incarnation);
+            if incarnation != Some(self.incarnation) {
+                return Err(Ended::Close("the node registered anew".to_owned()));
+            }
+            if ledger.awaits(&self.node) {
+                // It is told what to do once it has said what it has.
+                return Ok(());
+            }
+            ledger.desired(&self.node)
+        };
+        debug_assert!(desired.revision >= at_least, "the registration is applied here");
+        let sent = DesiredList { revision: Revision::default(), ..desired.clone() };
+        if self.sent.as_ref() == Some(&sent) {
+            return Ok(());
+        }
+        self.sent = Some(sent);
+        self.down.send(&Down::Desired(desired)).await
+    }
+}

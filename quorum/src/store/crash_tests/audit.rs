@@ -1,0 +1,129 @@
+//! The audit chain: what a crash at any byte leaves, and damage.
+
+use super::{Scratch, segment};
+use crate::store::StoreError;
+use crate::store::audit::{AuditChain, SEGMENT_RECORDS};
+use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
+
+/// Records that follow each other; what their hashes are of is checked elsewhere.
+fn chained(count: u64) -> Vec<AuditRecord> {
+    let hash = |seq: u64| format!("{seq:064x}");
+    let record = |seq| AuditRecord {
+        seq,
+        revision: Revision(seq),
+        at: Timestamp(seq),
+        actor: "u".into(),
+        action: AuditAction::LeaseGranted,
+        allocation: None,
+        owner: None,
+        node: None,
+        detail: "x".into(),
+        previous: hash(seq - 1),
+        hash: hash(seq),
+    };
+    (1..=count).map(record).collect()
+}
+
+fn seqs(chain: &AuditChain, after: u64, upto: u64) -> Vec<u64> {
+    chain.records(after, upto).map(|r| r.unwrap().seq).collect()
+}
+
+fn checkpoint(chain: &mut AuditChain) {
+    let checked = chain.checkpoint().unwrap().run().unwrap();
+    chain.checked(checked);
+}
+
+#[test]
+fn an_audit_segment_torn_at_any_byte_is_written_again_by_the_replay() {
+    let scratch = Scratch::new();
+    let records = chained(3);
+    AuditChain::open(&scratch.0).unwrap().append(&records).unwrap();
+    let file = segment(&scratch.0, 1);
+    let bytes = std::fs::read(&file).unwrap();
+    for torn in 0..bytes.len() {
+        std::fs::write(&file, &bytes[..torn]).unwrap();
+        let mut chain = AuditChain::open(&scratch.0).unwrap();
+        assert!(chain.head().seq < 3, "torn at {torn}");
+        chain.append(&records).unwrap();
+        drop(chain);
+        assert_eq!(seqs(&AuditChain::open(&scratch.0).unwrap(), 0, 9), [1, 2, 3], "torn at {torn}");
+    }
+    // What does not follow, or is another one, is not appended.
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    let stranger = AuditRecord { previous: "0".repeat(64), ..chained(4).pop().unwrap() };
+    assert!(chain.append(&[stranger]).is_err());
+    let other = AuditRecord { hash: "0".repeat(64), ..chained(3).pop().unwrap() };
+    assert!(chain.append(&[other]).is_err());
+    assert_eq!(chain.head().seq, 3);
+}
+
+#[test]
+fn a_synced_audit_record_that_is_damaged_refuses_to_start_and_names_the_place() {
+    let scratch = Scratch::new();
+    let records = chained(3);
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(&records[..2]).unwrap();
+    checkpoint(&mut chain);
+    chain.append(&records[2..]).unwrap();
+    drop(chain);
+    let file = segment(&scratch.0, 1);
+    let bytes = std::fs::read(&file).unwrap();
+    let last = bytes.len() - (bytes.len() - 16) / 3;
+    for at in (16..last).step_by(7) {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 4;
+        std::fs::write(&file, &flipped).unwrap();
+        match AuditChain::open(&scratch.0) {
+            Err(StoreError::Corrupt { path, offset, .. }) => assert!(path == file && offset <= at as u64, "byte {at}, named {offset}"),
+            other => panic!("byte {at}: {other:?}"),
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), flipped, "nothing is changed");
+    }
+}
+
+#[test]
+fn a_full_segment_is_sealed_and_never_changes_again() {
+    let scratch = Scratch::new();
+    let records = chained(2 * SEGMENT_RECORDS + 5);
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(&records[..records.len() - 5]).unwrap();
+    assert!(chain.sealed().is_empty(), "sealing waits for the checkpoint: it reads and syncs");
+    chain.append(&records).unwrap();
+    // A crash before the first is sealed, at some of its bytes: what follows it goes too, and all comes again.
+    let first = segment(&scratch.0, 1);
+    let whole = std::fs::read(&first).unwrap();
+    drop(chain);
+    for torn in [0, 9, 16, 17, 500, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&first, &whole[..torn]).unwrap();
+        let mut chain = AuditChain::open(&scratch.0).unwrap();
+        assert!(chain.head().seq < SEGMENT_RECORDS && !segment(&scratch.0, 1 + SEGMENT_RECORDS).exists(), "torn at {torn}");
+        chain.append(&records).unwrap();
+    }
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    assert_eq!(
+        chain.sealed().iter().map(|s| (s.first, s.last.seq)).collect::<Vec<_>>(),
+        [(1, SEGMENT_RECORDS), (SEGMENT_RECORDS + 1, 2 * SEGMENT_RECORDS)]
+    );
+    let sealed = std::fs::read(&first).unwrap();
+    chain.append(&chained(2 * SEGMENT_RECORDS + 9)[records.len()..]).unwrap();
+    checkpoint(&mut chain);
+    assert_eq!(std::fs::read(&first).unwrap(), sealed);
+    for after in [0, 1, 1023, 1024, 1025, SEGMENT_RECORDS - 1, SEGMENT_RECORDS, SEGMENT_RECORDS + 1, 2 * SEGMENT_RECORDS + 4, 99_999] {
+        let want: Vec<u64> = (after + 1..=2 * SEGMENT_RECORDS + 9).take(3).collect();
+        let found: Vec<u64> = chain.records(after, u64::MAX).map(|r| r.unwrap().seq).take(3).collect();
+        assert_eq!(found, want, "behind {after}");
+    }
+    assert_eq!(seqs(&chain, SEGMENT_RECORDS - 1, SEGMENT_RECORDS + 1), [SEGMENT_RECORDS, SEGMENT_RECORDS + 1]);
+    drop(chain);
+    for at in [16, 100, 4096, sealed.len() / 2, sealed.len() - 300, sealed.len() - 20, sealed.len() - 12] {
+        let mut flipped = sealed.clone();
+        flipped[at] ^= 1;
+        std::fs::remove_file(&first).unwrap();
+        std::fs::write(&first, &flipped).unwrap();
+        assert!(matches!(AuditChain::open(&scratch.0), Err(StoreError::Corrupt { path, .. }) if path == first), "byte {at}");
+    }
+    // One that is gone is missed by name.
+    std::fs::remove_file(&first).unwrap();
+    let missed = AuditChain::open(&scratch.0).unwrap_err().to_string();
+    assert!(missed.contains("record 1 should follow"), "{missed}");
+}

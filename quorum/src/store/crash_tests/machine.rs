@@ -1,0 +1,153 @@
+//! The state machine: what is applied, and which snapshots count.
+
+use super::{Scratch, entry, id, no_reserve, segment};
+use crate::ledger::LEVEL_MAX;
+use crate::ledger::scenarios::of_level;
+use crate::raft::SnapshotMeta;
+use crate::store::audit::AuditChain;
+use crate::store::directory::Directory;
+use crate::store::kept::Kept;
+use crate::store::machine::Machine;
+use crate::store::{StoreError, snapshot_file};
+use lattice_model::{AuditRecord, Revision, Timestamp};
+use openraft::RaftSnapshotBuilder;
+use openraft::storage::RaftStateMachine;
+
+#[tokio::test]
+async fn nothing_is_applied_that_is_not_on_disk() {
+    let scratch = Scratch::new();
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mark = crate::store::synced::SyncedMark::new(Some(id(1)));
+    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), mark.reader(), no_reserve(&scratch.0)).unwrap();
+    machine.apply([entry(1)]).await.unwrap();
+    {
+        let mut applying = std::pin::pin!(machine.apply([entry(2)]));
+        assert!(futures::poll!(&mut applying).is_pending());
+        mark.set(Some(id(2)));
+        applying.await.unwrap();
+    }
+    assert_eq!(machine.agreed().ledger().revision(), Revision(2));
+    let mut applying = std::pin::pin!(machine.apply([entry(3)]));
+    assert!(futures::poll!(&mut applying).is_pending());
+    mark.fail();
+    assert!(applying.await.is_err(), "the disk failed");
+}
+
+/// The device on which every write fails for want of space stands for the first audit segment.
+#[tokio::test]
+async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_for_room() {
+    let scratch = Scratch::new();
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), on_disk(2), no_reserve(&scratch.0)).unwrap();
+    let agreed = machine.agreed();
+    let since = agreed.ledger().place();
+    let full = segment(&scratch.0.join("audit"), 1);
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let revisions = || agreed.changes.after(since, 9).unwrap().iter().map(|set| set.revision.0).collect::<Vec<_>>();
+    let mut newer = agreed.changes.newer();
+    {
+        let mut applying = std::pin::pin!(machine.apply([entry(1), entry(2)]));
+        assert!(futures::poll!(&mut applying).is_pending());
+        // A watch that resumes now, as it does: all sets behind its place, and then it knows the ledger's revision.
+        assert_eq!(agreed.ledger().revision(), Revision(1));
+        assert_eq!(revisions(), [1], "whoever resumes now would take revision 1 for known, and never hear of its change");
+        assert!(newer.has_changed().unwrap(), "and one that waits is woken");
+        newer.mark_unchanged();
+        std::fs::remove_file(&full).unwrap();
+        applying.await.unwrap();
+    }
+    assert_eq!(revisions(), [1, 2], "each once, also after the retry");
+    assert_eq!(agreed.verify_audit().unwrap().seq, 2);
+}
+
+/// A log that is on disk up to there.
+fn on_disk(index: u64) -> crate::store::synced::Synced {
+    crate::store::synced::SyncedMark::new(Some(id(index))).reader()
+}
+
+async fn machine_with(scratch: &Scratch, entries: u64) -> (Machine, Directory) {
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mut machine = Machine::open(&directory, Kept::default(), &(0..=0), on_disk(30), no_reserve(&scratch.0)).unwrap();
+    let replies = machine.apply((1..=entries).map(entry)).await.unwrap();
+    assert!(replies.iter().all(|r| r.0.iter().all(Result::is_ok)));
+    (machine, directory)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damaged_one_refuses() {
+    let scratch = Scratch::new();
+    let (mut machine, directory) = machine_with(&scratch, 30).await;
+    let snapshot = machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
+    let want = machine.agreed().ledger().clone();
+    drop((machine, directory, snapshot));
+    let open = || {
+        let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+        Machine::open(&directory, Kept::default(), &(1..=1), on_disk(30), no_reserve(&scratch.0)).map(|machine| (machine, directory))
+    };
+    {
+        let (mut machine, _directory) = open().unwrap();
+        assert_eq!(*machine.agreed().ledger(), want);
+        assert_eq!(machine.agreed().verify_audit().unwrap(), *want.audit_head());
+        assert_eq!(machine.applied_state().await.unwrap().0, Some(id(30)));
+    }
+    // A chain that lacks what the snapshot relies on is fetched before the member starts.
+    let audit = segment(&scratch.0.join("audit"), 1);
+    let whole = std::fs::read(&audit).unwrap();
+    let records: Vec<AuditRecord> = AuditChain::open(&scratch.0.join("audit")).unwrap().records(0, 99).map(|r| r.unwrap()).collect();
+    for left in [0, whole.len() / 2] {
+        std::fs::write(&audit, &whole[..left]).unwrap();
+        let (machine, _directory) = open().unwrap();
+        let agreed = machine.agreed();
+        let (have, lacks) = agreed.lacks_audit().unwrap();
+        assert!(have.seq < 30 && lacks == *want.audit_head());
+        let mut foreign = records[usize::try_from(have.seq).unwrap()].clone();
+        foreign.detail.push('!');
+        assert!(agreed.take_audit(&[foreign]).is_err(), "what is not the next link is not taken");
+        agreed.take_audit(&records).unwrap();
+        assert!(agreed.lacks_audit().is_none() && agreed.has_audit(&lacks));
+        agreed.verify_audit().unwrap();
+    }
+    let path = snapshot_file::path_of(&scratch.0, 30);
+    let whole = std::fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(101) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x40;
+        std::fs::write(&path, &flipped).unwrap();
+        match open() {
+            Err(StoreError::Corrupt { path: named, .. }) => assert_eq!(named, path),
+            other => panic!("byte {at}: {:?}", other.is_ok()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_audit_record_is_found() {
+    let scratch = Scratch::new();
+    let (machine, _directory) = machine_with(&scratch, 5).await;
+    let agreed = machine.agreed();
+    agreed.verify_audit().unwrap();
+    let path = segment(&scratch.0.join("audit"), 1);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(9).position(|w| w == b"node:n1\xa6" || w.starts_with(b"node:n1")).unwrap();
+    bytes[at + 6] = b'2';
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(agreed.verify_audit().is_err());
+}
+
+#[test]
+fn a_snapshot_of_a_level_that_this_program_does_not_know_is_refused_and_stays() {
+    let scratch = Scratch::new();
+    let meta = SnapshotMeta { last_log_id: Some(id(3)), ..SnapshotMeta::default() };
+    let open = |level| {
+        let ledger = of_level(level);
+        let about = snapshot_file::About::of(meta.clone(), &ledger, Timestamp(1));
+        let path = snapshot_file::write(&scratch.0, &about, &ledger).unwrap();
+        let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+        let opened = Machine::open(&directory, Kept::default(), &(4..=4), on_disk(3), no_reserve(&scratch.0));
+        assert!(path.exists());
+        opened.map(|machine| machine.agreed().ledger().level())
+    };
+    assert_eq!(open(LEVEL_MAX).unwrap(), LEVEL_MAX);
+    let refused = open(LEVEL_MAX + 1).unwrap_err();
+    assert!(matches!(&refused, StoreError::Newer { .. }) && refused.to_string().contains("cluster level"), "{refused}");
+}

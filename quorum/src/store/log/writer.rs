@@ -1,0 +1,178 @@
+//! The thread that owns the log's files.
+
+use super::checksummed::write;
+use super::index::{Index, lock};
+use crate::pack;
+use crate::raft::{LogId, TypeConfig, Vote};
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+use crate::store::power::Power;
+use crate::store::room::Room;
+use crate::store::segments::Segments;
+use crate::store::synced::SyncedMark;
+use openraft::storage::LogFlushed;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Bytes written before a sync, even when more waits.
+const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// When the log rests: how far it is synced is brought to the disk as well ([`super::synced_end`]).
+const SETTLE_AFTER: Duration = Duration::from_millis(500);
+
+pub(super) enum Job {
+    Append(Append),
+    Vote { vote: Vote, done: oneshot::Sender<Result<(), StoreError>> },
+    Truncate { since: u64, done: oneshot::Sender<Result<(), StoreError>> },
+    Purge { upto: LogId, clear: bool, done: oneshot::Sender<Result<(), StoreError>> },
+}
+
+pub(super) struct Append {
+    pub(super) first: u64,
+    pub(super) last: LogId,
+    pub(super) payloads: Vec<Vec<u8>>,
+    /// Whoever is told when it is on disk; `None` where that was not waited for.
+    pub(super) flushed: Option<LogFlushed<TypeConfig>>,
+}
+
+pub(super) struct Writer {
+    /// Keeps the folder locked for as long as anything can be written.
+    pub(super) directory: Directory,
+    pub(super) index: Arc<Mutex<Index>>,
+    pub(super) segments: Segments,
+    pub(super) mark: SyncedMark,
+    pub(super) power: Power,
+    pub(super) room: Room,
+    pub(super) failed: bool,
+}
+
+impl Writer {
+    pub(super) fn run(mut self, queue: &Receiver<Job>) {
+        let mut next = None;
+        while let Some(job) = next.take().or_else(|| self.wait(queue)) {
+            match job {
+                Job::Append(append) => next = self.append(queue, append),
+                // Whoever asked may have been stopped meanwhile; the work is done all the same.
+                Job::Vote { vote, done } => {
+                    let path = self.path("vote");
+                    let _gone = done.send(self.room.waiting("a vote", || write(&path, &vote)));
+                }
+                Job::Truncate { since, done } => {
+                    let _gone = done.send(self.truncate(since));
+                }
+                Job::Purge { upto, clear, done } => {
+                    let _gone = done.send(self.purge(upto, clear));
+                }
+            }
+        }
+    }
+
+    /// The next job; `None` where nobody gives any more.
+    fn wait(&mut self, queue: &Receiver<Job>) -> Option<Job> {
+        if !self.segments.is_settled() {
+            match queue.recv_timeout(SETTLE_AFTER) {
+                Ok(job) => return Some(job),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.segments.settle(),
+            }
+        }
+        queue.recv().ok()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes this append and those that wait behind it, syncs once, and tells all of them. Gives back the job that ended the run.
+    fn append(&mut self, queue: &Receiver<Job>, append: Append) -> Option<Job> {
+        let mut bytes: usize = append.payloads.iter().map(Vec::len).sum();
+        let mut result = self.write(append.first, &append.payloads);
+        let mut last = append.last;
+        let mut waiting = vec![append.flushed];
+        let mut next = None;
+        while bytes < BATCH_BYTES_MAX
+            && let Ok(job) = queue.try_recv()
+        {
+            let Job::Append(append) = job else {
+                next = Some(job);
+                break;
+            };
+            bytes += append.payloads.iter().map(Vec::len).sum::<usize>();
+            waiting.push(append.flushed);
+            last = append.last;
+            result = result.and_then(|()| self.write(append.first, &append.payloads));
+        }
+        self.power.check(&self.segments);
+        let result = result.and_then(|()| self.segments.sync());
+        match &result {
+            Ok(()) => self.mark.set(Some(last)),
+            Err(error) => {
+                // What reached the disk is not known: nothing more may be acknowledged.
+                self.failed = true;
+                self.mark.fail();
+                tracing::error!(error = %pack::with_causes(error), "the log cannot be written; this member stops");
+            }
+        }
+        for flushed in waiting.into_iter().flatten() {
+            let told = result.as_ref().map_err(|e| io::Error::other(pack::with_causes(e)));
+            flushed.log_io_completed(told.copied());
+        }
+        if result.is_ok() {
+            self.segments.note_synced();
+        }
+        lock(&self.index).evict();
+        next
+    }
+
+    fn write(&mut self, first: u64, payloads: &[Vec<u8>]) -> Result<(), StoreError> {
+        if self.failed {
+            return Err(StoreError::Stopped);
+        }
+        let places = self.room.waiting("the log", || self.segments.append(first, payloads))?;
+        let mut index = lock(&self.index);
+        for (at, place) in (first..).zip(places) {
+            if let Some(at) = index.at(at) {
+                index.slots[at].place = Some(place);
+            }
+        }
+        if index.files.len() != self.segments.files().len() {
+            index.files.clone_from(self.segments.files());
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, since: u64) -> Result<(), StoreError> {
+        let place = {
+            let index = lock(&self.index);
+            index.at(since).and_then(|at| index.slots[at].place)
+        };
+        if let Some(place) = place {
+            self.room.waiting("the log's end", || self.segments.truncate(place))?;
+        }
+        let mut index = lock(&self.index);
+        if let Some(at) = index.at(since) {
+            let dropped = index.slots.split_off(at);
+            index.drop_slots(dropped);
+        }
+        self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
+        index.files.clone_from(self.segments.files());
+        Ok(())
+    }
+
+    fn purge(&mut self, upto: LogId, clear: bool) -> Result<(), StoreError> {
+        // First the mark: entries up to it are ignored from now on, whether their files are gone or not.
+        let path = self.path("purged");
+        self.room.waiting("the log's beginning", || write(&path, &upto))?;
+        if clear {
+            self.room.waiting("the log's beginning", || self.segments.clear())?;
+            let index = lock(&self.index);
+            self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
+        } else {
+            self.room.waiting("the log's beginning", || self.segments.purge(upto.index))?;
+        }
+        lock(&self.index).files.clone_from(self.segments.files());
+        Ok(())
+    }
+}

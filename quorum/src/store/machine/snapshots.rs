@@ -1,0 +1,175 @@
+//! The snapshots of the state machine: which one counts, how one is written, and how one of another member is taken.
+
+#![expect(clippy::result_large_err, reason = "the error is openraft's")]
+
+use super::agreed::Agreed;
+use crate::background;
+use crate::clock::now;
+use crate::ledger::Ledger;
+use crate::pack;
+use crate::raft::{LogId, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
+use crate::store::StoreError;
+use crate::store::audit::Checkpoint;
+use crate::store::directory::Directory;
+use crate::store::kept::Kept;
+use crate::store::room::Room;
+use crate::store::snapshot_file::{self, About, Loaded};
+use openraft::storage::Snapshot;
+use openraft::{AnyError, RaftSnapshotBuilder, StorageIOError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use uuid::Uuid;
+
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    /// The newest one.
+    pub(super) present: Mutex<Option<SnapshotMeta>>,
+    /// Tells snapshots that are received apart.
+    pub(super) received: AtomicU64,
+    pub(super) kept: Kept,
+}
+
+/// Loads the newest snapshot that is whole. A damaged one is moved aside where the one before it and the log behind that
+/// make up for it; where they do not, the member refuses to start.
+pub(super) fn newest_whole(dir: &Path, log_first: u64) -> Result<Option<Loaded>, StoreError> {
+    let mut damaged: Vec<(PathBuf, StoreError)> = Vec::new();
+    let mut found = None;
+    for (index, path) in snapshot_file::list(dir)? {
+        if index + 1 < log_first {
+            break;
+        }
+        match snapshot_file::load(&path) {
+            Ok(loaded) => {
+                found = Some(loaded);
+                break;
+            }
+            Err(error @ StoreError::Corrupt { .. }) => damaged.push((path, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    if found.is_none() && log_first > 0 {
+        // Nothing here makes up for what the log no longer has.
+        return match damaged.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Err(StoreError::SnapshotMissing { path: dir.to_owned(), first: log_first }),
+        };
+    }
+    for (path, error) in damaged {
+        tracing::error!(error = %pack::with_causes(&error), "a damaged snapshot is moved aside; the one before it and the log are used");
+        std::fs::rename(&path, path.with_extension("snapshot-damaged")).map_err(StoreError::io(&path, "cannot be moved aside"))?;
+    }
+    Ok(found)
+}
+
+pub(super) fn on_disk(dir: &Path) -> Result<Vec<u64>, StoreError> {
+    Ok(snapshot_file::list(dir)?.into_iter().map(|(index, _)| index).collect())
+}
+
+/// What a crash in the middle of a snapshot left.
+pub(super) fn remove_leftovers(dir: &Path) -> Result<(), StoreError> {
+    for file in std::fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
+        let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
+        if path.extension().is_some_and(|e| e == "snapshot-new" || e == "received") {
+            std::fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn open_snapshot(directory: &Directory, meta: SnapshotMeta) -> Result<Snapshot<TypeConfig>, StorageError> {
+    let path = snapshot_file::path_of(directory.path(), meta.last_log_id.map_or(0, |id| id.index));
+    let file = std::fs::File::open(&path).map_err(|e| StorageIOError::read_snapshot(None, AnyError::new(&e)))?;
+    Ok(Snapshot { meta, snapshot: Box::new(tokio::fs::File::from_std(file)) })
+}
+
+pub(super) fn install(
+    directory: &Directory,
+    agreed: &Agreed,
+    received: &std::fs::File,
+    meta: &SnapshotMeta,
+) -> Result<Vec<u64>, StoreError> {
+    let dir = directory.path();
+    let index = meta.last_log_id.map_or(0, |id| id.index);
+    let loaded = snapshot_file::take_over(dir, index, received, |loaded| {
+        let want = loaded.ledger.audit_head();
+        // The chain must be here before a state that relies on it counts.
+        if agreed.has_audit(want) {
+            return Ok(());
+        }
+        Err(StoreError::corrupt(&loaded.path, 0, format!("the audit chain here does not have its record {}", want.seq)))
+    })?;
+    let mut ledger = agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+    *ledger = loaded.ledger;
+    agreed.changes.tell_everything(&ledger);
+    drop(ledger);
+    snapshot_file::remove_older(dir)?;
+    on_disk(dir)
+}
+
+/// Returns when it is time to try a snapshot again that found no room; gives any other error back.
+pub(super) async fn put_off(room: &Room, error: StoreError) -> Result<(), StoreError> {
+    if !error.is_full() {
+        return Err(error);
+    }
+    tracing::warn!(error = %pack::with_causes(&error), "there is no room for a snapshot: it is put off, and those before it stay");
+    room.later().await
+}
+
+/// Writes a snapshot of the moment at which it was made.
+#[derive(Debug)]
+pub struct Builder {
+    pub(super) directory: Directory,
+    pub(super) agreed: Arc<Agreed>,
+    pub(super) snapshots: Arc<Snapshots>,
+    pub(super) ledger: Ledger,
+    pub(super) checkpoint: Result<Checkpoint, StoreError>,
+    pub(super) applied: Option<LogId>,
+    pub(super) membership: StoredMembership,
+    pub(super) room: Room,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError> {
+        let began = Instant::now();
+        // Two snapshots of one log entry, from two members or written twice, are different files: what is received of one
+        // is never continued with the other.
+        let of = self.applied.map_or_else(|| "empty".to_owned(), |id| format!("{}-{}", id.leader_id, id.index));
+        let id = format!("{of}-{}", Uuid::new_v4().simple());
+        let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone(), snapshot_id: id };
+        let mut checkpoint = std::mem::replace(&mut self.checkpoint, Err(StoreError::Stopped));
+        let ledger = Arc::new(std::mem::take(&mut self.ledger));
+        let fail = |e: &dyn std::error::Error| {
+            tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be written");
+            StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
+        };
+        let kept = loop {
+            // The log behind it stays meanwhile, and grows by no more than the reserve.
+            self.room.enough().await.map_err(|e| fail(&e))?;
+            let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
+            let written = background::run("snapshot", move || {
+                // Before the log behind it may go. Through descriptors of its own, so that nobody waits for it.
+                let checked = checkpoint?.run()?;
+                agreed.audit().checked(checked);
+                let dir = directory.path();
+                snapshot_file::write(dir, &About::of(of, &ledger, now()), &ledger)?;
+                snapshot_file::remove_older(dir)?;
+                on_disk(dir)
+            });
+            match written.await.map_err(|e| fail(&e))? {
+                Err(error) => put_off(&self.room, error).await.map_err(|e| fail(&e))?,
+                Ok(kept) => break kept,
+            }
+            checkpoint = self.agreed.audit().checkpoint();
+        };
+        self.agreed.counts.snapshot.observe(began.elapsed());
+        self.snapshots.kept.are(kept);
+        let mut present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner);
+        if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {
+            *present = Some(meta.clone());
+        }
+        drop(present);
+        open_snapshot(&self.directory, meta)
+    }
+}
