@@ -1,8 +1,7 @@
 //! What adapters of fabrics have counted, every quarter of a minute. Each number is a question to an adapter or its firmware, which may
 //! hang: a helper asks it that is left behind, it is not asked again while that waits, and what it said before is told for a minute.
 
-use crate::diagnosis::helper::{Asked, OF_ADAPTERS};
-use crate::diagnosis::storage::Question;
+use crate::questions::{Asked, OF_ADAPTERS, Question};
 use lattice_telemetry::readers::Text;
 use lattice_telemetry::readers::fabric::{Kind, PORTS_MAX, Port};
 use lattice_telemetry::sample::{Collect, Samples, Whose};

@@ -21,6 +21,7 @@ mod callers;
 mod catching;
 mod counts;
 mod directory;
+mod handles;
 mod head;
 mod heads;
 mod kept;
@@ -45,6 +46,7 @@ mod way;
 pub use asking::ask;
 pub use callers::Callers;
 pub use directory::Answer;
+pub use handles::Handles;
 pub use head::begin;
 pub use part::serve;
 

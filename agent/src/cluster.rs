@@ -3,7 +3,7 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, DesiredShare, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::following::{Following, News};
 use lattice_quorum::identity::Role;
@@ -44,6 +44,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Where a node's mesh is: as it registered last, or as the allocation's list had it.
+    pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
+        let known = self.nodes.get(node).map(|n| n.addresses.mesh.clone());
+        known.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
+    }
+
     /// What the scheduler decides by.
     pub fn view(&self, membership: &Membership) -> View {
         View {

@@ -1,7 +1,7 @@
 //! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks; and `lattice top --per-rank`.
 //!
 //! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
-//! a process's memory or a mount, is read by helpers that are left behind where they do (`helper`): at most a few of them.
+//! a process's memory or a mount, is read by helpers that are left behind where they do ([`crate::questions`]): at most a few of them.
 //!
 //! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
 //! layout could be guessed. `/proc/PID/stack` itself is root's.
@@ -11,7 +11,6 @@
 
 mod fact;
 pub mod gpus;
-pub mod helper;
 mod network;
 mod processes;
 pub mod ranks;
@@ -33,33 +32,12 @@ use quinn::SendStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 /// How long one node may take, here and over the mesh.
 const HERE: Duration = Duration::from_secs(8);
 const ANSWER: Duration = Duration::from_secs(12);
-/// Diagnoses under way on this node at once.
-const AT_ONCE: usize = 4;
-
-/// Who is at it. Cloneable; all clones are one.
-#[derive(Clone)]
-pub struct Diagnosing(Arc<Semaphore>);
-
-impl Default for Diagnosing {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE)))
-    }
-}
-
-impl Diagnosing {
-    /// Waits until it is one's turn.
-    async fn place(&self) -> Result<OwnedSemaphorePermit, String> {
-        let place = timeout(HERE, Arc::clone(&self.0).acquire_owned()).await;
-        place.ok().and_then(Result::ok).ok_or_else(|| "others ask the same of this node; try again in a moment".to_owned())
-    }
-}
 
 /// What is found on `node`, for a user who may know.
 pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: DiagnosisOpen) -> Result<WireDiagnosis, String> {
@@ -121,7 +99,7 @@ fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, Strin
 async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, String> {
     let of = key(open);
     let work = running(context, of)?;
-    let place = context.diagnosing.place().await?;
+    let place = context.diagnosis_slots.take(HERE).await?;
     let open = open.clone();
     let known = Known {
         disks: if open.storage { context.measuring.disks_of(of) } else { Vec::new() },

@@ -23,6 +23,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, RequestBuilder, StatusCode, Url};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -180,8 +181,16 @@ impl Fabric {
         self.0.as_ref().zip(share.vni).filter(|_| is_first)
     }
 
+    /// The key by which work is let into the fabric, known on the allocation's first node. Which way into it is used is the user's to say.
+    pub fn add_key(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare) {
+        if let Some(key) = self.key(share) {
+            env.insert("FI_CXI_AUTH_KEY".to_owned(), key);
+            env.entry("FI_PROVIDER".to_owned()).or_insert_with(|| "cxi".to_owned());
+        }
+    }
+
     /// The allocation's key, on its first node.
-    pub fn key(&self, share: &DesiredShare) -> Option<String> {
+    fn key(&self, share: &DesiredShare) -> Option<String> {
         let manager = self.0.as_ref().filter(|_| share.vni.is_some())?;
         let record = read(&manager.file(share.allocation, share.epoch, IN_USE));
         record.inspect_err(|error| tracing::warn!(error = with_causes(error), "work gets no key for the fabric")).ok()??.key

@@ -13,19 +13,19 @@
 //! it knows, so a head that was restarted, or an agent that was away, misses nothing. A silent node is no reason to abort.
 
 mod branch;
+mod handles;
 mod line;
 mod seek;
 mod serve;
 mod times;
 mod told;
 
+pub use handles::Handles;
 pub use serve::{Parents, serve};
 
-use crate::context::Shared;
 use crate::mesh::call::WireCall;
 use crate::mesh::input::WirePiece;
 use crate::mesh::launch::{ToHead, ToPart};
-use crate::node_environment;
 use branch::{Branch, Heard};
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
@@ -48,8 +48,13 @@ const ENDED_REMEMBERED: usize = 256;
 const PIECES: usize = 4;
 
 /// The launches of this head, by id. Cloneable; all clones are one.
-#[derive(Clone, Default)]
-pub struct Launches(Arc<Mutex<Registry>>);
+#[derive(Clone)]
+pub struct Launches(Arc<Inner>);
+
+struct Inner {
+    handles: Arc<Handles>,
+    registry: Mutex<Registry>,
+}
 
 #[derive(Default)]
 struct Registry {
@@ -103,9 +108,19 @@ pub async fn next_taken(taken: &mut watch::Receiver<Option<Taken>>) -> Option<Ta
 }
 
 impl Launches {
+    /// None yet.
+    pub fn new(handles: Handles) -> Self {
+        Self(Arc::new(Inner { handles: Arc::new(handles), registry: Mutex::default() }))
+    }
+
+    /// What they need of their node.
+    pub fn handles(&self) -> &Arc<Handles> {
+        &self.0.handles
+    }
+
     /// Begins a launch, unless it was: gives its end, when it comes. Ends without one when the allocation goes.
-    pub fn begin(&self, context: &Shared, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
-        begin_in(&mut self.registry().entries, context, share, spec).ended
+    pub fn begin(&self, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
+        begin_in(&mut self.registry().entries, &self.0.handles, share, spec).ended
     }
 
     /// A launch of this head.
@@ -115,10 +130,10 @@ impl Launches {
 
     /// Begins a launch under the allocation's next number, unless one of this id was begun. Numbers begin at 1; the
     /// inline command of an allocation has 1. A number whose log files are there is never used again.
-    pub async fn begin_next(&self, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, String> {
+    pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, String> {
         let allocation = spec.allocation;
         let asked_before = self.registry().numbers.contains_key(&allocation);
-        if !asked_before && let Some(worker) = context.workers.get(allocation) {
+        if !asked_before && let Some(worker) = self.0.handles.workers.get(allocation) {
             // A former life of this agent may have given some.
             let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await.map_err(|e| e.to_string())?;
             self.registry().numbers.entry(allocation).or_insert(on_disk);
@@ -134,7 +149,7 @@ impl Launches {
         let last = registry.numbers.entry(allocation).or_default();
         *last = entry.max(*last) + 1;
         spec.number = *last;
-        Ok(begin_in(&mut registry.entries, context, share, spec))
+        Ok(begin_in(&mut registry.entries, &self.0.handles, share, spec))
     }
 
     /// Brings a launch down for its user. One that has ended stays as it is; `false`: there is none of this id.
@@ -181,7 +196,7 @@ impl Launches {
     }
 
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -191,11 +206,11 @@ impl Entry {
     }
 }
 
-fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
+fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
     if let Some(entry) = map.get(&spec.id) {
         return entry.view();
     }
-    node_environment::of_fabric(&mut spec.env, share, context);
+    handles.fabric.add_key(&mut spec.env, share);
     let (ended, view) = watch::channel(None);
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
@@ -206,7 +221,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<D
     let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, told: false };
     let view = entry.view();
     map.insert(spec.id, entry);
-    tokio::spawn(head(Arc::clone(context), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
+    tokio::spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
     view
 }
 
@@ -220,15 +235,15 @@ struct Signals {
     stop: CancellationToken,
 }
 
-async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
+async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
     let Signals { ended, mut aborts, mut pieces, taken, forget, stop } = signals;
     let parts = u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX);
-    let fanout = context.launch_fanout.unwrap_or_else(|| fanout_for(parts));
+    let fanout = handles.fanout.unwrap_or_else(|| fanout_for(parts));
     let whole = Subtree::whole(parts);
     let lines = stop.child_token();
     // They end with this task, also where it is not told to stop.
     let _ends = lines.clone().drop_guard();
-    let around = Around { context: Arc::clone(&context), share, spec: Arc::clone(&spec), fanout, stop: lines };
+    let around = Around { handles: Arc::clone(&handles), share, spec: Arc::clone(&spec), fanout, stop: lines };
     let mut state = Head {
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         branch: Branch::new(around, whole),
@@ -239,7 +254,7 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
     };
     // This node's shim is the launch's memory: the others begin once it has it, so that a head that is killed in between
     // leaves no ranks that nobody knows of.
-    let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == context.me);
+    let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == handles.me);
     if waits_for_own {
         state.branch.serve(Subtree::single(0));
     } else {
@@ -254,7 +269,7 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
             _ = look.tick(), if !state.branch.is_at_rest() => {
                 // What this node itself does not reach nobody else is asked for.
                 let _unreached = state.branch.look(Instant::now());
-                state.look_at_fence(context.fence_timeout);
+                state.look_at_fence(handles.fence_timeout);
             }
             Some(Abort { code, why }) = aborts.recv() => {
                 let abort = state.launch.abort(code, why);
@@ -355,7 +370,7 @@ impl Head {
                     Err(error) => self.launch.abort(1, format!("fence {number} is done and cannot be told: {error}")),
                 }
             }
-            Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.context.me)),
+            Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),
             Heard::Unreached { part } => {
                 self.seek.begin(&self.branch.around, part);
                 None

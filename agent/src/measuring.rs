@@ -21,6 +21,7 @@ pub mod devices;
 pub mod disks;
 pub mod energy;
 mod gpu_numbers;
+mod handles;
 mod haste;
 mod histories;
 mod looks;
@@ -30,13 +31,13 @@ mod numbers;
 
 use crate::alerting::Alerts;
 use crate::alerting::saved::Key;
-use crate::context::Context;
 use crate::kernel_counts::KernelCounts;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{Open, vouched};
 use crate::mesh::usage::{Told, UsageAnswer, UsageOpen};
 use crate::traces::Kept;
 use gpu_numbers::Devices;
+pub use handles::Handles;
 use histories::Histories;
 pub use histories::told_later;
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
@@ -79,6 +80,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Measuring(Arc<Inner>);
 
 struct Inner {
+    handles: Handles,
     alerts: AlertSettings,
     /// Of what is exported alone.
     smoothing: Smoothing,
@@ -131,10 +133,10 @@ struct Tracked {
 
 impl Measuring {
     /// With the site's rules.
-    pub fn new(alerts: AlertSettings, smoothing: Smoothing) -> Self {
+    pub fn new(alerts: AlertSettings, smoothing: Smoothing, handles: Handles) -> Self {
         let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
         let seconds = Histogram::new(LATENCY_SECONDS);
-        Self(Arc::new(Inner { alerts, smoothing, known, left_out, seconds, kernel, looked: watch::Sender::new(0) }))
+        Self(Arc::new(Inner { handles, alerts, smoothing, known, left_out, seconds, kernel, looked: watch::Sender::new(0) }))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -142,9 +144,10 @@ impl Measuring {
     }
 
     /// Loads the programs in the kernel, where they are wanted: a tenth of a second. Before it is said what this node can do.
-    pub fn load(&self, context: &Context, in_kernel: bool) {
+    pub fn load(&self, in_kernel: bool) {
         if in_kernel {
-            self.0.kernel.begin(context.slice.as_ref(), Some(&context.state_dir));
+            let Handles { slice, state_dir, .. } = &self.0.handles;
+            self.0.kernel.begin(slice.as_ref(), Some(state_dir));
         } else {
             self.0.kernel.off("kernel_probes: false");
         }
@@ -161,12 +164,12 @@ impl Measuring {
     }
 
     /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
-    async fn told(&self, context: &Context, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, String> {
+    async fn told(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, String> {
         let short = allocation.short();
         let mut looked = self.0.looked.subscribe();
         let until = tokio::time::Instant::now() + FIRST_WAIT;
         loop {
-            if context.workers.of_epoch(allocation, epoch).is_none() {
+            if self.0.handles.workers.of_epoch(allocation, epoch).is_none() {
                 return Err(format!("allocation {short} is not running on this node"));
             }
             if let Some(told) = self.newest((allocation, epoch), duration) {
@@ -348,14 +351,14 @@ impl Tracked {
 }
 
 /// What an allocation's work uses of `node`, for a user who may know.
-pub async fn of_node(context: &Context, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, String> {
+pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, String> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    if *node == context.me {
-        return context.measuring.told(context, allocation, epoch, Duration::from_millis(open.duration_ms)).await;
+    if *node == measuring.0.handles.me {
+        return measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await;
     }
     let address = address.ok_or("where its mesh is was never heard of the quorum")?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
+        let (mut send, mut recv) = measuring.0.handles.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
         frame::write(&mut send, &Open::Usage(open)).await.map_err(|e| e.to_string())?;
         frame::read::<UsageAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
     };
@@ -367,21 +370,21 @@ pub async fn of_node(context: &Context, node: &NodeId, address: Option<String>, 
 }
 
 /// Answers another agent.
-pub async fn answer(context: &Context, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let answer = match local(context, peer, open).await {
+pub async fn answer(measuring: &Measuring, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = match local(measuring, peer, open).await {
         Ok(told) => UsageAnswer::Told(told),
         Err(why) => UsageAnswer::Refused { why },
     };
     frame::write(send, &answer).await
 }
 
-async fn local(context: &Context, peer: &Caller, open: &UsageOpen) -> Result<Told, String> {
+async fn local(measuring: &Measuring, peer: &Caller, open: &UsageOpen) -> Result<Told, String> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     let user = vouched(open.uid, &open.user);
-    let worker = context.workers.of_epoch(allocation, epoch);
+    let worker = measuring.0.handles.workers.of_epoch(allocation, epoch);
     let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
     may_know(peer, &worker.share, &user)?;
-    context.measuring.told(context, allocation, epoch, Duration::from_millis(open.duration_ms)).await
+    measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await
 }
 
 /// The same as for output: an agent of the allocation's nodes, or one that vouches for users, asks for its owner.

@@ -9,7 +9,7 @@
 //! * what an allocation's work uses of this node, what is told of it while it runs and what is the matter with it: the same agents, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
-use crate::allocation::AllocationHandle;
+use crate::allocations::AllocationHandle;
 use crate::checkpoint;
 use crate::conformance;
 use crate::context::Shared;
@@ -26,11 +26,12 @@ use crate::mesh::frame;
 use crate::mesh::input::{WirePiece, WireTaken};
 use crate::mesh::launch::WireOutcome;
 use crate::mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
+use crate::mesh::terminal;
 use crate::monitoring;
 use crate::output_index::Position;
 use crate::relay;
 use crate::signalling;
-use crate::terminal::{self, over_mesh};
+use crate::terminal::over_mesh;
 use crate::words;
 use lattice_model::binding::BindingRequest;
 use lattice_model::layout::TASKS_PER_NODE_MAX;
@@ -76,15 +77,17 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
     let Ok(opened) = opened else { return Ok(()) };
     match opened? {
-        Open::Branch(open) => launch::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Branch(open) => {
+            launch::serve(context.launches.handles(), &context.parents, &stream.peer, *open, stream.send, stream.recv).await
+        }
         Open::Logs(open) => output(context, &stream.peer, &open, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, &open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
-        Open::Usage(open) => measuring::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::UsageGpus(open) => devices::answer_gpus(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Fact(open) => facts::answer(&context.facts, open, &mut stream.send).await,
+        Open::Usage(open) => measuring::answer(&context.measuring, &stream.peer, &open, &mut stream.send).await,
+        Open::UsageGpus(open) => devices::answer_gpus(&context.measuring, &stream.peer, &open, &mut stream.send).await,
         Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
         Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
@@ -93,8 +96,8 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,
-        Open::Saving => checkpoint::saving::answer(context, &mut stream.send).await,
-        Open::CheckpointPart(open) => checkpoint::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Saving => checkpoint::saving::answer(&context.checkpoint_handles, &mut stream.send).await,
+        Open::CheckpointPart(open) => checkpoint::serve(&context.checkpoint_handles, &stream.peer, *open, stream.send, stream.recv).await,
         Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
@@ -215,7 +218,7 @@ async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut 
     if peer.role != Role::Api {
         return frame::write(&mut send, &refused("the asking agent may not vouch for users".to_owned())).await;
     }
-    let mut items = match checkpoint::begin(context, open).await {
+    let mut items = match checkpoint::begin(&context.checkpoint_handles, open).await {
         Ok(items) => items,
         Err(why) => return frame::write(&mut send, &refused(why)).await,
     };
@@ -278,7 +281,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
         None => {
             let asked = ShapeRequest::try_from(open.ask.clone()).map_err(|e| e.to_string())?;
             let spec = launch_spec(&share, id, open, &asked)?;
-            context.launches.begin_next(context, &share, spec).await?
+            context.launches.begin_next(&share, spec).await?
         }
     };
     let (out, items) = mpsc::channel(4);

@@ -12,7 +12,7 @@
 //! Work whose store is away is ended after 20 s: a store that is busy for seconds is not away, and
 //! an operator who needs the nodes waits no longer. Of two requests the shorter deadline counts.
 
-use crate::allocation::Standing;
+use crate::allocations::Standing;
 use crate::checkpoint::{self, broker};
 use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
@@ -91,7 +91,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
             // A store that hangs is waited for before anything is begun, too. One that is there already is followed first.
             let begun = tokio::select! {
                 biased;
-                begun = checkpoint::begin(context, &open) => Ok(begun),
+                begun = checkpoint::begin(&context.checkpoint_handles, &open) => Ok(begun),
                 () = &mut over => Err(Followed::TooLong),
                 why = &mut away => Err(Followed::StoreAway(why)),
             };

@@ -6,7 +6,7 @@
 use crate::conformance::MadeOf;
 use crate::context::Shared;
 use crate::gossip_keys::GossipKeys;
-use crate::gpus::Offer;
+use crate::gpu_standings::Offer;
 use crate::membership::Membership;
 use crate::node_view::NodeView;
 use crate::quorum_list::QuorumList;

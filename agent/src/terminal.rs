@@ -18,14 +18,14 @@
 
 pub mod over_mesh;
 
-use crate::allocation::{AllocationHandle, News, OpenTerminal, Standing};
+use crate::allocations::{AllocationHandle, News, OpenTerminal, Standing};
 use crate::context::{Context, Shared};
-use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
+use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
 use crate::node_environment;
 use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::pty::{self, Modes, Size, Terminal};
+use lattice_runtime::pty::{self, Modes, Terminal};
 use nix::errno::Errno;
 use std::fmt;
 use std::io;
@@ -122,11 +122,6 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
     let env = node_environment::of_terminal(share, context, &open.term, &shell);
     let argv = if open.argv.is_empty() { vec![shell] } else { open.argv.clone() };
     Ok(Made { terminal, argv, env, working_dir: share.spec.working_dir.clone() })
-}
-
-/// A terminal's size; without one, the usual.
-pub fn size(rows: u16, columns: u16) -> Size {
-    if rows == 0 || columns == 0 { Size::default() } else { Size { rows, columns } }
 }
 
 /// Says in the log who attached to what, and how it ended.
@@ -362,6 +357,7 @@ fn suspended(short: &str, held: bool) -> String {
 mod tests {
     use super::*;
     use lattice_model::RankOutcome;
+    use lattice_runtime::pty::Size;
     use std::process::{Command, Stdio};
 
     fn nobody_in_particular() -> Principal {

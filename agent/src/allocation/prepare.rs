@@ -8,8 +8,8 @@
 //! Without prologue, key, checkpoint and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
 //! millisecond.
 
-use super::Detail;
 use super::find::{self, Missing};
+use crate::allocations::Detail;
 use crate::checkpoint;
 use crate::config::UserImages;
 use crate::context::{Context, Shared};
@@ -130,7 +130,7 @@ async fn prepare(
     }
     if let Some(from) = &share.restore {
         say("preparing: what it saved");
-        checkpoint::restore::restore(&context, &share, from, &cancel, say).await?;
+        checkpoint::restore::restore(&context.checkpoint_handles, &share, from, &cancel, say).await?;
         going_on()?;
     }
     say("preparing: image");

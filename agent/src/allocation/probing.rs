@@ -1,6 +1,6 @@
 //! Makes the probes of a service, and tells when it is dead. What an outcome means is decided in [`ProbeWatch`].
 
-use super::Detail;
+use crate::allocations::Detail;
 use crate::context::Shared;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LivenessProbe, NodeId, ProbeCheck};
 use lattice_node::{Event, ProbeWatch, Verdict};

@@ -6,13 +6,13 @@ mod lease;
 mod line;
 mod parts;
 
-use super::link::Link;
+use super::link::{self, Link};
 use super::local_launch::LocalLaunch;
 use super::prepare::{self, Preparing};
 use super::run_lease::{self, RunLease};
 use super::signals::Signals;
-use super::terminals::{OpenTerminal, Terminals};
-use super::{Activity, Command, Detail, Standing};
+use super::terminals::Terminals;
+use crate::allocations::{Command, OpenTerminal, Says, Standing, TaskEnds};
 use crate::context::Shared;
 use crate::mesh::terminal::ToTerminal;
 use crate::spool::launches;
@@ -23,33 +23,18 @@ use lattice_node::Event;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
-use line::hear;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Where the task says how it is.
-pub(super) struct Says {
-    pub(super) activity: watch::Sender<Activity>,
-    pub(super) standing: watch::Sender<Standing>,
-    pub(super) detail: watch::Sender<Detail>,
-}
-
-/// Begins the task of `share`'s allocation.
-pub(super) fn begin(
-    context: &Shared,
-    share: &Arc<DesiredShare>,
-    dir: ShimDir,
-    own: mpsc::WeakSender<Command>,
-    queue: mpsc::Receiver<Command>,
-    says: Says,
-) {
+/// Begins the task of an allocation.
+pub(super) fn begin(context: &Shared, ends: TaskEnds) {
+    let TaskEnds { share, dir, own, queue, says } = ends;
     let task = AllocationTask {
         own,
         context: Arc::clone(context),
-        share: Arc::clone(share),
         dir,
         link: None,
         preparing: None,
@@ -72,6 +57,7 @@ pub(super) fn begin(
         walltime_told: false,
         script_kill: None,
         acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
+        share,
         lease: RunLease::default(),
         says,
     };
@@ -157,11 +143,11 @@ impl AllocationTask {
                     self.renew().await;
                     continue;
                 }
-                () = ending::due(self.left_looked_at), if self.phase == Phase::AwaitingStopped => {
+                () = due(self.left_looked_at), if self.phase == Phase::AwaitingStopped => {
                     self.say_what_is_left().await;
                     continue;
                 }
-                heard = hear(&mut self.link) => heard,
+                heard = link::hear(&mut self.link) => heard,
             };
             match heard {
                 Some(message) => self.heard(message).await,
@@ -303,7 +289,7 @@ impl AllocationTask {
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
                 if headed_here {
                     // After a restart of this agent the shim is who remembers the launches that it headed.
-                    self.context.launches.begin(&self.context, &self.share, launch);
+                    self.context.launches.begin(&self.share, launch);
                 }
                 for (launch, message) in std::mem::take(&mut self.typed_ahead) {
                     self.typed(launch, message).await;
@@ -365,7 +351,7 @@ impl AllocationTask {
         }
         failpoint::pass(Point::ShimToldAll);
         if self.is_head() {
-            self.context.checkpoints.resume(&self.context, &self.share, &self.dir).await;
+            self.context.checkpoints.resume(&self.context.checkpoint_handles, &self.share, &self.dir).await;
         }
         self.context.adoption.found(self.share.allocation);
         self.synced = true;
@@ -392,5 +378,13 @@ impl AllocationTask {
                 failpoint::pass(Point::TerminalAsked);
             }
         }
+    }
+}
+
+/// Waits until then; for ever where it is never.
+async fn due(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }

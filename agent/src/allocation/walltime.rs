@@ -102,7 +102,7 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
         tokio::time::sleep(until(look_ms)).await;
         let known = context.cluster.borrow().allocations.get(&share.allocation).cloned();
         let took_ms = match known {
-            Some(allocation) => checkpoint::broker::last_took_ms(&context, &allocation).await,
+            Some(allocation) => checkpoint::broker::last_took_ms(&context.checkpoint_handles, &allocation).await,
             None => None,
         };
         let lead_ms = walltime_lead_ms(walltime_ms, took_ms);
@@ -126,7 +126,7 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
             uid: share.owner.uid,
             user: share.owner.name.clone(),
         };
-        match checkpoint::begin(&context, &open).await {
+        match checkpoint::begin(&context.checkpoint_handles, &open).await {
             Ok(mut items) => {
                 let mut noted_as = None;
                 while let Some(item) = items.recv().await {

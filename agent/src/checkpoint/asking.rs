@@ -7,8 +7,8 @@
 //! written: a head that was killed then would ask for the round anew, and nodes that save
 //! themselves in it already have no answer for that.
 
+use super::handles::Shared;
 use crate::checkpoint;
-use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame;
 use crate::mesh::open::Open;

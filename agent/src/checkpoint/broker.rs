@@ -9,11 +9,11 @@
 //! makes one checkpoint of two requests. Nothing of it is needed for work to run, or for anybody to ask for a checkpoint.
 
 use super::broker_knowledge::Latest;
+use super::handles::Shared;
 use super::store::{CheckpointStore, Owner, StoreError};
 use super::{ask, retention, saving};
 use crate::cluster::Cluster;
 use crate::config::checkpoint::CheckpointSettings;
-use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::placing::Placing;
 use futures::StreamExt;

@@ -5,8 +5,8 @@
 //! once more directly before the signal is sent. The first time may be long before anybody asks ([`super::sightings`]): what began in the
 //! last moment alone is waited for, and keeps the others from nothing.
 
+use super::handles::Handles;
 use super::sightings::{Program, Sightings, unsure_for};
-use crate::context::Context;
 use lattice_model::{AllocationId, AskSignal, SignalTo};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
@@ -50,7 +50,7 @@ pub(super) enum Look {
 impl Hearers {
     /// Looks at what runs now but for `asked`, once; an error where that cannot be told. `shim`: its process, by which they are found on
     /// a machine without scopes.
-    fn find(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
+    fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
         let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
         let listed = || addressed(context, allocation, shim, signal.whom());
@@ -194,10 +194,10 @@ impl Hearer {
 }
 
 /// An allocation's, and the process of its shim, by which it is found on a machine without scopes.
-pub type Work<'a> = (&'a Context, AllocationId, Option<u32>);
+pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
 
 /// Looks at what runs now, with what went wrong for people.
-pub fn look(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, String> {
+pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, String> {
     Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(unseen)
 }
 
@@ -254,7 +254,7 @@ pub fn unseen(error: io::Error) -> String {
 }
 
 /// Whether a process of the script or of launches lives.
-pub fn lives(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
+pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
     let Some(slice) = &context.slice else {
         for pid in of_work(context, allocation, shim)? {
             if look_at(pid, AskSignal::default())?.is_some() {
@@ -283,7 +283,7 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Processes of the script and of launches.
-pub(super) fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
+pub(super) fn of_work(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
     match &context.slice {
         Some(slice) => Ok(by_launch(slice, allocation)?.into_values().flatten().collect()),
         None => {
@@ -325,7 +325,7 @@ fn known(shim: Option<u32>) -> io::Result<i32> {
 }
 
 /// Those to which the signal goes, whether they catch it or not.
-fn addressed(context: &Context, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
+fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
     let Some(slice) = context.slice.as_ref().filter(|_| to != SignalTo::All) else { return of_work(context, allocation, shim) };
     let mut found = Vec::new();
     for (launch, pids) in by_launch(slice, allocation)? {

@@ -1,12 +1,12 @@
 //! The checkpoint of an allocation whose head this node is: drives [`Checkpointing`], writes its states down, asks the nodes.
 
+use super::handles::Shared;
 use super::heads::Head;
 use super::part;
 use super::parts::Ends;
 use super::store::{Manifest, StoreError};
 use super::{Checkpoints, late, owner_of, wall_ms};
-use crate::allocation::Standing;
-use crate::context::Shared;
+use crate::allocations::Standing;
 use crate::journal;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpen, ToSaver};
 use crate::mesh::frame::{self, FrameError};

@@ -2,13 +2,13 @@
 
 use super::blocking::blocking;
 use super::directory::{self, Answer, Claims, Place};
+use super::handles::{Handles, Shared};
 use super::owner_of;
 use super::packers::Packers;
 use super::parts::{Ends, NewPart, Ready};
 use super::store::{Part, Source, StoreError, Uploads};
 use super::way::{AskedFor, Found, Request, Way};
-use crate::allocation::Standing;
-use crate::context::{Context, Shared};
+use crate::allocations::Standing;
 use crate::environment;
 use crate::mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
 use crate::mesh::frame::{self, FrameError};
@@ -283,7 +283,7 @@ enum Before {
 }
 
 impl Looked {
-    fn at(context: &Context, share: &DesiredShare, token: &str) -> Result<Self, String> {
+    fn at(context: &Handles, share: &DesiredShare, token: &str) -> Result<Self, String> {
         let way = Way::of(context, share)?;
         let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
         // What was never asked for was not answered.
@@ -297,7 +297,7 @@ impl Looked {
 }
 
 /// Whether an inline command's ranks belong on this node. What a script runs where is its own affair.
-fn has_ranks_here(context: &Context, share: &DesiredShare) -> bool {
+fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
     match &share.spec.entrypoint {
         Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
         Entrypoint::Script { .. } => false,
@@ -369,7 +369,7 @@ async fn put(
 ) -> Result<Saved, String> {
     let store = context.checkpoints.store()?;
     let uploads = uploads_of(context, share, token).await?;
-    let packers = Packers::of(context, share).map(Arc::new);
+    let packers = Packers::of(context.slice.as_ref(), &context.bounds, share).map(Arc::new);
     let source = Source { directory: Arc::clone(place), token: token.to_owned(), packers };
     loop {
         let (at, of) = (Arc::clone(place), token.to_owned());

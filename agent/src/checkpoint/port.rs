@@ -16,8 +16,8 @@
 use super::Checkpoints;
 use super::callers::Asked;
 use super::directory::Answer;
+use super::handles::Handles;
 use super::said;
-use crate::context::Context;
 use lattice_api::client::checkpoint_endpoint;
 use lattice_api::v1;
 use lattice_api::v1::save_word::Word;
@@ -58,7 +58,7 @@ impl Port {
     ///
     /// # Errors
     /// Whose work listens cannot be told on this machine.
-    pub fn of(context: &Context, allocation: AllocationId, port: NonZeroU16) -> Result<Self, String> {
+    pub fn of(context: &Handles, allocation: AllocationId, port: NonZeroU16) -> Result<Self, String> {
         let slice = context.slice.as_ref().ok_or("whose work listens at a port cannot be told on this machine, which has no cgroup v2")?;
         Ok(Self { port, allocation, work: slice.scope(allocation).work() })
     }

@@ -1,9 +1,9 @@
 //! What an allocation begins from: its last checkpoint's files, brought to this node and compared with the manifest before it runs.
 
 use super::directory::{Found, give_all, lay_down};
+use super::handles::Handles;
 use super::owner_of;
 use super::store::{CheckpointStore, FileEntry, Manifest, Owner, Part, StoreError};
-use crate::context::Context;
 use futures::{StreamExt, TryStreamExt};
 use lattice_model::{CheckpointRef, DesiredShare};
 use lattice_quorum::pack::with_causes;
@@ -23,7 +23,7 @@ const FILES_AT_ONCE: usize = 4;
 /// Brings this node's part of `from` to where the allocation's work looks for it. May be done again. A store that is away is waited
 /// for until it is back or the allocation is cancelled: it is no fault of this node's, and would be away for the next one as well.
 pub async fn restore(
-    context: &Context,
+    context: &Handles,
     share: &DesiredShare,
     from: &CheckpointRef,
     cancel: &CancellationToken,
@@ -60,7 +60,7 @@ fn may_pass(error: &object_store::Error) -> bool {
     )
 }
 
-async fn try_restore(context: &Context, share: &DesiredShare, from: &CheckpointRef) -> Result<(), StoreError> {
+async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointRef) -> Result<(), StoreError> {
     let means = context.checkpoints.means().map_err(StoreError::Unfit)?;
     let owner = owner_of(share);
     let manifest = means.store.manifest(&owner, from.id).await?;

@@ -8,9 +8,9 @@
 //! A time is over when it is by this agent's clock, by the store's and by the quorum's, counted from when the store was told that the
 //! allocation had ended: one clock that is wrong removes nothing too early.
 
+use super::handles::Shared;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
 use crate::config::checkpoint::CheckpointSettings;
-use crate::context::Shared;
 use crate::placing::Placing;
 use futures::StreamExt;
 use lattice_model::{Allocation, AllocationId, CheckpointId};

@@ -5,9 +5,9 @@ use super::blocking::blocking;
 use super::callers::{Asked, Asking, Callers};
 use super::catching::{self, Hearers};
 use super::directory::{Answer, Place};
+use super::handles::{Handles, Shared};
 use super::page::Page;
 use super::port::{Calling, Port};
-use crate::context::{Context, Shared};
 use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
 use lattice_runtime::identity;
@@ -54,7 +54,7 @@ pub enum AskedFor {
 
 impl Way {
     /// As the submission has it.
-    pub fn of(context: &Context, share: &DesiredShare) -> Result<Self, String> {
+    pub fn of(context: &Handles, share: &DesiredShare) -> Result<Self, String> {
         let policy = share.spec.checkpoint.ok_or("its submission asks for no checkpoints")?;
         match policy.by {
             AskBy::Signal => Ok(Self::Signal(policy.signal)),
@@ -74,7 +74,7 @@ impl Way {
 
     /// What runs there, and whether it would hear. Of work that waits in calls [`Self::heard`] tells the rest. For a thread that may
     /// block.
-    pub fn find(&self, context: &Context, allocation: AllocationId) -> Result<Found, String> {
+    pub fn find(&self, context: &Handles, allocation: AllocationId) -> Result<Found, String> {
         let shim = shim_of(context, allocation);
         if let Self::Signal(signal) = self {
             let mut now = catching::look(context, allocation, shim, *signal)?;
@@ -273,6 +273,6 @@ impl AskedFor {
     }
 }
 
-fn shim_of(context: &Context, allocation: AllocationId) -> Option<u32> {
+fn shim_of(context: &Handles, allocation: AllocationId) -> Option<u32> {
     context.workers.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
 }

@@ -1,8 +1,8 @@
 //! The work's processes: what state each is in, and what it waits for.
 
 use super::fact::{fact, text_of};
-use super::helper::{Asked, OF_RANKS};
 use crate::mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
+use crate::questions::{Asked, OF_RANKS};
 use nix::libc;
 use std::collections::BTreeSet;
 use std::fs;

@@ -71,7 +71,7 @@ fn key(open: &UsageOpen) -> (AllocationId, Epoch) {
 
 async fn here(context: &Context, open: &UsageOpen) -> Result<RanksTold, String> {
     let work = running(context, key(open))?;
-    let place = context.diagnosing.place().await?;
+    let place = context.diagnosis_slots.take(super::HERE).await?;
     let looking = tokio::task::spawn_blocking(move || {
         let _place = place;
         told(&work)

@@ -3,8 +3,8 @@
 use super::health::Health;
 use super::tried::Look;
 use crate::config::AgentConfig;
-use crate::diagnosis::helper::{Asked, OF_GPUS};
 use crate::kernel_counts::KernelCounts;
+use crate::questions::{Asked, OF_GPUS};
 use lattice_ebpf::Probe;
 use lattice_model::gpu_load::GpuLoads;
 use lattice_model::topology::GpuDevice;

@@ -357,7 +357,7 @@ impl Branch {
 
     /// Goes round what has been away for too long. Gives the parts of which the head is to be told that they are not reached.
     pub(super) fn look(&mut self, now: Instant) -> Vec<u32> {
-        let others = self.lines.values().filter(|line| self.around.node(line.subtree.first) != Some(&self.around.context.me));
+        let others = self.lines.values().filter(|line| self.around.node(line.subtree.first) != Some(&self.around.handles.me));
         let is_alone = !others.into_iter().any(|line| matches!(line.link, Link::Connected { .. }));
         let patience = if is_alone { ALONE } else { PATIENCE };
         let late = |line: &Line| match line.link {

@@ -1,8 +1,8 @@
 //! One edge of a launch's tree: the line to a subtree, made again for as long as somebody wants it.
 
+use super::handles::Handles;
 use super::told::Told;
-use crate::allocation::AllocationHandle;
-use crate::context::Shared;
+use crate::allocations::AllocationHandle;
 use crate::mesh::branch::{BranchOpen, Up};
 use crate::mesh::frame;
 use crate::mesh::launch::{ToHead, ToPart, WireLaunch};
@@ -23,7 +23,7 @@ const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Du
 /// The same for all lines of a branch.
 #[derive(Clone)]
 pub(super) struct Around {
-    pub(super) context: Shared,
+    pub(super) handles: Arc<Handles>,
     pub(super) share: Arc<DesiredShare>,
     pub(super) spec: Arc<LaunchSpec>,
     pub(super) fanout: u32,
@@ -126,15 +126,15 @@ impl LineTask {
     }
 
     async fn connect(&self) -> Option<Way> {
-        let Around { context, share, spec, fanout, .. } = &self.around;
+        let Around { handles, share, spec, fanout, .. } = &self.around;
         let node = self.around.node(self.subtree.first)?;
-        if *node == context.me {
-            let handle = context.workers.of_epoch(spec.allocation, spec.epoch)?;
-            let heard = handle.attach(&context.me, LaunchSpec::clone(spec)).await;
+        if *node == handles.me {
+            let handle = handles.workers.of_epoch(spec.allocation, spec.epoch)?;
+            let heard = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
             return Some(Way::Here { handle, heard });
         }
-        let address = context.mesh_address(share, node)?;
-        let (mut send, recv) = match context.mesh.open(node, &address).await {
+        let address = handles.mesh_address(share, node)?;
+        let (mut send, recv) = match handles.mesh.open(node, &address).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%node, %error, "a part of a launch cannot be reached now");

@@ -2,7 +2,7 @@
 
 use super::Api;
 use super::api::Streamed;
-use crate::allocation::Standing;
+use crate::allocations::Standing;
 use crate::checkpoint::{Answer, said};
 use lattice_api::v1;
 use lattice_api::v1::application_service_server::ApplicationService;

@@ -103,7 +103,7 @@ impl Following {
 
     async fn begin(&self) -> Result<mpsc::Receiver<CheckpointItem>, String> {
         let address = self.api.mesh_address(self.target.allocation, &self.target.head);
-        checkpoint::ask(&self.api.context, &self.target.head, address, &self.open).await
+        checkpoint::ask(&self.api.context.checkpoint_handles, &self.target.head, address, &self.open).await
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) async fn judged(api: &Api, allocation: &Allocation) -> Option<v1::Che
     }
     let mut view = api.cluster.borrow().view(&api.membership);
     view.allocations.insert(allocation.id, allocation.clone());
-    let judgement = checkpoint::broker::explain(&api.context, &view, allocation).await?;
+    let judgement = checkpoint::broker::explain(&api.context.checkpoint_handles, &view, allocation).await?;
     let term = |(name, value, meaning): (&str, String, &str)| v1::checkpoint_judgement::Term {
         name: name.to_owned(),
         value,

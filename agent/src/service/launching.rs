@@ -8,7 +8,7 @@ use super::command::check;
 use super::output::{Selection, gather, received};
 use super::target::{Target, lives, target};
 use super::{Api, attaching, feeding};
-use crate::allocation::AllocationHandle;
+use crate::allocations::AllocationHandle;
 use crate::environment::entry_launch_id;
 use crate::mesh::frame;
 use crate::mesh::launch::WireOutcome;

@@ -67,7 +67,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
         let open = open(user, allocation, duration);
         async move {
             let address = api.mesh_address(allocation.id, &node);
-            match measuring::of_node(&api.context, &node, address, open).await {
+            match measuring::of_node(&api.context.measuring, &node, address, open).await {
                 Ok(Told { age_ms, shown }) => {
                     let measured = shown.into_iter().map(measured).collect();
                     v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
@@ -88,7 +88,7 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
         let open = open(user, allocation, Duration::ZERO);
         async move {
             let address = api.mesh_address(allocation.id, &node);
-            gpus_of_node(&api.context, &node, address, open).await
+            gpus_of_node(&api.context.measuring, &node, address, open).await
         }
     });
     let told: Vec<Result<GpusTold, String>> = stream::iter(asked).buffered(AT_ONCE).collect().await;

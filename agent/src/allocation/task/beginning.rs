@@ -2,8 +2,8 @@
 
 use super::{AllocationTask, Phase};
 use crate::allocation::prepare::Line;
-use crate::allocation::walltime;
-use crate::allocation::{Command, probing};
+use crate::allocation::{probing, walltime};
+use crate::allocations::Command;
 use crate::{environment, node_environment};
 use futures::future::BoxFuture;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
@@ -142,7 +142,7 @@ impl AllocationTask {
     /// Heads the launch of an inline command, unless that is done already, and waits for its end.
     fn begin_entry_launch(&self, launch: LaunchSpec) {
         let Some(own) = self.own.upgrade() else { return };
-        let mut end = self.context.launches.begin(&self.context, &self.share, launch);
+        let mut end = self.context.launches.begin(&self.share, launch);
         tokio::spawn(async move {
             let end = end.wait_for(Option::is_some).await.ok().and_then(|e| e.clone());
             if let Some(end) = end {

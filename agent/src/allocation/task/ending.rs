@@ -1,10 +1,11 @@
 //! How an allocation comes to its end: its walltime is over, it is stopped, and what was made for it is taken away.
 
-use super::line::hear;
 use super::{AllocationTask, Phase};
 use crate::allocation::final_usage::final_usage;
+use crate::allocation::link::hear;
+use crate::allocation::undo;
 use crate::allocation::walltime::{self, Awaited};
-use crate::allocation::{Standing, undo};
+use crate::allocations::Standing;
 use crate::hooks::Moment;
 use lattice_model::EndReason;
 use lattice_node::Event;
@@ -21,14 +22,6 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 const QUIT_WAIT: Duration = Duration::from_secs(5);
 /// Between two tries to take away what cannot be taken away yet.
 const UNDO_AGAIN: Duration = Duration::from_secs(1);
-
-/// Waits until then; for ever where it is never.
-pub(super) async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
 
 impl AllocationTask {
     pub(super) async fn walltime_is_over(&mut self) {

@@ -10,7 +10,7 @@ use lattice_model::{EndReason, Entrypoint};
 use lattice_node::Event;
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
+use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,12 +138,5 @@ impl AllocationTask {
         } else if self.is_head() {
             self.begin_entry();
         }
-    }
-}
-
-pub(super) async fn hear(link: &mut Option<Link>) -> Option<FromShim> {
-    match link {
-        Some(link) => link.next().await,
-        None => std::future::pending().await,
     }
 }
