@@ -610,4 +610,4 @@ impl Turn<'_> {
 
 #[cfg(test)]
 #[path = "brain_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -8,7 +8,7 @@ fn alloc(n: u128) -> AllocationId {
     AllocationId(format!("00000000-0000-4000-8000-{n:012x}").parse::<AllocationId>().unwrap().0)
 }
 
-fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredShare {
+pub(crate) fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredShare {
     DesiredShare {
         allocation: alloc(n),
         epoch: Epoch(epoch),

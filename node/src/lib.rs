@@ -16,6 +16,7 @@ pub mod image_cache;
 mod launch;
 mod probe;
 mod record;
+mod run_lease;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
 pub use brain::{Action, Brain, Event, GpusNow, Local};
@@ -25,3 +26,4 @@ pub use checkpoint::{
 pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
 pub use probe::{ProbeWatch, Verdict};
 pub use record::{Phase, Record};
+pub use run_lease::{Due, LeaseLapsed, RunLease, RunLeaseAction, RunLeaseEvent};

@@ -9,7 +9,6 @@ mod parts;
 use super::link::Link;
 use super::local_launch::LocalLaunch;
 use super::prepare::{self, Preparing};
-use super::run_lease::{self, RunLease};
 use super::signals::Signals;
 use super::terminals::{OpenTerminal, Terminals};
 use super::{Activity, Command, Detail, Standing};
@@ -19,7 +18,7 @@ use crate::spool::launches;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
-use lattice_node::Event;
+use lattice_node::{Event, RunLease, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
@@ -72,7 +71,7 @@ pub(super) fn begin(
         walltime_told: false,
         script_kill: None,
         acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
-        lease: RunLease::default(),
+        lease: RunLease::of(share.run_lease_ms),
         says,
     };
     tokio::spawn(task.run(queue));
@@ -135,8 +134,8 @@ struct AllocationTask {
 impl AllocationTask {
     async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
         loop {
-            if std::mem::take(&mut self.lease.begins) {
-                self.begin_what_waited().await;
+            if let Some(due) = self.lease.take_due() {
+                self.begin_what_waited(due).await;
             }
             let heard = tokio::select! {
                 command = queue.recv() => {
@@ -153,7 +152,7 @@ impl AllocationTask {
                     self.prepared(prepared).await;
                     continue;
                 }
-                () = run_lease::renewed(&mut self.acknowledged) => {
+                () = lease::renewed(&mut self.acknowledged) => {
                     self.renew().await;
                     continue;
                 }
@@ -187,7 +186,7 @@ impl AllocationTask {
 
     /// Says whether launches can begin.
     fn stand(&self) {
-        let now = match (*self.says.standing.borrow(), self.started && self.synced && self.may_begin()) {
+        let now = match (*self.says.standing.borrow(), self.started && self.synced && self.lease.may_begin()) {
             (Standing::Ending, _) => Standing::Ending,
             (_, true) => Standing::Running,
             (_, false) => Standing::NotYet,
@@ -217,7 +216,7 @@ impl AllocationTask {
                     self.look_after_logs(true);
                 }
             }
-            Command::Start(share) => self.start(&share).await,
+            Command::Start(share) => self.start(share).await,
             Command::ChangeWalltime(share) => self.change_walltime(&share).await,
             Command::Stop => self.stop().await,
             Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
@@ -263,8 +262,8 @@ impl AllocationTask {
             }
             FromShim::Going => {}
             FromShim::ScriptStarted => self.began(),
-            FromShim::RunLease { until_ms } => self.keeps_lease(until_ms),
-            FromShim::RunLeaseLapsed => self.lease_lapsed().await,
+            FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
+            FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,
             FromShim::AttachStarted { session } => {
                 failpoint::pass(Point::TerminalStarted);
                 self.terminals.started(session);
@@ -279,7 +278,7 @@ impl AllocationTask {
                 failpoint::pass(Point::ScriptEndHeard);
                 self.over(0);
                 self.entry_over = true;
-                if !self.walltime_over && !self.lease.lapsed && self.phase != Phase::AwaitingStopped {
+                if !self.walltime_over && !self.lease.is_lapsed() && self.phase != Phase::AwaitingStopped {
                     let reason = self.script_reason(outcome);
                     self.ended(reason).await;
                 }

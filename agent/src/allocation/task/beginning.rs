@@ -7,7 +7,7 @@ use crate::allocation::{Command, probing};
 use crate::{environment, node_environment};
 use futures::future::BoxFuture;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
-use lattice_node::{Event, LaunchEnd};
+use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
 use std::sync::Arc;
@@ -59,18 +59,18 @@ impl AllocationTask {
         }
     }
 
-    pub(super) async fn start(&mut self, share: &DesiredShare) {
+    pub(super) async fn start(&mut self, share: Box<DesiredShare>) {
         self.started = true;
         self.stand();
         if !self.connect().await {
             return;
         }
-        self.take_walltime(share);
-        if !self.may_begin() {
-            self.lease.waits = Some(Box::new(share.clone()));
-            self.say("waits for the leader to acknowledge a heartbeat: its run lease begins with that");
-            return;
-        }
+        self.take_walltime(&share);
+        self.handle_lease(RunLeaseEvent::Start(share)).await;
+    }
+
+    /// Its run lease does not keep it from that any more.
+    pub(super) async fn begin_work(&mut self, share: &DesiredShare) {
         if self.is_head() {
             walltime::begins(&self.share, &self.dir).await;
         }
@@ -107,7 +107,7 @@ impl AllocationTask {
 
     /// Whether the shim was told to begin.
     pub(super) fn has_begun(&self) -> bool {
-        self.started && self.may_begin() && self.lease.waits.is_none()
+        self.started && self.lease.is_open()
     }
 
     /// The first of these begins it; each says how long it may run from then on.
@@ -120,9 +120,7 @@ impl AllocationTask {
     /// It has another walltime than it began with. What is over already stays so: the shim ends it.
     pub(super) async fn change_walltime(&mut self, share: &DesiredShare) {
         self.take_walltime(share);
-        if let Some(waits) = &mut self.lease.waits {
-            waits.spec.walltime = share.spec.walltime;
-        }
+        self.handle_lease(RunLeaseEvent::WalltimeChanged(share.spec.walltime)).await;
         if !self.has_begun() {
             return;
         }
@@ -152,7 +150,7 @@ impl AllocationTask {
     }
 
     pub(super) async fn entry_launch_over(&mut self, end: LaunchEnd) {
-        if self.lease.lapsed {
+        if self.lease.is_lapsed() {
             return;
         }
         self.entry_over = true;

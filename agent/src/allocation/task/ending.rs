@@ -7,7 +7,7 @@ use crate::allocation::walltime::{self, Awaited};
 use crate::allocation::{Standing, undo};
 use crate::hooks::Moment;
 use lattice_model::EndReason;
-use lattice_node::Event;
+use lattice_node::{Event, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{StopReason, ToShim};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl AllocationTask {
     pub(super) async fn stop(&mut self) {
         self.probing = None;
         self.entry_waits = false;
-        self.lease.waits = None;
+        self.handle_lease(RunLeaseEvent::Stopping).await;
         self.give_up_preparing().await;
         if self.phase == Phase::AwaitingReady {
             // It is still mounting, and has started nothing; a mount that hangs must not be waited for here.

@@ -7,7 +7,7 @@ use crate::allocation::local_launch::LocalLaunch;
 use crate::allocation::prepare::{Line, held};
 use crate::environment;
 use lattice_model::{EndReason, Entrypoint};
-use lattice_node::Event;
+use lattice_node::{Event, RunLeaseEvent};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
@@ -115,7 +115,7 @@ impl AllocationTask {
                 ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.of(launch, |l| l.out_of_memory(kill)),
                 ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
                 ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
-                ExitRecord::RunLeaseLapsed => self.lease.lapsed = true,
+                ExitRecord::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::LapseRecorded).await,
                 ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
                 ExitRecord::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
                 ExitRecord::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
@@ -123,11 +123,11 @@ impl AllocationTask {
             }
         }
         let me = self.context.me.clone();
-        if self.lease.lapsed {
+        if self.lease.is_lapsed() {
             // Whatever else ended since was killed for that.
             known = Some(EndReason::RunLeaseLapsed { node: me.clone() });
         }
-        for local in self.launches.values_mut().filter(|l| !self.lease.lapsed && !l.all_ended(&me)) {
+        for local in self.launches.values_mut().filter(|l| !self.lease.is_lapsed() && !l.all_ended(&me)) {
             local.lost(why);
         }
         // An inline command whose ranks here are all known to have ended ends as its head says, not as lost.
