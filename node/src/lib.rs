@@ -11,6 +11,7 @@ mod assign;
 mod brain;
 mod checkpoint;
 pub mod device_health;
+mod durable;
 pub mod health;
 pub mod image_cache;
 mod launch;
@@ -19,11 +20,11 @@ mod record;
 mod run_lease;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
-pub use brain::{Action, Brain, Event, GpusNow, Local};
+pub use brain::{Action, Brain, Event, GpusNow};
 pub use checkpoint::{
     CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, DEFERRAL_MS_MAX, Deadline, Progress, Saved,
 };
 pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
 pub use probe::{ProbeWatch, Verdict};
-pub use record::{Phase, Record};
+pub use record::{Local, Phase, Record};
 pub use run_lease::{Due, LeaseLapsed, RunLease, RunLeaseAction, RunLeaseEvent};
