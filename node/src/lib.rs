@@ -18,6 +18,7 @@ mod launch;
 mod probe;
 mod record;
 mod run_lease;
+pub mod walltime;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
 pub use brain::{Action, Brain, Event, GpusNow};

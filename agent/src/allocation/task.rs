@@ -18,6 +18,7 @@ use crate::spool::launches;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
+use lattice_node::walltime::{Walltime, WalltimeEvent};
 use lattice_node::{Event, RunLease, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::image::HeldImage;
@@ -67,8 +68,7 @@ pub(super) fn begin(
         terminals: Terminals::default(),
         signals: Signals::default(),
         entry_over: false,
-        walltime_over: false,
-        walltime_told: false,
+        walltime: Walltime::default(),
         script_kill: None,
         acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
         lease: RunLease::of(share.run_lease_ms),
@@ -120,9 +120,7 @@ struct AllocationTask {
     terminals: Terminals,
     signals: Signals,
     entry_over: bool,
-    walltime_over: bool,
-    /// Whether it is said what that means, or will be: a checkpoint that is under way may be waited for.
-    walltime_told: bool,
+    walltime: Walltime,
     /// What was killed of the script for its memory.
     script_kill: Option<MemoryKill>,
     /// When the newest heartbeat was sent that the leader acknowledged; `None`: the work is under no run lease.
@@ -278,7 +276,7 @@ impl AllocationTask {
                 failpoint::pass(Point::ScriptEndHeard);
                 self.over(0);
                 self.entry_over = true;
-                if !self.walltime_over && !self.lease.is_lapsed() && self.phase != Phase::AwaitingStopped {
+                if !self.walltime.is_over() && !self.lease.is_lapsed() && self.phase != Phase::AwaitingStopped {
                     let reason = self.script_reason(outcome);
                     self.ended(reason).await;
                 }
@@ -324,12 +322,12 @@ impl AllocationTask {
             FromShim::Over { launch } => self.of(launch, |l| l.lost("it ended before, and its end was reported then")),
             FromShim::Stopping { why } => {
                 if why == StopReason::Walltime {
-                    self.walltime_is_over().await;
+                    self.handle_walltime(WalltimeEvent::Over).await;
                 }
             }
             FromShim::Stopped { why } => {
                 if why == StopReason::Walltime {
-                    self.walltime_is_over().await;
+                    self.handle_walltime(WalltimeEvent::Over).await;
                 }
                 if self.phase == Phase::AwaitingStopped {
                     failpoint::pass(Point::StoppedHeard);
@@ -368,7 +366,7 @@ impl AllocationTask {
         }
         self.context.adoption.found(self.share.allocation);
         self.synced = true;
-        self.tell_walltime().await;
+        self.handle_walltime(WalltimeEvent::Synced).await;
         if self.has_begun() {
             // The line may have broken under a change of it.
             self.send_walltime().await;

@@ -7,6 +7,7 @@ use crate::allocation::{Command, probing};
 use crate::{environment, node_environment};
 use futures::future::BoxFuture;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
+use lattice_node::walltime::WalltimeEvent;
 use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
@@ -156,7 +157,7 @@ impl AllocationTask {
         self.entry_over = true;
         failpoint::pass(Point::LaunchOver);
         let reason = match end {
-            LaunchEnd { walltime_over: true, .. } => return self.walltime_is_over().await,
+            LaunchEnd { walltime_over: true, .. } => return self.handle_walltime(WalltimeEvent::Over).await,
             LaunchEnd { out_of_memory: Some((node, kill)), .. } => EndReason::OutOfMemory { node, kill },
             LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
             LaunchEnd { code, aborted: None, .. } => EndReason::Exited { code },

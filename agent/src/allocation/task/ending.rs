@@ -3,10 +3,12 @@
 use super::line::hear;
 use super::{AllocationTask, Phase};
 use crate::allocation::final_usage::final_usage;
+use crate::allocation::local_launch::LocalLaunch;
 use crate::allocation::walltime::{self, Awaited};
 use crate::allocation::{Standing, undo};
 use crate::hooks::Moment;
 use lattice_model::EndReason;
+use lattice_node::walltime::{WalltimeAction, WalltimeEvent, WalltimeFacts};
 use lattice_node::{Event, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{StopReason, ToShim};
@@ -31,29 +33,26 @@ pub(super) async fn due(at: Option<Instant>) {
 }
 
 impl AllocationTask {
-    pub(super) async fn walltime_is_over(&mut self) {
-        if !std::mem::replace(&mut self.walltime_over, true) {
-            for local in self.launches.values_mut() {
-                local.walltime_over();
+    pub(super) async fn handle_walltime(&mut self, event: WalltimeEvent) {
+        let saves = self.share.spec.checkpoint.is_some();
+        let facts = WalltimeFacts { saves, is_head: self.is_head(), is_synced: self.synced };
+        let mut actions = Vec::new();
+        self.walltime.handle(event, facts, &mut actions);
+        for action in actions {
+            match action {
+                WalltimeAction::NotifyLaunches => self.launches.values_mut().for_each(LocalLaunch::walltime_over),
+                WalltimeAction::FindCheckpoint => self.find_awaited_checkpoint().await,
+                WalltimeAction::AwaitHead => {
+                    tokio::spawn(walltime::end_without_head(Arc::clone(&self.context), Arc::clone(&self.share)));
+                }
+                WalltimeAction::ReportExceeded => self.ended(EndReason::WalltimeExceeded).await,
             }
         }
-        self.tell_walltime().await;
     }
 
-    /// Says once what the end of its walltime means: the head knows whether it is being saved, when the shim has told all.
-    pub(super) async fn tell_walltime(&mut self) {
-        let saves = self.share.spec.checkpoint.is_some();
-        if !self.walltime_over || self.walltime_told || (saves && self.is_head() && !self.synced) {
-            return;
-        }
-        self.walltime_told = true;
+    async fn find_awaited_checkpoint(&self) {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
-        if saves && !self.is_head() {
-            tokio::spawn(walltime::end_without_head(context, share));
-            return;
-        }
-        let awaited = if saves { walltime::awaited(&context, &share, &self.dir).await } else { None };
-        match awaited {
+        match walltime::awaited(&context, &share, &self.dir).await {
             Some(Awaited::UnderWay(view)) => {
                 self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
                 tokio::spawn(walltime::end(context, share, view));

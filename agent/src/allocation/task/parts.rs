@@ -19,7 +19,7 @@ impl AllocationTask {
     pub(super) async fn attach(&mut self, launch: LaunchSpec, to_head: mpsc::Sender<ToHead>) {
         let id = launch.id;
         let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch));
-        local.attach(to_head, self.walltime_over);
+        local.attach(to_head, self.walltime.is_over());
         if local.begun {
             self.send(ToShim::AskAgain { launch: id }).await;
         }
