@@ -9,9 +9,11 @@
 
 mod assign;
 mod brain;
+pub mod branch;
 mod checkpoint;
 pub mod device_health;
 mod durable;
+pub mod fence;
 pub mod health;
 pub mod image_cache;
 mod launch;
