@@ -6,7 +6,11 @@
 //!
 //! The driver has one order: handle, write the records down, then act. Actions may be done twice: each carries the
 //! allocation's epoch, and after a restart [`Brain::resume`] asks for them again from what the records say.
+//!
+//! What the brain orders is done by tasks, whose own decisions are here too, each as `handle(now, event, out)`: [`allocation`] (how far
+//! the task of one allocation is), [`RunLease`], [`walltime`], [`fence`] and [`branch`] (a launch's tree), [`Checkpointing`].
 
+pub mod allocation;
 mod assign;
 mod brain;
 pub mod branch;

@@ -5,8 +5,9 @@ mod ending;
 mod lease;
 mod line;
 mod parts;
+mod shim_line;
+mod wakeups;
 
-use super::link::Link;
 use super::local_launch::LocalLaunch;
 use super::prepare::{self, Preparing};
 use super::signals::Signals;
@@ -18,12 +19,13 @@ use crate::spool::launches;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
+use lattice_node::allocation::{EntryEvent, TaskEvent, TaskPhase};
 use lattice_node::walltime::{Walltime, WalltimeEvent};
 use lattice_node::{Event, RunLease, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
-use line::hear;
+use shim_line::ShimLine;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,23 +53,17 @@ pub(super) fn begin(
         context: Arc::clone(context),
         share: Arc::clone(share),
         dir,
-        link: None,
+        line: ShimLine::Absent,
         preparing: None,
         assigned: None,
         probing: None,
         warning: None,
-        phase: Phase::Idle,
-        left_looked_at: None,
-        fresh: false,
+        phase: TaskPhase::default(),
         image: None,
-        synced: false,
-        started: false,
-        entry_waits: false,
         launches: BTreeMap::new(),
         typed_ahead: VecDeque::new(),
         terminals: Terminals::default(),
         signals: Signals::default(),
-        entry_over: false,
         walltime: Walltime::default(),
         script_kill: None,
         acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
@@ -77,23 +73,12 @@ pub(super) fn begin(
     tokio::spawn(task.run(queue));
 }
 
-/// What the task is waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Nothing in particular.
-    Idle,
-    /// The shim's word that its mounts are there.
-    AwaitingReady,
-    /// The shim's word that nothing is left.
-    AwaitingStopped,
-}
-
 struct AllocationTask {
     own: mpsc::WeakSender<Command>,
     context: Shared,
     share: Arc<DesiredShare>,
     dir: ShimDir,
-    link: Option<Link>,
+    line: ShimLine,
     preparing: Option<Preparing>,
     /// When it was to be prepared, until its first process begins; not over a restart of this agent.
     assigned: Option<Instant>,
@@ -101,25 +86,14 @@ struct AllocationTask {
     probing: Option<AbortOnDropHandle<()>>,
     /// Asks it to save itself before its walltime ends, on the head.
     warning: Option<AbortOnDropHandle<()>>,
-    phase: Phase,
-    /// When it is looked at what keeps its work from ending, while that is awaited.
-    left_looked_at: Option<tokio::time::Instant>,
-    /// Whether the shim was just started when the present line came.
-    fresh: bool,
+    phase: TaskPhase,
     /// Keeps its image in the cache until the shim says that it is mounted.
     image: Option<HeldImage>,
-    /// Whether the shim has told all that it has, on the present line.
-    synced: bool,
-    /// Whether the brain said that it may run.
-    started: bool,
-    /// Whether the inline command's launch is to begin once the shim has told all that it has.
-    entry_waits: bool,
     launches: BTreeMap<LaunchId, LocalLaunch>,
     /// What was typed at launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
     terminals: Terminals,
     signals: Signals,
-    entry_over: bool,
     walltime: Walltime,
     /// What was killed of the script for its memory.
     script_kill: Option<MemoryKill>,
@@ -150,15 +124,15 @@ impl AllocationTask {
                     self.prepared(prepared).await;
                     continue;
                 }
-                () = lease::renewed(&mut self.acknowledged) => {
+                () = wakeups::renewed(&mut self.acknowledged) => {
                     self.renew().await;
                     continue;
                 }
-                () = ending::due(self.left_looked_at), if self.phase == Phase::AwaitingStopped => {
+                () = wakeups::due(self.phase.look_at_ms()) => {
                     self.say_what_is_left().await;
                     continue;
                 }
-                heard = hear(&mut self.link) => heard,
+                heard = self.line.next() => heard,
             };
             match heard {
                 Some(message) => self.heard(message).await,
@@ -184,7 +158,7 @@ impl AllocationTask {
 
     /// Says whether launches can begin.
     fn stand(&self) {
-        let now = match (*self.says.standing.borrow(), self.started && self.synced && self.lease.may_begin()) {
+        let now = match (*self.says.standing.borrow(), self.phase.is_started() && self.line.is_synced() && self.lease.may_begin()) {
             (Standing::Ending, _) => Standing::Ending,
             (_, true) => Standing::Running,
             (_, false) => Standing::NotYet,
@@ -222,7 +196,7 @@ impl AllocationTask {
             Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
             Command::Signal(signal) => {
                 let message = self.signals.begin(signal);
-                if self.synced {
+                if self.line.is_synced() {
                     self.send(message).await;
                 } else {
                     self.signals.lost();
@@ -242,7 +216,7 @@ impl AllocationTask {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
                     tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
-                    self.link = None;
+                    self.line = ShimLine::Absent;
                     return self.shim_lost(&why).await;
                 }
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
@@ -250,13 +224,10 @@ impl AllocationTask {
             FromShim::Ready { failed } => {
                 // Its loop device keeps it from here on.
                 drop(self.image.take());
-                if self.phase == Phase::AwaitingReady {
+                if self.phase == TaskPhase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
-                    self.phase = Phase::Idle;
-                    self.say(failed.as_deref().unwrap_or("prepared"));
-                    let result = failed.map_or(Ok(()), Err);
-                    self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
+                self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), Err) }).await;
             }
             FromShim::Going => {}
             FromShim::ScriptStarted => self.began(),
@@ -275,8 +246,8 @@ impl AllocationTask {
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndHeard);
                 self.over(0);
-                self.entry_over = true;
-                if !self.walltime.is_over() && !self.lease.is_lapsed() && self.phase != Phase::AwaitingStopped {
+                self.handle_entry(EntryEvent::Over);
+                if !self.walltime.is_over() && !self.lease.is_lapsed() && !self.phase.is_stopping() {
                     let reason = self.script_reason(outcome);
                     self.ended(reason).await;
                 }
@@ -329,11 +300,10 @@ impl AllocationTask {
                 if why == StopReason::Walltime {
                     self.handle_walltime(WalltimeEvent::Over).await;
                 }
-                if self.phase == Phase::AwaitingStopped {
+                if self.phase.is_stopping() {
                     failpoint::pass(Point::StoppedHeard);
-                    self.phase = Phase::Idle;
-                    self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
                 }
+                self.handle_phase(TaskEvent::ProcessesGone).await;
             }
         }
     }
@@ -349,7 +319,7 @@ impl AllocationTask {
 
     /// The shim has told all that it has: what it does not have and has log files is over and was forgotten.
     async fn is_synced(&mut self) {
-        let on_disk = if self.fresh {
+        let on_disk = if self.line.is_fresh() {
             BTreeSet::new()
         } else {
             let dir = self.dir.clone();
@@ -365,15 +335,13 @@ impl AllocationTask {
             self.context.checkpoints.resume(&self.context, &self.share, &self.dir).await;
         }
         self.context.adoption.found(self.share.allocation);
-        self.synced = true;
+        self.line.set_synced();
         self.handle_walltime(WalltimeEvent::Synced).await;
         if self.has_begun() {
             // The line may have broken under a change of it.
             self.send_walltime().await;
         }
-        if std::mem::take(&mut self.entry_waits) {
-            self.begin_entry();
-        }
+        self.handle_entry(EntryEvent::Synced);
         self.begin_launches().await;
         for terminal in self.terminals.wanted() {
             self.send(terminal).await;
@@ -383,7 +351,7 @@ impl AllocationTask {
 
     async fn open_terminal(&mut self, terminal: OpenTerminal) {
         self.terminals.open(terminal);
-        if self.synced {
+        if self.line.is_synced() {
             for terminal in self.terminals.wanted() {
                 self.send(terminal).await;
                 failpoint::pass(Point::TerminalAsked);

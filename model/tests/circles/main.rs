@@ -29,7 +29,6 @@ const STILL_ALLOWED: &[(&str, &str, &[usize])] = &[
     ("quorum/src/lib.rs", "ledger", &[21]),
     ("agent/src/lib.rs", "", &[12]),
     ("agent/src/lib.rs", "allocation", &[4]),
-    ("agent/src/lib.rs", "allocation::task", &[3]),
     ("agent/src/lib.rs", "checkpoint", &[10, 4, 2, 2]),
     ("agent/src/lib.rs", "checkpoint::store", &[2, 2]),
     ("agent/src/lib.rs", "measuring", &[7]),

@@ -1,16 +1,17 @@
 //! How an allocation begins on its node: its prologue's end, its start, and its entry point.
 
-use super::{AllocationTask, Phase};
+use super::AllocationTask;
 use crate::allocation::prepare::Line;
 use crate::allocation::walltime;
 use crate::allocation::{Command, probing};
 use crate::{environment, node_environment};
 use futures::future::BoxFuture;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
+use lattice_node::allocation::{EntryEvent, TaskEvent};
 use lattice_node::walltime::WalltimeEvent;
 use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::ToShim;
+use lattice_runtime::shim::{ToShim, boottime_ms};
 use std::sync::Arc;
 
 impl AllocationTask {
@@ -19,7 +20,7 @@ impl AllocationTask {
             Ok(line) => match self.take_link(line).await {
                 Ok(()) => {
                     self.look_after_logs(false);
-                    self.phase = Phase::AwaitingReady;
+                    self.handle_phase(TaskEvent::ShimGreeted).await;
                     failpoint::pass(Point::ShimGreeted);
                     None
                 }
@@ -61,7 +62,10 @@ impl AllocationTask {
     }
 
     pub(super) async fn start(&mut self, share: Box<DesiredShare>) {
-        self.started = true;
+        if let Err(refused) = self.phase.handle(boottime_ms(), TaskEvent::Start, &mut Vec::new()) {
+            tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
+            return;
+        }
         self.stand();
         if !self.connect().await {
             return;
@@ -94,9 +98,8 @@ impl AllocationTask {
                 self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
                 failpoint::pass(Point::ScriptAsked);
             }
-            Entrypoint::Command { .. } if self.synced => self.begin_entry(),
             // It may have been begun by a former life: the shim has it as it was meant then.
-            Entrypoint::Command { .. } => self.entry_waits = true,
+            Entrypoint::Command { .. } => self.handle_entry(EntryEvent::BeginCommand { is_synced: self.line.is_synced() }),
         }
     }
 
@@ -108,7 +111,7 @@ impl AllocationTask {
 
     /// Whether the shim was told to begin.
     pub(super) fn has_begun(&self) -> bool {
-        self.started && self.lease.is_open()
+        self.phase.is_started() && self.lease.is_open()
     }
 
     /// The first of these begins it; each says how long it may run from then on.
@@ -154,7 +157,7 @@ impl AllocationTask {
         if self.lease.is_lapsed() {
             return;
         }
-        self.entry_over = true;
+        self.handle_entry(EntryEvent::Over);
         failpoint::pass(Point::LaunchOver);
         let reason = match end {
             LaunchEnd { walltime_over: true, .. } => return self.handle_walltime(WalltimeEvent::Over).await,

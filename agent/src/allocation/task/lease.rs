@@ -4,24 +4,12 @@ use super::AllocationTask;
 use lattice_model::EndReason;
 use lattice_node::{Due, RunLeaseAction, RunLeaseEvent};
 use lattice_runtime::shim::{ToShim, boottime_ms};
-use tokio::sync::watch;
-
-/// Returns when the leader acknowledged another heartbeat; never, where there is no lease or the agent stops.
-pub(super) async fn renewed(acknowledged: &mut Option<watch::Receiver<Option<u64>>>) {
-    let changed = match acknowledged {
-        Some(acknowledged) => acknowledged.changed().await.is_ok(),
-        None => false,
-    };
-    if !changed {
-        std::future::pending::<()>().await;
-    }
-}
 
 impl AllocationTask {
     /// Passes on to the shim how long its work may run, counted from the newest heartbeat that the leader acknowledged.
     pub(super) async fn renew(&mut self) {
         let Some(sent_ms) = self.acknowledged.as_mut().and_then(|acknowledged| *acknowledged.borrow_and_update()) else { return };
-        if self.link.is_some() {
+        if self.line.is_there() {
             self.handle_lease(RunLeaseEvent::Acknowledged { sent_ms }).await;
         }
     }
@@ -49,7 +37,7 @@ impl AllocationTask {
         if let Some(share) = due.waiting {
             self.start(share).await;
         }
-        if self.synced {
+        if self.line.is_synced() {
             self.begin_launches().await;
         }
         self.stand();

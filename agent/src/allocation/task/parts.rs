@@ -23,7 +23,7 @@ impl AllocationTask {
         if local.begun {
             self.send(ToShim::AskAgain { launch: id }).await;
         }
-        if self.synced {
+        if self.line.is_synced() {
             self.begin_launches().await;
         }
     }
