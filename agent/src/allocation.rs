@@ -17,7 +17,6 @@ mod link;
 mod local_launch;
 mod prepare;
 mod probing;
-mod run_lease;
 mod signals;
 mod task;
 mod terminals;

@@ -28,14 +28,14 @@ use crate::mesh::input::WirePiece;
 use crate::mesh::launch::{ToHead, ToPart};
 use branch::{Branch, Heard};
 use lattice_model::input::Taken;
-use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
+use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill};
+use lattice_node::fence::{FenceAction, FenceEvent, FenceWatch};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{Subtree, fanout_for};
 use line::Around;
 use seek::Seek;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 use times::{FORGET_AFTER, LOOK};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
@@ -248,9 +248,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         branch: Branch::new(around, whole),
         seek: Seek::default(),
-        ended_ranks: vec![0; spec.nodes.len()],
-        waiting_since: None,
-        asked: None,
+        fence: FenceWatch::new(spec.nodes.len(), u64::try_from(handles.fence_timeout.as_millis()).unwrap_or(u64::MAX)),
     };
     // This node's shim is the launch's memory: the others begin once it has it, so that a head that is killed in between
     // leaves no ranks that nobody knows of.
@@ -268,8 +266,9 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
             // A node may have the heads of hundreds, which wait for nothing most of the time.
             _ = look.tick(), if !state.branch.is_at_rest() => {
                 // What this node itself does not reach nobody else is asked for.
-                let _unreached = state.branch.look(Instant::now());
-                state.look_at_fence(handles.fence_timeout);
+                let _unreached = state.branch.look();
+                let open = state.branch.open_fence();
+                state.handle_fence(FenceEvent::Looked { open });
             }
             Some(Abort { code, why }) = aborts.recv() => {
                 let abort = state.launch.abort(code, why);
@@ -312,47 +311,11 @@ fn told(message: ToPart) -> Option<Arc<Told>> {
     Told::new(message).inspect_err(|error| tracing::error!(%error, "a launch's message cannot be sent")).ok()
 }
 
-/// Nodes, and ranks of each, that are named where all of them would be too many.
-const NAMED: usize = 16;
-/// How long the nodes that a fence waits for may take to say which of their ranks have not come.
-const ANSWER: Duration = Duration::from_secs(3);
-
-/// The nodes that a fence has waited for too long were asked who has not come.
-struct Asked {
-    fence: u32,
-    at: Instant,
-    /// By node's part.
-    ranks: BTreeMap<usize, Vec<u32>>,
-}
-
-impl Asked {
-    /// Who has not come, for people.
-    fn told(&self, missing: &[usize], nodes: &[NodeRanks]) -> String {
-        let one = |part: &usize| {
-            let NodeRanks { node, count, .. } = &nodes[*part];
-            match self.ranks.get(part).map(Vec::as_slice) {
-                None | Some([]) => format!("node {node} (which of its {count} ranks it does not say)"),
-                Some([rank]) => format!("rank {rank} on node {node}"),
-                Some(ranks) => format!("ranks {} on node {node}", listed(ranks.iter().map(u32::to_string), ranks.len(), "")),
-            }
-        };
-        listed(missing.iter().map(one), missing.len(), " nodes")
-    }
-}
-
-/// The first of them, and how many more there are.
-fn listed(all: impl Iterator<Item = String>, count: usize, of: &str) -> String {
-    let more = (count > NAMED).then(|| format!("{} more{of}", count - NAMED));
-    all.take(NAMED).chain(more).collect::<Vec<_>>().join(", ")
-}
-
 struct Head {
     launch: LaunchHead,
     branch: Branch,
     seek: Seek,
-    ended_ranks: Vec<u32>,
-    waiting_since: Option<(u32, Instant)>,
-    asked: Option<Asked>,
+    fence: FenceWatch,
 }
 
 impl Head {
@@ -360,7 +323,7 @@ impl Head {
         let abort = match heard {
             Heard::Said { part, said } => self.said(part as usize, said),
             Heard::Whole(merged) => {
-                self.waiting_since = None;
+                self.handle_fence(FenceEvent::Done);
                 let number = merged.number;
                 match Told::fence_done(merged).await {
                     Ok(done) => {
@@ -384,9 +347,7 @@ impl Head {
     fn said(&mut self, part: usize, said: ToHead) -> Option<(i32, String)> {
         let event = match said {
             ToHead::RankEnded { rank, outcome } => {
-                if let Some(ended) = self.ended_ranks.get_mut(part) {
-                    *ended += 1;
-                }
+                self.handle_fence(FenceEvent::RankEnded { part });
                 PartEvent::RankEnded { rank, outcome: outcome.into() }
             }
             ToHead::Aborted { code, why } => {
@@ -399,9 +360,7 @@ impl Head {
             ToHead::WalltimeOver => PartEvent::WalltimeOver,
             ToHead::Lost { why } => PartEvent::Lost { why },
             ToHead::Absent { ranks } => {
-                if let Some(asked) = &mut self.asked {
-                    asked.ranks.insert(part, ranks);
-                }
+                self.handle_fence(FenceEvent::Absent { part, ranks });
                 return None;
             }
             ToHead::Call(call) => {
@@ -444,57 +403,18 @@ impl Head {
         }
     }
 
-    /// A fence that waits for a node whose ranks ended waits for ever; one that waits too long while every node is
-    /// connected has failed. While a node is away, the clock stands. An empty one has no clock: `MPI_Finalize` is such a fence in
-    /// MPICH and in Open MPI, and ranks may come to it hours apart.
-    fn look_at_fence(&mut self, timeout: Duration) {
-        let waiting = self.branch.waiting_for().filter(|_| self.branch.away().is_empty());
-        let Some((fence, missing)) = waiting else {
-            (self.waiting_since, self.asked) = (None, None);
-            return;
-        };
-        let since = match self.waiting_since {
-            Some((number, since)) if number == fence => since,
-            Some(_) | None => Instant::now(),
-        };
-        self.waiting_since = Some((fence, since));
-        let nodes = &self.launch.spec().nodes;
-        let missing: Vec<usize> = missing.into_iter().map(|part| part as usize).filter(|part| *part < nodes.len()).collect();
-        let gone = missing.iter().find(|part| self.ended_ranks[**part] > 0);
-        let why = if let Some(part) = gone {
-            format!("fence {fence} waits for node {}, where a rank ended without coming to it", nodes[*part].node)
-        } else if since.elapsed() > timeout && self.branch.carries(fence) {
-            let Some(asked) = self.asked.as_ref().filter(|asked| asked.fence == fence) else {
-                self.asked = Some(Asked { fence, at: Instant::now(), ranks: BTreeMap::new() });
-                told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question));
-                return;
-            };
-            if asked.at.elapsed() < ANSWER && !missing.iter().all(|part| asked.ranks.contains_key(part)) {
-                return;
+    fn handle_fence(&mut self, event: FenceEvent) {
+        let mut actions = Vec::new();
+        self.fence.handle(self.branch.now_ms(), event, &mut actions);
+        for action in actions {
+            match action {
+                FenceAction::AskWhoIsAbsent => told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question)),
+                FenceAction::Fail(failure) => {
+                    let why = failure.describe(&self.launch.spec().nodes);
+                    let abort = self.launch.abort(1, why);
+                    self.spread(abort);
+                }
             }
-            format!("PMI fence timeout: after {} s fence {fence} still waits for {}", timeout.as_secs(), asked.told(&missing, nodes))
-        } else {
-            return;
-        };
-        let abort = self.launch.abort(1, why);
-        self.spread(abort);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fence_that_waits_names_ranks_and_nodes_and_not_too_many_of_them() {
-        let nodes: Vec<NodeRanks> =
-            (0..40).map(|i| NodeRanks { node: format!("n{i}").parse().unwrap(), first: i * 20, count: 20 }).collect();
-        let ranks = BTreeMap::from([(1, vec![21]), (2, (40..60).collect())]);
-        let asked = Asked { fence: 1, at: Instant::now(), ranks };
-        let told = asked.told(&[1, 2, 3], &nodes);
-        let expected = "rank 21 on node n1, ranks 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 4 more on node n2, \
-                        node n3 (which of its 20 ranks it does not say)";
-        assert_eq!(told, expected);
-        assert!(asked.told(&(0..40).collect::<Vec<_>>(), &nodes).ends_with(", 24 more nodes"));
+        }
     }
 }

@@ -8,7 +8,7 @@ fn alloc(n: u128) -> AllocationId {
     AllocationId(format!("00000000-0000-4000-8000-{n:012x}").parse::<AllocationId>().unwrap().0)
 }
 
-fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredShare {
+pub(crate) fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredShare {
     DesiredShare {
         allocation: alloc(n),
         epoch: Epoch(epoch),
@@ -207,7 +207,7 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     let released = |b: &Brain| b.reports().map(|r| r.item).collect::<Vec<_>>();
     let (missed, here) = ((alloc(1), Epoch(1)), share(2, 1, AllocationState::Staging, 1));
     step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
-    assert_eq!(names(&step(&mut b, list_of(1, vec![here.clone()], vec![missed]))), ["report", "prepare"]);
+    assert_eq!(names(&step(&mut b, list_of(1, vec![here.clone()], vec![missed, missed]))), ["report", "prepare"]);
     let said = ReportItem::Released { allocation: alloc(1), epoch: Epoch(1), usage: None };
     assert_eq!(released(&b), [said]);
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 1 });

@@ -9,6 +9,7 @@ use crate::mesh::launch::{ToHead, ToPart, WireLaunch};
 use crate::mesh::open::Open;
 use crate::mesh::shape::WireShape;
 use lattice_model::{DesiredShare, LaunchSpec, NodeId, NodeRanks};
+use lattice_node::branch::Broken;
 use lattice_pmi::{FenceRefused, Subtree};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,17 +54,6 @@ pub(super) enum News {
     Connected,
     Broken(Broken),
     Said(Up),
-}
-
-/// How a line ended that was connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
-    /// The subtree was served until then.
-    Served,
-    /// Its agent said something, and did not serve it.
-    Refused,
-    /// Its agent said nothing: it is stopping, or the connection broke.
-    Silent,
 }
 
 /// A message that waits for a line.

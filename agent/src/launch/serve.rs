@@ -16,7 +16,6 @@ use lattice_quorum::identity::Caller;
 use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -169,7 +168,7 @@ impl Served {
                     }
                 }
                 _ = look.tick(), if !self.branch.is_at_rest() => {
-                    for part in self.branch.look(Instant::now()) {
+                    for part in self.branch.look() {
                         self.say(Up::Unreached { part }).await;
                     }
                     self.say_who_is_away().await;
