@@ -17,8 +17,10 @@ pub(super) mod packing;
 pub use files::Source;
 pub use manifest::{FileEntry, Manifest, NodeEntry, NodeManifest};
 
+use super::directory::{DirectoryError, PlaceError};
 use super::kept::Ours;
 use crate::config::AgentConfig;
+use crate::config::checkpoint::CheckpointsUnavailable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, Epoch, NodeId};
@@ -46,6 +48,12 @@ pub enum StoreError {
     /// What is there is not what was put there.
     #[error("{what}: {why}")]
     Damaged { what: String, why: String },
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// What is to be saved cannot be.
     #[error("{0}")]
     Unfit(String),
