@@ -1,7 +1,7 @@
 //! How an allocation begins on its node: its prologue's end, its start, and its entry point.
 
 use super::{AllocationTask, Phase};
-use crate::allocation::prepare::Line;
+use crate::allocation::prepare::{Line, PrepareError};
 use crate::allocation::walltime;
 use crate::allocation::{Command, probing};
 use crate::{environment, node_environment};
@@ -13,7 +13,7 @@ use lattice_runtime::shim::ToShim;
 use std::sync::Arc;
 
 impl AllocationTask {
-    pub(super) async fn prepared(&mut self, result: Result<Line, String>) {
+    pub(super) async fn prepared(&mut self, result: Result<Line, PrepareError>) {
         let failure = match result {
             Ok(line) => match self.take_link(line).await {
                 Ok(()) => {
@@ -24,7 +24,7 @@ impl AllocationTask {
                 }
                 Err(error) => Some(format!("the shim does not answer: {error}")),
             },
-            Err(why) => Some(why),
+            Err(error) => Some(error.to_string()),
         };
         if let Some(why) = failure {
             self.context.adoption.lost(self.share.allocation);
