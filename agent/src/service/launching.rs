@@ -9,6 +9,7 @@ use super::output::{Selection, gather, received};
 use super::{Api, attaching, feeding};
 use crate::allocation::AllocationHandle;
 use crate::environment::entry_launch_id;
+use crate::mesh::UnreachedNode;
 use crate::mesh::frame;
 use crate::mesh::launch::WireOutcome;
 use crate::mesh::open::{AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open};
@@ -24,6 +25,7 @@ use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, LaunchId, 
 use lattice_quorum::ledger::AccessKind;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
@@ -65,7 +67,7 @@ pub(super) async fn launch(
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
     let programs = request.shape.iter().flat_map(|shape| &shape.programs).map(|program| &program.argv);
-    check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(Status::invalid_argument)?;
+    check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let others = request.shape.iter().flat_map(|shape| &shape.programs);
     let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |told, other| told + " : " + &shown(&other.argv));
     api.not_unseen(id.0, &caller.principal, AccessKind::LaunchStarted, &target.whose(), &what).await?;
@@ -94,32 +96,43 @@ pub(super) async fn launch(
     Ok(stream)
 }
 
+/// What a launch cannot carry to its nodes.
+#[derive(Debug, Error)]
+pub(super) enum CarriedError {
+    #[error("command: a program is needed after --")]
+    NoProgram,
+    #[error("command: a NUL byte cannot be passed to a program")]
+    NulByte,
+    #[error("env: {variable:?} cannot be an environment variable")]
+    Variable { variable: String },
+    #[error("command: {bytes} bytes of arguments and environment, at most {BYTES_MAX} are carried: put long lists into a file")]
+    LongCommand { bytes: usize },
+    #[error(
+        "env: {bytes} bytes of arguments and environment, at most {BYTES_MAX} are carried: export less of the environment (--export NONE \
+         or --env)"
+    )]
+    LongEnvironment { bytes: usize },
+}
+
 /// What a launch carries to each of its nodes, by the rules of a specification.
-pub(super) fn check<'a>(programs: impl Iterator<Item = &'a Vec<String>>, env: &HashMap<String, String>) -> Result<(), String> {
+pub(super) fn check<'a>(programs: impl Iterator<Item = &'a Vec<String>>, env: &HashMap<String, String>) -> Result<(), CarriedError> {
     let mut command = 0;
     for argv in programs {
         if argv.first().is_none_or(String::is_empty) {
-            return Err("command: a program is needed after --".to_owned());
+            return Err(CarriedError::NoProgram);
         }
         if argv.iter().any(|a| a.contains('\0')) {
-            return Err("command: a NUL byte cannot be passed to a program".to_owned());
+            return Err(CarriedError::NulByte);
         }
         command += argv.iter().map(|a| a.len() + 4).sum::<usize>();
     }
     if let Some((key, _)) = env.iter().find(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
-        return Err(format!("env: {:?} cannot be an environment variable", key.chars().take(40).collect::<String>()));
+        return Err(CarriedError::Variable { variable: key.chars().take(40).collect() });
     }
     let environment: usize = env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
     if command + environment > BYTES_MAX {
-        let (field, remedy) = if command > environment {
-            ("command", "put long lists into a file")
-        } else {
-            ("env", "export less of the environment (--export NONE or --env)")
-        };
-        return Err(format!(
-            "{field}: {} bytes of arguments and environment, at most {BYTES_MAX} are carried: {remedy}",
-            command + environment
-        ));
+        let bytes = command + environment;
+        return Err(if command > environment { CarriedError::LongCommand { bytes } } else { CarriedError::LongEnvironment { bytes } });
     }
     Ok(())
 }
@@ -140,7 +153,7 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
         user: caller.principal.name,
     };
     if target.head == api.context.me {
-        return meshd::abort_here(&api.context, &open).map_err(Status::failed_precondition);
+        return meshd::abort_here(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()));
     }
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
     let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
@@ -184,7 +197,8 @@ pub(super) async fn type_on(
     }
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
     let way = if target.head == api.context.me {
-        let (handle, id) = meshd::launch_of(&api.context, &open).map_err(Status::failed_precondition)?;
+        let launch = meshd::launch_of(&api.context, &open);
+        let (handle, id) = launch.map_err(|error| Status::failed_precondition(error.to_string()))?;
         Way::Here { handle, id }
     } else {
         let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
@@ -273,14 +287,27 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
 }
 
+/// Why a launch is not asked for again.
+#[derive(Debug, Error)]
+pub(super) enum LaunchOver {
+    #[error("its allocation has ended")]
+    Forgotten,
+    #[error("its allocation {} has ended", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("its allocation {} was requeued, the launch was of an earlier attempt", .allocation.short())]
+    Requeued { allocation: AllocationId },
+    #[error("its allocation {} is {state}", .allocation.short())]
+    Ended { allocation: AllocationId, state: AllocationState },
+    #[error("nobody waits for it")]
+    CallerGone,
+}
+
 /// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
-pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
+pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), LaunchOver> {
     match allocation {
-        None => Err("its allocation has ended".to_owned()),
-        Some(a) if a.epoch != epoch || a.state.is_without_nodes() => {
-            Err(format!("its allocation {} was requeued, the launch was of an earlier attempt", a.id.short()))
-        }
-        Some(a) if a.state.is_terminal() => Err(format!("its allocation {} is {}", a.id.short(), a.state)),
+        None => Err(LaunchOver::Forgotten),
+        Some(a) if a.epoch != epoch || a.state.is_without_nodes() => Err(LaunchOver::Requeued { allocation: a.id }),
+        Some(a) if a.state.is_terminal() => Err(LaunchOver::Ended { allocation: a.id, state: a.state }),
         Some(_) => Ok(()),
     }
 }
@@ -378,34 +405,34 @@ impl Run {
 
     /// After the head went away: waits a moment, and says where it is no use to try again. The caller must not ask anew
     /// either: its launch would begin a second time, in the next attempt.
-    async fn again(&self, out: &Events) -> Result<(), String> {
+    async fn again(&self, out: &Events) -> Result<(), LaunchOver> {
         tokio::select! {
-            () = out.closed() => return Err("nobody waits for it".to_owned()),
+            () = out.closed() => return Err(LaunchOver::CallerGone),
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
         }
         if self.target.head == self.api.context.me {
             let here = self.api.context.workers.of_epoch(self.target.allocation, self.target.epoch);
-            return here.map(drop).ok_or_else(|| format!("its allocation {} has ended", self.target.allocation.short()));
+            return here.map(drop).ok_or(LaunchOver::NotHere { allocation: self.target.allocation });
         }
         let cluster = self.api.cluster.borrow();
         if cluster.fresh { lives(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
     }
 
-    async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, String> {
+    async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, UnreachedNode> {
         if self.target.head == self.api.context.me {
             return match meshd::begin(&self.api.context, &self.open).await {
                 Ok(items) => Ok(items),
-                Err(why) => {
+                Err(error) => {
                     let (send, items) = mpsc::channel(1);
-                    let _ = send.try_send(LaunchItem::Refused { why });
+                    let _ = send.try_send(LaunchItem::Refused { why: error.to_string() });
                     Ok(items)
                 }
             };
         }
-        let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or("its address is not known")?;
-        let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await.map_err(|e| e.to_string())?;
+        let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or(UnreachedNode::NoAddress)?;
+        let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await?;
         let open = Open::Launch(Box::new(self.open.clone()));
-        frame::write(&mut send, &open).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &open).await?;
         let (items, receiver) = mpsc::channel(4);
         tokio::spawn(async move {
             let _send = send;
@@ -478,7 +505,7 @@ impl Run {
 mod tests {
     use super::*;
 
-    fn of(argv: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
+    fn of(argv: &[&str], env: &[(&str, &str)]) -> Result<(), CarriedError> {
         let argv: Vec<String> = argv.iter().map(|a| (*a).to_owned()).collect();
         check(std::iter::once(&argv), &env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
     }
@@ -486,8 +513,8 @@ mod tests {
     #[test]
     fn what_a_launch_carries_is_bounded_and_refused_by_its_fields_name() {
         let (much, most) = ("x".repeat(BYTES_MAX), "x".repeat(BYTES_MAX - 32));
-        assert_eq!(of(&["a", "b"], &[("K", "v=w")]), Ok(()));
-        assert_eq!(of(&["a"], &[("K", most.as_str())]), Ok(()));
+        of(&["a", "b"], &[("K", "v=w")]).unwrap();
+        of(&["a"], &[("K", most.as_str())]).unwrap();
         for (argv, env, field) in [
             (&[][..], &[][..], "command:"),
             (&[""], &[], "command:"),
@@ -500,7 +527,7 @@ mod tests {
             (&["a"], &[("K\0", "v")], "env:"),
             (&["a"], &[("K", "\0")], "env:"),
         ] {
-            let why = of(argv, env).unwrap_err();
+            let why = of(argv, env).unwrap_err().to_string();
             assert!(why.starts_with(field), "{why}");
         }
     }
@@ -544,9 +571,9 @@ mod tests {
     fn a_launch_is_dialled_for_only_while_its_own_attempt_lives() {
         use AllocationState::{Cancelled, Completed, Failed, Pending, Running, Staging};
         let of = |state, epoch| lives(Some(&allocation(state, epoch)), Epoch(2));
-        assert_eq!(of(Running, 2), Ok(()));
+        of(Running, 2).unwrap();
         for (state, epoch) in [(Running, 3), (Staging, 3), (Pending, 2)] {
-            assert!(of(state, epoch).unwrap_err().contains("requeued"), "{state} {epoch}");
+            assert!(of(state, epoch).unwrap_err().to_string().contains("requeued"), "{state} {epoch}");
         }
         for state in [Completed, Failed, Cancelled] {
             assert!(of(state, 2).is_err(), "{state}");
