@@ -246,7 +246,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     own_memory::limit(memory_bytes_max, &controllers, &mut degraded);
     if let Err(why) = hatch::install(&config.state_dir) {
         tracing::warn!("{why}");
-        degraded.push(why);
+        degraded.push(why.to_string());
     }
     let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
     degraded.extend(device_filter.shortcoming(&topology.gpu));
@@ -307,7 +307,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
         shim: config.shim_program()?,
         socket: config.socket.clone(),
         slice,
-        bounds: Bounds::new(&config, controllers, size).map_err(anyhow::Error::msg)?,
+        bounds: Bounds::new(&config, controllers, size)?,
         device_filter,
         topology: gpus.topology(),
         hwloc,

@@ -66,6 +66,7 @@ use lattice_api::v1::watch_service_server::WatchServiceServer;
 use lattice_model::Timestamp;
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
+use lattice_telemetry::push::StoreError;
 use lattice_telemetry::query::Query;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -109,7 +110,7 @@ pub struct Api {
     /// Who looks at what is measured of others' work.
     pub looks: Looks,
     /// The store that answers what was measured, or why it cannot be asked.
-    pub past: Arc<Result<Option<Query>, String>>,
+    pub past: Arc<Result<Option<Query>, StoreError>>,
     /// How long behind the end of work its last window is told to it.
     pub stored_tail: Duration,
     /// Who reads how many logs here.
