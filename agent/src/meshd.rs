@@ -256,7 +256,7 @@ async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut 
     }
     let mut items = match checkpoint::begin(context, open).await {
         Ok(items) => items,
-        Err(why) => return frame::write(&mut send, &refused(why)).await,
+        Err(error) => return frame::write(&mut send, &refused(error.to_string())).await,
     };
     loop {
         let item = tokio::select! {
