@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands waiting for one allocation's task.
@@ -89,14 +90,14 @@ impl AllocationHandle {
     }
 
     /// Signals its work here, once, and gives how many processes got it; or why that is not known.
-    pub async fn signal(&self, signal: i32, to: SignalWhom) -> Result<u32, String> {
+    pub async fn signal(&self, signal: i32, to: SignalWhom) -> Result<u32, SignalError> {
         self.settled().await?;
         let (answer, processes) = oneshot::channel();
         let _ = self.commands.send(Command::Signal(SendSignal { signal, to, answer })).await;
         match tokio::time::timeout(SIGNAL_ANSWER, processes).await {
             Ok(Ok(processes)) => Ok(processes),
-            Ok(Err(_)) => Err("the line to its shim broke: whether the signal was sent is not known".to_owned()),
-            Err(_) => Err("its shim did not answer in time: whether the signal was sent is not known".to_owned()),
+            Ok(Err(_)) => Err(SignalError::ShimLost),
+            Err(_) => Err(SignalError::ShimSilent),
         }
     }
 
@@ -107,14 +108,14 @@ impl AllocationHandle {
 
     /// Waits a moment for an allocation that is about to run, or whose shim has not told yet what it has; or says why
     /// nothing can be begun in it.
-    pub async fn settled(&self) -> Result<(), String> {
-        let short = self.share.allocation.short();
+    pub async fn settled(&self) -> Result<(), NotRunning> {
+        let allocation = self.share.allocation;
         let mut standing = self.standing.clone();
         let settled = tokio::time::timeout(STANDING_WAIT, standing.wait_for(|s| *s != Standing::NotYet)).await;
         match settled.map(|s| s.map(|s| *s)) {
             Ok(Ok(Standing::Running)) => Ok(()),
-            Ok(Ok(Standing::Ending) | Err(_)) => Err(format!("allocation {short} is being ended")),
-            Ok(Ok(Standing::NotYet)) | Err(_) => Err(format!("allocation {short} is not running yet")),
+            Ok(Ok(Standing::Ending) | Err(_)) => Err(NotRunning::Ending { allocation }),
+            Ok(Ok(Standing::NotYet)) | Err(_) => Err(NotRunning::NotYet { allocation }),
         }
     }
 
@@ -132,6 +133,26 @@ impl AllocationHandle {
     pub fn command(&self, command: Command) {
         let _ = self.commands.blocking_send(command);
     }
+}
+
+/// Why nothing can be begun in an allocation on this node.
+#[derive(Debug, Error)]
+pub enum NotRunning {
+    #[error("allocation {} is being ended", .allocation.short())]
+    Ending { allocation: AllocationId },
+    #[error("allocation {} is not running yet", .allocation.short())]
+    NotYet { allocation: AllocationId },
+}
+
+/// Why it is not known how many processes of an allocation got a signal.
+#[derive(Debug, Error)]
+pub enum SignalError {
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error("the line to its shim broke: whether the signal was sent is not known")]
+    ShimLost,
+    #[error("its shim did not answer in time: whether the signal was sent is not known")]
+    ShimSilent,
 }
 
 /// Where an allocation's task says how it is.

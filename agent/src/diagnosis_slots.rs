@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -18,10 +19,15 @@ impl Default for DiagnosisSlots {
     }
 }
 
+/// All slots are taken, and none became free in time.
+#[derive(Debug, Error)]
+#[error("others ask the same of this node; try again in a moment")]
+pub struct NoFreeSlot;
+
 impl DiagnosisSlots {
     /// Waits at most so long until one is free.
-    pub async fn take(&self, within: Duration) -> Result<OwnedSemaphorePermit, String> {
+    pub async fn take(&self, within: Duration) -> Result<OwnedSemaphorePermit, NoFreeSlot> {
         let slot = timeout(within, Arc::clone(&self.0).acquire_owned()).await;
-        slot.ok().and_then(Result::ok).ok_or_else(|| "others ask the same of this node; try again in a moment".to_owned())
+        slot.ok().and_then(Result::ok).ok_or(NoFreeSlot)
     }
 }

@@ -15,10 +15,10 @@ use crate::gpu_standings::{GpuStandings, Offer};
 use crate::health::Checks;
 use crate::image_cache::ImageCache;
 use crate::membership::{Ask, Membership};
-use crate::mesh::Mesh;
 use crate::mesh::fact::{FactAnswer, FactOpen, WireFact, WirePulse};
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::Open;
+use crate::mesh::{Mesh, UnansweredNode};
 use crate::node_view::NodeView;
 use lattice_gossip::{Fact, Member};
 use lattice_model::conformance::fingerprint;
@@ -32,6 +32,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -113,6 +114,17 @@ impl Kept {
     }
 }
 
+/// Why it is not known what a node says of itself.
+#[derive(Debug, Error)]
+enum PullError {
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+    #[error("it left out what was asked for")]
+    FactMissing,
+    #[error("what it says of itself is not of a form that this version knows")]
+    UnknownForm,
+}
+
 impl Facts {
     /// `own`: what is fixed of this node.
     pub fn new(own: NodeFact, handles: Handles) -> Self {
@@ -138,28 +150,28 @@ impl Facts {
                 }
                 Word { fact, pulse: Some(pulse), unreached: None }
             }
-            Err(why) => {
+            Err(error) => {
                 let gossiped = member.and_then(|member| member.fact).map(|fact| fact.digest);
                 let still = known.filter(|(digest, _)| gossiped == Some(*digest));
-                Word { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(why) }
+                Word { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(error.to_string()) }
             }
         }
     }
 
-    async fn pull(&self, node: &NodeId, known: Option<u64>) -> Result<(u64, Option<NodeFact>, NodePulse), String> {
+    async fn pull(&self, node: &NodeId, known: Option<u64>) -> Result<(u64, Option<NodeFact>, NodePulse), PullError> {
         let address = self.handles.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
-        let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+        let address = address.ok_or(UnansweredNode::NoAddress)?;
         let conversation = async {
-            let (mut send, mut recv) = self.handles.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-            frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(|e| e.to_string())?;
-            frame::read::<FactAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+            let (mut send, mut recv) = self.handles.mesh.open(node, &address).await?;
+            frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(UnansweredNode::Ask)?;
+            frame::read::<FactAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
         };
-        let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+        let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
         if answer.fact.is_none() && known != Some(answer.digest) {
-            return Err("it left out what was asked for".to_owned());
+            return Err(PullError::FactMissing);
         }
         let fact = answer.fact.map(|fact| fact.of(node)).transpose();
-        let fact = fact.map_err(|_| "what it says of itself is not of a form that this version knows".to_owned())?;
+        let fact = fact.map_err(|_| PullError::UnknownForm)?;
         Ok((answer.digest, fact, answer.pulse.into()))
     }
 

@@ -273,13 +273,14 @@ impl GpuWatching {
             devices::keep_from_newcomers(&locals, &for_filter.device_filter, for_filter.slice.as_ref(), &for_filter.topology().gpu)
         })
         .await;
-        match kept.map_err(|e| e.to_string()).and_then(|kept| kept) {
+        match kept {
             // Twice: what was being prepared at the first time may not have known of it.
-            Ok(()) => self.newcomers.retain(|_, kept| {
+            Ok(Ok(())) => self.newcomers.retain(|_, kept| {
                 *kept += 1;
                 *kept < 2
             }),
-            Err(why) => self.unfiltered = why,
+            Ok(Err(error)) => self.unfiltered = error.to_string(),
+            Err(broke) => self.unfiltered = broke.to_string(),
         }
     }
 

@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use times::{FORGET_AFTER, LOOK};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use told::Told;
@@ -130,12 +131,12 @@ impl Launches {
 
     /// Begins a launch under the allocation's next number, unless one of this id was begun. Numbers begin at 1; the
     /// inline command of an allocation has 1. A number whose log files are there is never used again.
-    pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, String> {
+    pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, JoinError> {
         let allocation = spec.allocation;
         let asked_before = self.registry().numbers.contains_key(&allocation);
         if !asked_before && let Some(worker) = self.0.handles.workers.get(allocation) {
             // A former life of this agent may have given some.
-            let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await.map_err(|e| e.to_string())?;
+            let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await?;
             self.registry().numbers.entry(allocation).or_insert(on_disk);
         }
         let entry = match share.spec.entrypoint {

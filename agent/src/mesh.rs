@@ -27,6 +27,7 @@ pub mod terminal;
 mod tests;
 pub mod usage;
 
+use frame::FrameError;
 use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
 use lattice_quorum::identity::{Caller, Revoked, Role, Shown};
@@ -73,6 +74,49 @@ pub enum MeshError {
     Address { address: String },
     #[error("node {node} does not answer at {address}: {why}")]
     Unreachable { node: NodeId, address: String, why: String },
+}
+
+/// Why another node is not asked over the mesh.
+#[derive(Debug, Error)]
+pub enum UnreachedNode {
+    #[error("its address is not known")]
+    NoAddress,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Why another node did not answer a question over the mesh.
+#[derive(Debug, Error)]
+pub enum UnansweredNode {
+    #[error("where its mesh is was never heard of the quorum")]
+    NoAddress,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Ask(FrameError),
+    #[error("its agent does not answer: it is stopping, or cannot be reached")]
+    Away(#[source] FrameError),
+    #[error(transparent)]
+    Malformed(FrameError),
+    #[error("it does not answer in time")]
+    Timeout,
+    #[error("what it tells is not of a form that this version knows")]
+    UnknownForm,
+    /// In the words of the other node, without control characters.
+    #[error("{why}")]
+    Refused { why: String },
+}
+
+impl UnansweredNode {
+    /// Its answer did not come.
+    pub fn reading(error: FrameError) -> Self {
+        match error {
+            FrameError::Ended | FrameError::Io(_) => Self::Away(error),
+            FrameError::Version(_) | FrameError::TooLarge(_) | FrameError::Malformed => Self::Malformed(error),
+        }
+    }
 }
 
 /// A stream that a peer opened.
@@ -170,7 +214,7 @@ impl Mesh {
         let key = (node.clone(), address.to_owned());
         let known = self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(connection) = known
-            && let Ok(stream) = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?
+            && let Ok(stream) = within(DIAL, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?
         {
             return Ok(stream);
         }
@@ -194,7 +238,8 @@ impl Mesh {
             self.credentials.refused().count(Cause::Name, &error);
             return Err(error);
         }
-        let stream = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?.map_err(|e| unreachable(e.to_string()))?;
+        let opened = within(DIAL, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?;
+        let stream = opened.map_err(|e| unreachable(e.to_string()))?;
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(key, connection);
         Ok(stream)
     }
@@ -233,10 +278,14 @@ fn both_ends(material: &Material) -> Result<(ServerConfig, ClientConfig), MeshEr
 }
 
 /// A stream waits for the peer's leave. It gives none where so many are open already.
-async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, String> {
-    let full =
-        |_| format!("no stream could be opened within {} s: {STREAMS_PER_PEER} are open already, or it is not heard", limit.as_secs());
-    tokio::time::timeout(limit, stream).await.map_err(full)
+async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, StreamTimeout> {
+    tokio::time::timeout(limit, stream).await.map_err(|_| StreamTimeout { limit })
+}
+
+#[derive(Debug, Error)]
+#[error("no stream could be opened within {} s: {STREAMS_PER_PEER} are open already, or it is not heard", .limit.as_secs())]
+struct StreamTimeout {
+    limit: Duration,
 }
 
 /// The certificate that is at the other end, and that TLS has verified.

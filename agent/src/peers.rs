@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +53,7 @@ impl Peers {
         let places = match read(&path) {
             Ok(places) => places,
             Err(why) => {
-                tracing::warn!(file = %path.display(), why, "where other nodes were is not known any more");
+                tracing::warn!(file = %path.display(), %why, "where other nodes were is not known any more");
                 Places::new()
             }
         };
@@ -95,15 +96,25 @@ impl Peers {
     }
 }
 
-fn read(path: &Path) -> Result<Places, String> {
+/// Why the list of the last time is not used.
+#[derive(Debug, Error)]
+enum UnusableList {
+    #[error("{0} bytes")]
+    TooLong(u64),
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+fn read(path: &Path) -> Result<Places, UnusableList> {
     match std::fs::metadata(path) {
-        Ok(about) if about.len() > BYTES_MAX => return Err(format!("{} bytes", about.len())),
+        Ok(about) if about.len() > BYTES_MAX => return Err(UnusableList::TooLong(about.len())),
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Places::new()),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     }
-    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
-    serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
 /// The next list; `None`: it stays as it is. Who is there comes first, and of them who is on it; then who was on it and is a node yet. Nobody

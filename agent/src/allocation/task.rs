@@ -54,7 +54,7 @@ pub(super) fn begin(context: &Shared, ends: TaskEnds) {
         script_kill: None,
         acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
         lease: RunLease::of(share.run_lease_ms),
-            share,
+        share,
         says,
     };
     tokio::spawn(task.run(queue));

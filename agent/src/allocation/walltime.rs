@@ -10,7 +10,7 @@
 //! that is not is discarded. Which one is waited for is written down: an agent that is killed follows that one again, and says of the
 //! allocation's end what it would have said.
 
-use crate::checkpoint;
+use crate::checkpoint::{self, BeginError};
 use crate::context::Shared;
 use crate::journal;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
@@ -151,7 +151,12 @@ async fn checkpoint_took_ms(context: &Shared, share: &DesiredShare) -> Option<u6
     checkpoint::broker::last_took_ms(&context.checkpoint_handles, &known?).await
 }
 
-async fn ask(context: &Shared, share: &DesiredShare, id: CheckpointId, length_ms: u64) -> Result<mpsc::Receiver<CheckpointItem>, String> {
+async fn ask(
+    context: &Shared,
+    share: &DesiredShare,
+    id: CheckpointId,
+    length_ms: u64,
+) -> Result<mpsc::Receiver<CheckpointItem>, BeginError> {
     let open = CheckpointOpen {
         id: *id.0.as_bytes(),
         allocation: *share.allocation.0.as_bytes(),

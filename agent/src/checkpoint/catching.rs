@@ -18,6 +18,18 @@ use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
+use thiserror::Error;
+
+/// Why an allocation's processes are not asked by a signal.
+#[derive(Debug, Error)]
+pub enum CatchingError {
+    #[error("what runs there cannot be looked at: {0}")]
+    Look(#[source] io::Error),
+    #[error("{signal} cannot be sent: {source}")]
+    Send { signal: AskSignal, source: io::Error },
+    #[error("{why}")]
+    NotCaught { why: String },
+}
 
 /// Processes that are to get the signal, where they catch it; terminals that users attached are not among them.
 pub struct Hearers {
@@ -196,47 +208,47 @@ impl Hearer {
 /// An allocation's, and the process of its shim, by which it is found on a machine without scopes.
 pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
 
-/// Looks at what runs now, with what went wrong for people.
-pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, String> {
-    Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(unseen)
+/// Looks at what runs now.
+pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, CatchingError> {
+    Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
 }
 
 /// Those that catch it of what runs there now, with nothing sent; `None`: nobody was seen to long enough ago.
-pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, String> {
+pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
     let mut now = look(context, allocation, shim, signal)?;
-    now.not_to_be_asked(signal).map_err(unseen)?;
-    Ok(if now.is_heard() { Some(now.unasked(signal).map_err(unseen)?) } else { None })
+    now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
+    Ok(if now.is_heard() { Some(now.unasked(signal).map_err(CatchingError::Look)?) } else { None })
 }
 
 /// Sends it to what runs there now. `seen`: as it was looked at when nobody was asked yet; who was seen to catch it then has it before
 /// anybody else is looked at again, unless ranks are asked together. Gives those that lived to get it. `going_on`: whether it is wanted yet.
-pub fn ask(
+pub fn ask<E: From<CatchingError>>(
     (context, allocation, shim): Work<'_>,
     signal: AskSignal,
     seen: Option<Hearers>,
-    going_on: impl Fn() -> Result<(), String>,
-) -> Result<Vec<OwnedFd>, String> {
-    let unsent = |e: io::Error| format!("{signal} cannot be sent: {e}");
+    going_on: impl Fn() -> Result<(), E>,
+) -> Result<Vec<OwnedFd>, E> {
+    let unsent = |source| CatchingError::Send { signal, source };
     let mut sent = match seen.filter(|seen| seen.is_heard() && signal.whom() != SignalTo::Ranks) {
         Some(seen) => {
-            let listed = addressed(context, allocation, shim, signal.whom()).map_err(unseen)?;
+            let listed = addressed(context, allocation, shim, signal.whom()).map_err(CatchingError::Look)?;
             going_on()?;
             seen.send_at_once(signal, &listed).map_err(unsent)?
         }
         None => Vec::new(),
     };
     let asked: BTreeSet<i32> = sent.iter().map(|hearer| hearer.pid).collect();
-    let rest = Hearers::find(context, allocation, shim, signal, &asked).map_err(unseen);
+    let rest = Hearers::find(context, allocation, shim, signal, &asked).map_err(CatchingError::Look);
     if sent.is_empty() {
         let mut now = rest?;
-        if let Some(why) = now.not_to_be_asked(signal).map_err(unseen)? {
-            return Err(why);
+        if let Some(why) = now.not_to_be_asked(signal).map_err(CatchingError::Look)? {
+            return Err(CatchingError::NotCaught { why }.into());
         }
         going_on()?;
         let all = now.all;
         sent = now.send(signal).map_err(unsent)?;
         if sent.is_empty() {
-            return Err(none_catches(all, signal));
+            return Err(CatchingError::NotCaught { why: none_catches(all, signal) }.into());
         }
     } else {
         match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
@@ -246,11 +258,6 @@ pub fn ask(
         }
     }
     Ok(sent.into_iter().map(|hearer| hearer.fd).collect())
-}
-
-/// Why it is not known what runs there, for people.
-pub fn unseen(error: io::Error) -> String {
-    format!("what runs there cannot be looked at: {error}")
 }
 
 /// Whether a process of the script or of launches lives.

@@ -104,15 +104,15 @@ fn asked(pid: i32, mount: &Mount) -> (String, bool) {
             let inodes = if no_inodes { "; no more files can be made" } else { "" };
             (format!("{} of {} free{inodes}", bytes_text(free), bytes_text(all)), used > FULL || no_inodes)
         }
-        Asked::Answered(Err(error)) => (format!("cannot be asked: {error}"), true),
+        Asked::Answered(Err(error)) => (format!("cannot be asked: {}", error.desc()), true),
         Asked::Silent => (format!("does not answer within {} s: who uses it waits", WITHIN.as_secs()), true),
         Asked::TooMany => ("not asked: too many mounts of this node do not answer".to_owned(), true),
     }
 }
 
 /// Free bytes, all bytes, and whether there are no inodes left.
-pub fn room(path: &Path) -> Result<(u64, u64, bool), String> {
-    let stat = statvfs(path).map_err(|error| error.desc().to_owned())?;
+pub fn room(path: &Path) -> nix::Result<(u64, u64, bool)> {
+    let stat = statvfs(path)?;
     let unit = stat.fragment_size();
     Ok((stat.blocks_available().saturating_mul(unit), stat.blocks().saturating_mul(unit), stat.files() > 0 && stat.files_available() == 0))
 }

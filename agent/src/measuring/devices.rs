@@ -1,8 +1,9 @@
 //! What each GPU does that an allocation has, for `lattice top --per-gpu`.
 
 use super::gpu_numbers::{Mine, shown};
-use super::{Known, Measuring, may_know};
+use super::{Known, Measuring, UsageError, may_know};
 use crate::kernel_counts::Key;
+use crate::mesh::UnansweredNode;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::gpu_usage::{GpuTold, GpusAnswer, GpusTold};
 use crate::mesh::open::{Open, vouched};
@@ -59,24 +60,27 @@ impl Measuring {
 }
 
 /// What the GPUs of an allocation do on `node`, for a user who may know.
-pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<GpusTold, String> {
+pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<GpusTold, UsageError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if *node == measuring.0.handles.me {
         if measuring.0.handles.workers.of_epoch(key.0, key.1).is_none() {
-            return Err(format!("allocation {} is not running on this node", key.0.short()));
+            return Err(UsageError::NotHere { allocation: key.0 });
         }
-        return measuring.gpus_told(key).checked().map_err(|_| "its drivers tell what cannot be shown".to_owned());
+        return measuring.gpus_told(key).checked().map_err(|_| UsageError::OddGpuReadings);
     }
-    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
-        let (mut send, mut recv) = measuring.0.handles.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::UsageGpus(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<GpusAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+        let (mut send, mut recv) = measuring.0.handles.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::UsageGpus(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<GpusAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        GpusAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
-        GpusAnswer::Refused { why } => Err(why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()),
+        GpusAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        GpusAnswer::Refused { why } => {
+            let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
+            Err(UnansweredNode::Refused { why }.into())
+        }
     }
 }
 
@@ -84,10 +88,10 @@ pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<
 pub async fn answer_gpus(measuring: &Measuring, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     let worker = measuring.0.handles.workers.of_epoch(key.0, key.1);
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", key.0.short()));
-    let answer = match worker.and_then(|worker| may_know(peer, &worker.share, &vouched(open.uid, &open.user))) {
+    let worker = worker.ok_or(UsageError::NotHere { allocation: key.0 });
+    let answer = match worker.and_then(|worker| Ok(may_know(peer, &worker.share, &vouched(open.uid, &open.user))?)) {
         Ok(()) => GpusAnswer::Told(measuring.gpus_told(key)),
-        Err(why) => GpusAnswer::Refused { why },
+        Err(error) => GpusAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
 }

@@ -16,6 +16,7 @@ use lattice_model::{Allocation, AllocationId, NodeId, Timestamp};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_telemetry::push::StoreError;
 use lattice_telemetry::query::Query;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ pub struct Api {
     /// Who looks at what is measured of others' work.
     pub looks: Looks,
     /// The store that answers what was measured, or why it cannot be asked.
-    pub past: Arc<Result<Option<Query>, String>>,
+    pub past: Arc<Result<Option<Query>, StoreError>>,
     /// How long behind the end of work its last window is told to it.
     pub stored_tail: Duration,
     /// Who reads how many logs here.

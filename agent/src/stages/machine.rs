@@ -63,7 +63,7 @@ impl Machine {
         own_memory::limit(memory_bytes_max, &controllers, degraded);
         if let Err(why) = hatch::install(&config.state_dir) {
             tracing::warn!("{why}");
-            degraded.push(why);
+            degraded.push(why.to_string());
         }
         let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
         degraded.extend(device_filter.shortcoming(&found.topology.gpu));

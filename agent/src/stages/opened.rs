@@ -41,7 +41,7 @@ impl Opened {
         let (channels, driver_ends) = Channels::new();
         let Machine { slice, controllers, device_filter, hwloc, size, data } = machine;
         let shim = config.shim_program()?;
-        let bounds = Bounds::new(config, controllers, size).map_err(anyhow::Error::msg)?;
+        let bounds = Bounds::new(config, controllers, size)?;
         let (spools, traces) = (stores.spools.clone(), stores.traces.clone());
         let wiring = Wiring {
             base: &base,

@@ -1,7 +1,7 @@
 //! How an allocation begins on its node: its prologue's end, its start, and its entry point.
 
 use super::AllocationTask;
-use crate::allocation::prepare::Line;
+use crate::allocation::prepare::{Line, PrepareError};
 use crate::allocation::{probing, walltime};
 use crate::allocations::Command;
 use crate::{environment, node_environment};
@@ -15,7 +15,7 @@ use lattice_runtime::shim::{ToShim, boottime_ms};
 use std::sync::Arc;
 
 impl AllocationTask {
-    pub(super) async fn prepared(&mut self, result: Result<Line, String>) {
+    pub(super) async fn prepared(&mut self, result: Result<Line, PrepareError>) {
         let failure = match result {
             Ok(line) => match self.take_link(line).await {
                 Ok(()) => {
@@ -26,7 +26,7 @@ impl AllocationTask {
                 }
                 Err(error) => Some(format!("the shim does not answer: {error}")),
             },
-            Err(why) => Some(why),
+            Err(error) => Some(error.to_string()),
         };
         if let Some(why) = failure {
             self.context.adoption.lost(self.share.allocation);

@@ -3,7 +3,7 @@
 use super::AllocationTask;
 use crate::allocation::final_usage::final_usage;
 use crate::allocation::local_launch::LocalLaunch;
-use crate::allocation::undo;
+use crate::allocation::undo::{self, UndoError};
 use crate::allocation::walltime::{self, Awaited};
 use crate::allocations::Standing;
 use crate::hooks::Moment;
@@ -137,7 +137,7 @@ impl AllocationTask {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let killed = tokio::task::spawn_blocking(move || undo::kill_scope(&context, share.allocation)).await;
         if let Ok(Err(why)) = killed {
-            self.say(&why);
+            self.say(&why.to_string());
             tracing::warn!(allocation = %self.share.allocation, %why, "processes of an allocation without a shim could not be ended");
         }
     }
@@ -180,7 +180,7 @@ impl AllocationTask {
     }
 
     /// Does something until it is done.
-    async fn insist(&self, act: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+    async fn insist(&self, act: impl Fn() -> Result<(), UndoError> + Send + Sync + 'static) {
         let act = Arc::new(act);
         loop {
             let act = Arc::clone(&act);
@@ -189,7 +189,7 @@ impl AllocationTask {
                 Ok(Err(why)) => {
                     // Processes in an uninterruptible call, for one: the share stays ours until they are gone.
                     tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be taken away yet");
-                    self.say(&why);
+                    self.say(&why.to_string());
                 }
                 Err(panic) => tracing::error!(%panic, "taking an allocation away broke"),
             }
