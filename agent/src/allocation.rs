@@ -35,8 +35,9 @@ use crate::spool::launches;
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_node::LaunchEnd;
 use lattice_runtime::shim::{FlushedLog, ShimDir, SignalWhom};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -207,12 +208,12 @@ pub struct Workers(Arc<Mutex<BTreeMap<AllocationId, AllocationHandle>>>);
 impl Workers {
     /// The task of an allocation, under any epoch.
     pub fn get(&self, allocation: AllocationId) -> Option<AllocationHandle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&allocation).cloned()
+        self.0.lock().get(&allocation).cloned()
     }
 
     /// All of them, ascending.
     pub fn all(&self) -> Vec<AllocationHandle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.0.lock().values().cloned().collect()
     }
 
     /// The task of an allocation under this epoch.
@@ -222,7 +223,7 @@ impl Workers {
 
     /// The task of `share`'s allocation, begun where there is none.
     pub fn ensure(&self, context: &Shared, share: &DesiredShare) -> AllocationHandle {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.0.lock();
         if let Some(handle) = map.get(&share.allocation)
             && handle.share.epoch == share.epoch
         {
@@ -243,7 +244,7 @@ impl Workers {
     }
 
     fn forget(&self, share: &DesiredShare) {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.0.lock();
         if map.get(&share.allocation).is_some_and(|h| h.share.epoch == share.epoch) {
             map.remove(&share.allocation);
         }

@@ -32,9 +32,10 @@ use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, Laun
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{Subtree, fanout_for};
 use line::Around;
+use parking_lot::Mutex;
 use seek::Seek;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use times::{FORGET_AFTER, LOOK};
 use tokio::sync::{mpsc, watch};
@@ -180,8 +181,8 @@ impl Launches {
         });
     }
 
-    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> parking_lot::MutexGuard<'_, Registry> {
+        self.0.lock()
     }
 }
 

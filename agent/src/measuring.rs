@@ -50,12 +50,13 @@ use lattice_telemetry::window::History;
 use lattice_telemetry::window::smoothing::Smoothing;
 use looks::Looks;
 use moving::Moving;
+use parking_lot::{Mutex, MutexGuard};
 use quinn::SendStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -151,7 +152,7 @@ impl Measuring {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock()
     }
 
     /// Loads the programs in the kernel, where they are wanted: a tenth of a second. Before it is said what this node can do.

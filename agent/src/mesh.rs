@@ -32,6 +32,7 @@ use lattice_quorum::credentials::{Credentials, Material};
 use lattice_quorum::identity::{Caller, Revoked, Role, Shown};
 use lattice_quorum::refused::Cause;
 use nix::sys::socket::{setsockopt, sockopt};
+use parking_lot::Mutex;
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,
     TransportConfig, VarInt,
@@ -39,8 +40,8 @@ use quinn::{
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -159,7 +160,7 @@ impl Mesh {
     /// What happened so far.
     pub fn counted(&self) -> Counted {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let connections = self.connections.lock();
         let standing = connections.values().filter(|connection| connection.close_reason().is_none()).count();
         let Counts { opened, accepted, failed } = &*self.counts;
         Counted { connections: standing as u64, opened: load(opened), accepted: load(accepted), failed: load(failed) }
@@ -168,7 +169,7 @@ impl Mesh {
     async fn dial(&self, node: &NodeId, address: &str) -> Result<(SendStream, RecvStream), MeshError> {
         let unreachable = |why: String| MeshError::Unreachable { node: node.clone(), address: address.to_owned(), why };
         let key = (node.clone(), address.to_owned());
-        let known = self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known = self.connections.lock().get(&key).cloned();
         if let Some(connection) = known
             && let Ok(stream) = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?
         {
@@ -195,7 +196,7 @@ impl Mesh {
             return Err(error);
         }
         let stream = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?.map_err(|e| unreachable(e.to_string()))?;
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(key, connection);
+        self.connections.lock().insert(key, connection);
         Ok(stream)
     }
 
@@ -256,14 +257,12 @@ async fn close_revoked(connections: Arc<Connections>, credentials: Credentials, 
     let mut changes = credentials.revoked().changes();
     while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
         let _seen = changes.borrow_and_update();
-        connections.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, connection| {
-            match shown(connection).map(|shown| credentials.revoked().check(&shown)) {
-                Some(Err(revoked)) => {
-                    refuse_revoked(connection, &credentials, &revoked);
-                    false
-                }
-                Some(Ok(())) | None => true,
+        connections.lock().retain(|_, connection| match shown(connection).map(|shown| credentials.revoked().check(&shown)) {
+            Some(Err(revoked)) => {
+                refuse_revoked(connection, &credentials, &revoked);
+                false
             }
+            Some(Ok(())) | None => true,
         });
     }
 }

@@ -25,10 +25,11 @@ use lattice_model::NodeId;
 use lattice_quorum::client::{DownStream, QuorumClient};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::wire::Up;
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use rand::seq::IteratorRandom;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -70,11 +71,11 @@ impl Carried {
 
     /// Who is carried now, for people.
     pub fn names(&self) -> Vec<String> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.of.lock().keys().cloned().collect()
     }
 
     fn place(&self, name: &str) -> Result<Place, String> {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.of.lock();
         let (all, its) = (of.values().sum::<usize>(), of.get(name).copied().unwrap_or(0));
         if self.most == 0 {
             return Err("it carries nobody's session (relay_max: 0)".to_owned());
@@ -98,7 +99,7 @@ impl Carried {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.of.lock();
         if let Some(count) = of.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {

@@ -26,11 +26,12 @@ use files::list;
 use futures::future::BoxFuture;
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
 use lattice_runtime::shim::{FlushedLog, LogStream, ShimDir};
+use parking_lot::Mutex;
 use rounds::Rounds;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -90,7 +91,7 @@ impl Spools {
 
     /// What is the matter with the store, for `node status`.
     pub fn trouble(&self) -> Option<String> {
-        let away = self.0.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let away = self.0.away.lock();
         away.as_ref().map(|(since, why)| {
             let s = since.elapsed().as_secs();
             format!("log store: away for {s} s ({why}): output is kept on this node, up to log_spool_max_bytes for each allocation")
@@ -196,8 +197,8 @@ impl Spools {
         Spool::new(dir.clone(), index)
     }
 
-    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Arc<Spool>>> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn live(&self) -> parking_lot::MutexGuard<'_, HashMap<PathBuf, Arc<Spool>>> {
+        self.0.live.lock()
     }
 }
 
@@ -205,8 +206,8 @@ impl Inner {
     fn trim(&self) {
         let Settings { state_dir, bytes_max, .. } = &self.settings;
         // What is on its way into a store that answers will be gone without loss in a moment.
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let flushing = |path: &Path| !away && self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(path);
+        let away = self.away.lock().is_some();
+        let flushing = |path: &Path| !away && self.live.lock().contains_key(path);
         trim::trim(state_dir, *bytes_max, flushing);
     }
 }
@@ -238,8 +239,8 @@ impl Spool {
         Arc::new(Self { dir, index: Mutex::new(index), looking: Mutex::default(), ended: CancellationToken::new() })
     }
 
-    fn index(&self) -> std::sync::MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> parking_lot::MutexGuard<'_, Index> {
+        self.index.lock()
     }
 
     fn snapshot(&self) -> Index {
@@ -268,7 +269,7 @@ impl Spool {
     /// Looks at all files, or at those of one launch, and takes in how they are. Blocking. One looks at a time: what was seen before something else
     /// was would tell of a file that shrank.
     pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
-        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.looking.lock();
         let mut all = list(&self.dir, launch)?;
         for seen in &mut all {
             let last = |s: &StreamIndex| s.segments.last().map(|s| (s.bytes, s.written_ns, s.print));

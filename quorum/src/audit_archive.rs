@@ -11,8 +11,8 @@
 
 use crate::background;
 use crate::config::QuorumConfig;
-use crate::ledger::{AuditFault, AuditHead};
 use crate::core::Core;
+use crate::ledger::{AuditFault, AuditHead};
 use crate::objects::{Objects, ObjectsError};
 use crate::pack::with_causes;
 use crate::store::audit::SEGMENT_RECORDS;

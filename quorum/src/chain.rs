@@ -13,7 +13,8 @@ use crate::pack::with_causes;
 use crate::store::StoreError;
 use crate::store::machine::{Agreed, AuditError};
 use crate::wire::AuditPage;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -70,7 +71,7 @@ impl ChainFetch {
     /// Whether the records that this snapshot relies on are here. Where they may not be, begins to fetch them from the
     /// member that sends it.
     pub fn is_ready_for(self: &Arc<Self>, snapshot: &str, sender: u64) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match &*state {
             State::Ready { snapshot: of } if of == snapshot => return true,
             State::Fetching { .. } => return false,
@@ -91,7 +92,7 @@ impl ChainFetch {
                     false
                 }
             };
-            let mut state = this.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = this.state.lock();
             *state = match std::mem::take(&mut *state) {
                 State::Fetching { snapshot } if done => State::Ready { snapshot },
                 State::Fetching { .. } | State::Ready { .. } | State::Idle => State::Idle,

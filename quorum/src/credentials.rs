@@ -19,6 +19,7 @@ use crate::tls::{ClientTls, TlsError, TlsFiles, replace_file};
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use lattice_model::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::CryptoProvider;
@@ -31,7 +32,7 @@ use sha2::{Digest, Sha256};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -601,7 +602,7 @@ pub fn rough(seconds: i64) -> String {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 fn digest(text: &str) -> String {

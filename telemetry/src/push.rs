@@ -20,14 +20,15 @@ pub use wire::encode;
 use crate::catalogue::push as family;
 use crate::sample::{Collect, Samples, Whose};
 use crate::telling::Telling;
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::sync::Notify;
@@ -228,7 +229,7 @@ impl Pushed {
     }
 
     fn buffer(&self) -> MutexGuard<'_, Buffer> {
-        self.0.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.buffer.lock()
     }
 
     /// Does it with the buffer where blocking is allowed. An error is told as text.

@@ -23,7 +23,7 @@ use lattice_quorum::pack::with_causes;
 use lattice_scheduler::View;
 use lattice_scheduler::broker::{BrokerView, Judgement, Known, LastSaved, Storage, Tried, Verdict, should_checkpoint};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -351,7 +351,7 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
 /// the store says.
 pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
     let store = context.checkpoints.store().ok()?;
-    let latest = context.checkpoints.0.broker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let latest = context.checkpoints.0.broker.lock().clone();
     let Latest { known, saving, storage } = match latest {
         Some(latest) => latest,
         None => {

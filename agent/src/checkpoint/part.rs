@@ -16,9 +16,10 @@ use lattice_node::{Progress, Saved};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -67,11 +68,11 @@ struct Ready(Arc<Mutex<Option<Act>>>);
 
 impl Ready {
     fn put(&self, act: Act) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(act);
+        *self.0.lock() = Some(act);
     }
 
     fn take(&self) -> Option<Act> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
@@ -79,7 +80,7 @@ impl Parts {
     /// The part of this round: the one that goes on, or a new one in place of an older round's.
     pub fn attach(&self, context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
         let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if let Some(going) = all.get(&share.allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {
             return going.ends.clone();
         }
@@ -101,7 +102,7 @@ impl Parts {
     /// Asks this node's work for its part of this round, where that waits for nothing but the word that it may. From a thread that may
     /// block, and that has just written it down: changing to another one would take longer than asking.
     pub fn act(&self, allocation: AllocationId, (epoch, id, round): (Epoch, CheckpointId, u32)) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let going = all.get(&allocation).filter(|going| going.of == (epoch, id, round) && !going.stop.is_cancelled());
         let act = going.and_then(|going| going.ends.ready.take());
         drop(all);
@@ -113,7 +114,7 @@ impl Parts {
     /// Ends that of a round, which nobody waits for any more.
     pub fn give_up(&self, open: &PartOpen) {
         let of = (Epoch(open.epoch), CheckpointId(Uuid::from_bytes(open.id)), open.round);
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let allocation = AllocationId(Uuid::from_bytes(open.allocation));
         // It stays there: the next one waits until it has taken back what it asked for.
         if let Some(going) = all.get(&allocation).filter(|going| going.of == of) {
@@ -123,7 +124,7 @@ impl Parts {
 
     /// Ends an allocation's.
     pub fn stop(&self, allocation: AllocationId) {
-        if let Some(going) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation) {
+        if let Some(going) = self.0.lock().remove(&allocation) {
             going.stop.cancel();
         }
     }
@@ -249,7 +250,7 @@ impl Round {
         let token = self.token();
         blocking(move || {
             // Whatever comes of it: no thread of this round asks, or removes what is there, behind this.
-            let _asked_before = asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let _asked_before = asking.lock();
             let way = Way::of(&context, &share)?;
             let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
             way.withdraw(&place, &token)?;

@@ -12,9 +12,10 @@ use super::catching::{self, MOMENT, Program};
 use crate::allocation::{AllocationHandle, Standing};
 use crate::context::Shared;
 use lattice_model::{AllocationId, AskBy, AskSignal};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +35,7 @@ struct Sighting {
 
 impl Sightings {
     fn all(&self) -> MutexGuard<'_, BTreeMap<AllocationId, BTreeMap<i32, Sighting>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A process was seen to catch the signal. Gives when this very program of it was first seen to.

@@ -10,13 +10,13 @@
 //! written all is brought again, as though there were none.
 
 use super::store::FileEntry;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// The most that is read of it, in bytes; what is behind that is brought again.
 const BYTES_MAX: u64 = 128 << 20;
@@ -102,7 +102,7 @@ impl Uploads {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.0.lock())
     }
 
     /// Whether an earlier life brought anything.

@@ -6,10 +6,10 @@ use super::processes::Listed;
 use crate::mesh::diagnosis::WireFact;
 use lattice_model::resources::bytes_text;
 use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Mounts that are told of, and asked, all together within this time.
@@ -58,7 +58,7 @@ impl Question {
     /// Waits for the one before it; an error says since when that one waits, which is long enough.
     pub fn begin(device: &str) -> Result<Self, Instant> {
         loop {
-            match ASKED.lock().unwrap_or_else(PoisonError::into_inner).entry(device.to_owned()) {
+            match ASKED.lock().entry(device.to_owned()) {
                 Entry::Vacant(entry) => {
                     entry.insert(Instant::now());
                     return Ok(Self(device.to_owned()));
@@ -73,7 +73,7 @@ impl Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        ASKED.lock().remove(&self.0);
     }
 }
 

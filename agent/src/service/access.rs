@@ -15,8 +15,9 @@ use lattice_quorum::client::CallError;
 use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
 use lattice_quorum::ledger::{Access, AccessKind};
 use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::Status;
 use uuid::Uuid;
@@ -38,13 +39,13 @@ type Look = (u32, AllocationId, &'static str);
 
 impl Looks {
     fn stands(&self, look: &Look, now: Instant) -> bool {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = self.0.lock();
         looks.retain(|_, at| now.saturating_duration_since(*at) < LOOK_STANDS);
         looks.contains_key(look)
     }
 
     fn remember(&self, look: Look, now: Instant) {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = self.0.lock();
         looks.insert(look, now);
         while looks.len() > LOOKS_MAX
             && let Some(oldest) = looks.iter().min_by_key(|(_, at)| **at).map(|(look, _)| *look)
@@ -170,6 +171,6 @@ mod tests {
         for n in 0..=LOOKS_MAX as u64 {
             looks.remember((7, AllocationId(Uuid::from_u128(u128::from(n) + 10)), "top"), after(3600 + n));
         }
-        assert_eq!(looks.0.lock().unwrap().len(), LOOKS_MAX);
+        assert_eq!(looks.0.lock().len(), LOOKS_MAX);
     }
 }

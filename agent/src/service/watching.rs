@@ -6,8 +6,9 @@ use crate::entry;
 use crate::mesh::frame;
 use crate::mesh::open::{EntryItem, EntryOpen, Open};
 use lattice_model::{Allocation, AllocationId, Epoch, NodeId, Principal};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
@@ -69,7 +70,7 @@ struct Listening {
 
 impl Heads {
     fn listen(&self, asked: Asked, ask: impl FnOnce() -> mpsc::Receiver<EntryItem>) -> Arc<Head> {
-        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.lock();
         if let Some(head) = heads.get(&asked).and_then(Weak::upgrade) {
             return head;
         }

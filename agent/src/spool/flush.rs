@@ -6,7 +6,7 @@ use crate::output_index::{Cut, Position, Seen, StreamIndex};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FlushedLog, LogStream};
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between two looks at files that grow.
@@ -46,7 +46,7 @@ impl Inner {
             // The agent stops: what is known of times is worth keeping.
             let _ = spool.write_down().await;
         }
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&spool.dir.0);
+        self.live.lock().remove(&spool.dir.0);
         if worked.is_some() {
             // It may have been all that was over the limit.
             let _ = tokio::task::spawn_blocking(move || self.trim()).await;
@@ -231,7 +231,7 @@ impl Inner {
     }
 
     fn store_answers(&self, away: &mut Option<Duration>) {
-        if away.take().is_some() && self.away.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+        if away.take().is_some() && self.away.lock().take().is_some() {
             tracing::info!("the log store answers again: output goes on into it");
         }
     }
@@ -243,7 +243,7 @@ impl Inner {
         match halt {
             Halt::Gone => {}
             Halt::Store(error) => {
-                let mut since = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut since = self.away.lock();
                 if since.is_none() {
                     let url = self.store.as_ref().map_or("", |s| s.url());
                     tracing::warn!(url, error = %lattice_quorum::pack::with_causes(error), "the log store is away: output stays on this node");

@@ -23,13 +23,14 @@ use crate::pack;
 use crate::raft::{Entry, LogId, StorageError, TypeConfig, Vote};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{AnyError, OptionalSend, RaftLogId, RaftLogReader, StorageIOError};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -159,7 +160,7 @@ fn leads(vote: &Vote, member: u64) -> bool {
 }
 
 fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
-    index.lock().unwrap_or_else(PoisonError::into_inner)
+    index.lock()
 }
 
 fn read_small<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {

@@ -24,10 +24,11 @@ use crate::wire::AuditWalk;
 use lattice_model::{AuditFilter, AuditRecord, Generation, MemberId, Revision};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftSnapshotBuilder, StorageIOError};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -66,7 +67,7 @@ pub enum AuditError {
 impl Agreed {
     /// The ledger as of the last applied entry. Hold it shortly, and never across an await.
     pub fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
-        self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.read()
     }
 
     /// The generation of what is here; `None` where nothing is here yet. A log without a snapshot, of which nothing is applied
@@ -87,7 +88,7 @@ impl Agreed {
     }
 
     fn audit(&self) -> MutexGuard<'_, AuditChain> {
-        self.audit.lock().unwrap_or_else(PoisonError::into_inner)
+        self.audit.lock()
     }
 
     /// The last audit record on this member's disk. A member that is about to install a snapshot has fetched more than it
@@ -240,7 +241,7 @@ impl Machine {
         let mut records = Vec::new();
         let mut changed = Changed::default();
         let mut appended = {
-            let mut ledger = self.agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+            let mut ledger = self.agreed.ledger.write();
             for command in &commands {
                 let applied = ledger.apply(Revision(log_id.index), command);
                 replies.push(applied.result);
@@ -396,12 +397,12 @@ impl RaftStateMachine<TypeConfig> for Machine {
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));
-        *self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(meta);
+        *self.snapshots.present.lock() = Some(meta);
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<TypeConfig>>, StorageError> {
-        let present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let present = self.snapshots.present.lock().clone();
         present.map(|meta| open_snapshot(&self.directory, meta)).transpose()
     }
 }
@@ -423,7 +424,7 @@ fn install(directory: &Directory, agreed: &Agreed, received: &std::fs::File, met
         }
         Err(StoreError::corrupt(&loaded.path, 0, format!("the audit chain here does not have its record {}", want.seq)))
     })?;
-    let mut ledger = agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+    let mut ledger = agreed.ledger.write();
     *ledger = loaded.ledger;
     agreed.changes.tell_everything(&ledger);
     drop(ledger);
@@ -488,7 +489,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         };
         self.agreed.counts.snapshot.observe(began.elapsed());
         self.snapshots.kept.are(kept);
-        let mut present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.snapshots.present.lock();
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {
             *present = Some(meta.clone());
         }
