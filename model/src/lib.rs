@@ -8,6 +8,8 @@
 //! Everything here is plain data with its validation. No I/O, no clock, no randomness: times are
 //! [`Timestamp`]s that somebody else took, ids are made by whoever creates the thing.
 
+#![forbid(unsafe_code)]
+
 pub mod allocation;
 pub mod allocation_state;
 pub mod attempt;

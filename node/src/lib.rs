@@ -7,6 +7,8 @@
 //! The driver has one order: handle, write the records down, then act. Actions may be done twice: each carries the
 //! allocation's epoch, and after a restart [`Brain::resume`] asks for them again from what the records say.
 
+#![forbid(unsafe_code)]
+
 mod assign;
 mod brain;
 mod checkpoint;

@@ -3,6 +3,8 @@
 //!
 //! [`place`] decides and [`explain`] tells, and both ask `why_not`: the reason shown is the reason decided by.
 
+#![forbid(unsafe_code)]
+
 pub mod broker;
 mod conformity;
 mod domains;
