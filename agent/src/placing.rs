@@ -294,34 +294,7 @@ async fn propose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Boot, Incarnation, Node, NodeAddresses, Resources, Revision, Timestamp};
-
-    fn node(id: &str, state: NodeState) -> Node {
-        Node {
-            id: id.parse().unwrap(),
-            size: Resources { cores: 1, memory_bytes: 1, gpus: 0 },
-            addresses: NodeAddresses::default(),
-            schedulable: true,
-            boot: Boot(uuid::Uuid::nil()),
-            incarnation: Incarnation(1),
-            state,
-            state_reason: String::new(),
-            state_since: Timestamp(0),
-            unlimited: vec![],
-            features: vec![],
-            holds: vec![],
-            leaving: vec![],
-            through: None,
-            home: String::new(),
-            conformance: None,
-            wipes: false,
-            wipe: None,
-            drain_asked: None,
-            hold_revision: Revision(1),
-            report_seq: 0,
-            revision: Revision(1),
-        }
-    }
+    use lattice_model::test_builders::node;
 
     #[test]
     fn who_sees_less_than_half_of_the_nodes_that_are_ready_is_apart() {

@@ -53,6 +53,8 @@ pub mod spec;
 pub mod spec_error;
 pub mod telemetry;
 pub mod tenant;
+#[cfg(any(test, feature = "test-builders"))]
+pub mod test_builders;
 pub mod time;
 pub mod topology;
 pub mod user_running;

@@ -5,22 +5,16 @@ use crate::wire::Refusal;
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Boot, Claim, EndReason, Entrypoint, Epoch, HoldKind,
-    Incarnation, NodeAddresses, NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase,
-    Timestamp, When, WorkUsage,
+    AllocationId, AllocationSpec, AllocationState, AuditAction, AuditRecord, Boot, Claim, EndReason, Epoch, HoldKind, Incarnation,
+    NodeAddresses, NodeId, NodeReport, NodeState, Principal, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, Timestamp, When,
+    WorkUsage, test_builders,
 };
-use std::path::Path;
 use uuid::Uuid;
 
 pub(super) const SIZE: Resources = Resources { cores: 8, memory_bytes: 64, gpus: 2 };
 
 pub(crate) fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
-    AllocationSpec {
-        nodes,
-        requeue,
-        requeues_max,
-        ..AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"))
-    }
+    AllocationSpec { nodes, requeue, requeues_max, ..test_builders::spec() }
 }
 
 pub(crate) fn user(uid: u32) -> Principal {
