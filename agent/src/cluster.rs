@@ -3,7 +3,7 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, Backoff, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::following::{Following, News};
 use lattice_quorum::identity::Role;
@@ -16,9 +16,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries to open the watch again, doubling up to the second: every agent does while the quorum is away.
-const PAUSE: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Between two tries to open the watch again: every agent does while the quorum is away.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
 /// The cluster as the watch has it.
 #[derive(Clone, Debug, Default)]
@@ -144,7 +143,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
         ..WatchRequest::nothing()
     };
     let mut following = Following::new(quorum, request);
-    let mut pause = PAUSE;
+    let mut pauses = PAUSES;
     loop {
         let news = tokio::select! {
             () = stop.cancelled() => return,
@@ -157,14 +156,13 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
                     membership.ask(Ask::Join(address)).await;
                 }
                 out.send_modify(|cluster| Arc::make_mut(cluster).take(news));
-                pause = PAUSE;
+                pauses.reset();
             }
             Err(error) => {
                 tracing::debug!(%error, "the watch on the quorum broke; it is opened again");
                 // Told once: nobody else has to try again as often as this does.
                 out.send_if_modified(|cluster| cluster.fresh && std::mem::take(&mut Arc::make_mut(cluster).fresh));
-                tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                tokio::time::sleep(pauses.next_pause().mul_f64(rand::random_range(0.5..1.0))).await;
             }
         }
     }

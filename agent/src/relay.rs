@@ -21,7 +21,7 @@ use crate::mesh::open::{CarryAnswer, Open};
 use crate::peers::Peers;
 use crate::session_state::SessionState;
 use lattice_gossip::Liveness;
-use lattice_model::NodeId;
+use lattice_model::{Backoff, NodeId};
 use lattice_quorum::client::{DownStream, QuorumClient};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::wire::Up;
@@ -43,9 +43,8 @@ const PEERS: usize = 3;
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long a peer tries to reach its member.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Between two tries, doubling: where the whole quorum is away, everybody asks.
-const PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Between two tries: where the whole quorum is away, everybody asks.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 /// Streams of one agent that are carried at once: one that is over at its end may not be so at ours yet.
 const OF_ONE_MAX: usize = 2;
 
@@ -142,7 +141,7 @@ pub struct Relay {
     mesh: Mesh,
     /// Before this moment no peer is asked again.
     again: Instant,
-    pause: Duration,
+    pauses: Backoff,
 }
 
 /// A session that a peer carries.
@@ -154,7 +153,7 @@ pub struct Through {
 
 impl Relay {
     pub fn new(me: NodeId, cluster: watch::Receiver<Arc<Cluster>>, membership: Membership, known: Peers, mesh: Mesh) -> Self {
-        Self { me, cluster, membership, known, mesh, again: Instant::now(), pause: PAUSE }
+        Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: PAUSES }
     }
 
     /// Opens a session through some peer that gossip has alive, once a member had time to answer without; why none could.
@@ -168,14 +167,13 @@ impl Relay {
             let opened = timeout(ANSWER, through(&self.mesh, quorum, register, &peer, &address)).await;
             match opened.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
                 Ok((up, down)) => {
-                    self.pause = PAUSE;
+                    self.pauses.reset();
                     return Ok(Through { peer, up, down });
                 }
                 Err(why) => whys.push(format!("{peer}: {why}")),
             }
         }
-        self.again = Instant::now() + self.pause.mul_f64(rand::random_range(0.5..1.0));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.again = Instant::now() + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
         Err(if whys.is_empty() { "no peer is known that is alive".to_owned() } else { whys.join("; ") })
     }
 

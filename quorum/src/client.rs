@@ -22,6 +22,7 @@ use crate::wire::{Answer, Down, MESSAGE_BYTES_MAX, MemberList, QuorumStatus, Ref
 use futures::FutureExt;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
+use lattice_model::Backoff;
 use parking_lot::{Mutex, MutexGuard};
 use rand::seq::SliceRandom;
 use std::collections::BTreeMap;
@@ -48,9 +49,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long all members together may take for a certificate.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pauses between rounds over all members: from this, doubling, each halved at random.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Pauses between rounds over all members, each halved at random.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
 const NO_ANSWER: &str = "no answer in time";
 
 /// Why a request has no answer.
@@ -499,18 +499,17 @@ impl From<Failures> for CallError {
 /// Growing, jittered pauses that end with the deadline.
 struct Rounds {
     end: Instant,
-    pause: Duration,
+    pauses: Backoff,
 }
 
 impl Rounds {
     fn new(end: Instant) -> Self {
-        Self { end, pause: PAUSE_FIRST }
+        Self { end, pauses: PAUSES }
     }
 
     /// Waits a little; false when the deadline has come.
     async fn pause(&mut self) -> bool {
-        let pause = self.pause.mul_f64(rand::random_range(0.5..1.0));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        let pause = self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
         if Instant::now() + pause >= self.end {
             return false;
         }

@@ -20,6 +20,7 @@ pub use wire::encode;
 use crate::catalogue::push as family;
 use crate::sample::{Collect, Samples, Whose};
 use crate::telling::Telling;
+use lattice_model::Backoff;
 use parking_lot::{Mutex, MutexGuard};
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
@@ -37,9 +38,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the store may take for one batch.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Between two tries of a batch: the first time, and at most.
-const AGAIN_FIRST: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Between two tries of a batch.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Where everything is pushed to.
 #[derive(Clone, Debug)]
@@ -359,12 +359,12 @@ impl Pushed {
 #[derive(Debug)]
 struct Trouble {
     is_on: bool,
-    again: Duration,
+    again: Backoff,
 }
 
 impl Default for Trouble {
     fn default() -> Self {
-        Self { is_on: false, again: AGAIN_FIRST }
+        Self { is_on: false, again: AGAIN }
     }
 }
 
@@ -382,8 +382,7 @@ impl Trouble {
     /// `None`: we stop.
     async fn pause(&mut self, stop: &CancellationToken) -> Option<()> {
         // All nodes of a cluster find it at once, and do not come back at once.
-        let wait = self.again.mul_f64(rand::random_range(0.5..1.0));
-        self.again = (self.again * 2).min(AGAIN_MAX);
+        let wait = self.again.next_pause().mul_f64(rand::random_range(0.5..1.0));
         stop.run_until_cancelled(tokio::time::sleep(wait)).await
     }
 }

@@ -15,7 +15,7 @@ use crate::context::Shared;
 use crate::journal;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::checkpoint::{DEADLINE_MS, walltime_lead_ms};
-use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, EndReason};
+use lattice_model::{Backoff, CheckpointId, CheckpointRef, DesiredShare, EndReason};
 use lattice_node::{CheckpointEnd, CheckpointPhase, Checkpointing, Event};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
@@ -25,10 +25,8 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-/// Between two tries to ask work that is not settled yet for its last checkpoint.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// The longest pause before it is asked again where it was asked in vain.
-const ASK_AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Between two tries to ask work for its last checkpoint: the first while it is not settled yet, longer ones where it was asked in vain.
+const ASK_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 /// How much longer than the head's grace its word is waited for on the other nodes, while they hear the quorum: cut off with it, the
 /// head could not say it.
 const HEAD_LATE: Duration = Duration::from_secs(10);
@@ -116,7 +114,8 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
     // Under way in the grace it is waited for as any other.
     let grace_ms = u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX);
     let length_ms = ends_ms.saturating_sub(boottime_ms()).saturating_add(grace_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1);
-    let mut pause = ASK_AGAIN;
+    let mut pauses = ASK_AGAIN;
+    let mut pause = pauses.next_pause();
     while boottime_ms() < ends_ms {
         let open = CheckpointOpen {
             id: *id.0.as_bytes(),
@@ -149,7 +148,7 @@ async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, wallti
                 }
                 // Its own, or another one's that was under way: there may be time for one more, by an id that was not used.
                 id = CheckpointId(Uuid::new_v4());
-                pause = (pause * 2).min(ASK_AGAIN_MAX);
+                pause = pauses.next_pause();
             }
             Err(why) => {
                 tracing::debug!(allocation = %share.allocation, %why, "it cannot be asked to save itself now; its walltime ends soon");

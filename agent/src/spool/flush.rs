@@ -3,6 +3,7 @@
 use super::{Inner, Piece, ReportFlushed, Spool, blocking, read, record};
 use crate::log_store::{LogStore, StoreError};
 use crate::output_index::{Cut, Position, Seen, StreamIndex};
+use lattice_model::Backoff;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FlushedLog, LogStream};
 use std::io;
@@ -17,9 +18,8 @@ pub(super) const LOOK_IDLE: Duration = Duration::from_secs(5);
 const LOOKS_SHARE: u32 = 50;
 /// Looks without growth after which they become rarer.
 const IDLE_LOOKS: u32 = 10;
-/// Between two tries while the store is away: from this, doubled, to [`AWAY_MAX`].
-const AWAY: Duration = Duration::from_secs(1);
-const AWAY_MAX: Duration = Duration::from_secs(30);
+/// Between two tries while the store is away.
+const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// The level of compression: output is text, mostly, and the cores are the work's.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -101,8 +101,7 @@ impl Inner {
                     }
                     let bytes = seen.iter().map(|s| s.bytes).sum();
                     if ended && !whole {
-                        away = Some(LOOK);
-                        Wait::For(LOOK)
+                        Wait::For(away.insert(AWAY).next_pause())
                     } else if ended {
                         match self.complete(spool).await {
                             Ok(()) | Err(Halt::Gone) => return,
@@ -230,16 +229,16 @@ impl Inner {
         finished
     }
 
-    fn store_answers(&self, away: &mut Option<Duration>) {
+    fn store_answers(&self, away: &mut Option<Backoff>) {
         if away.take().is_some() && self.away.lock().take().is_some() {
             tracing::info!("the log store answers again: output goes on into it");
         }
     }
 
     /// Says what is the matter, once, and how long to wait.
-    fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Duration>) -> Duration {
-        let wait = away.map_or(AWAY, |w| (w * 2).min(AWAY_MAX));
-        let first = away.replace(wait).is_none();
+    fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Backoff>) -> Duration {
+        let first = away.is_none();
+        let wait = away.get_or_insert(AWAY).next_pause();
         match halt {
             Halt::Gone => {}
             Halt::Store(error) => {
