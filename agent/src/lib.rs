@@ -254,16 +254,16 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
     let data = DataPlane::of(&config, size.memory_bytes, &mut degraded);
 
     let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
+    let tasks = TaskTracker::new();
     let (mesh, incoming) = Mesh::listen(config.mesh_listen().parse()?, &credentials, stop.child_token())?;
     let troubles = Troubles::default();
     let fabric = Fabric::open(&config, troubles.clone())?;
     let revocations = Revocations::open(&config.state_dir, credentials.revoked().clone(), troubles.clone(), &mut degraded);
     let keys = GossipKeys::open(&config.state_dir, key, troubles.clone(), &mut degraded);
     let peers = Peers::open(&config.state_dir);
-    let membership = gossip(&config, &peers, keys.keyring(), journal.life(), stop.child_token()).await?;
+    let membership = gossip(&config, &peers, keys.keyring(), journal.life(), &tasks, stop.child_token()).await?;
     let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
 
-    let tasks = TaskTracker::new();
     tasks.spawn(credentials.clone().tend(quorum.authority(), stop.child_token()));
     let checkpoints = Checkpoints::open(&config, credentials.material())?;
     let log_store = LogStore::configured(&config)?;
@@ -462,6 +462,7 @@ pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Opti
         stored_tail: service::stored_tail(&config),
         log_streams: Places::default(),
         log_streams_max: config.logs_max_concurrent,
+        tasks: tasks.clone(),
     };
     let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token()));
     tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");
@@ -544,13 +545,20 @@ fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slic
     }
 }
 
-async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
+async fn gossip(
+    config: &AgentConfig,
+    peers: &Peers,
+    keys: &Keyring,
+    life: u64,
+    tasks: &TaskTracker,
+    stop: CancellationToken,
+) -> anyhow::Result<Membership> {
     let listen = config.gossip_listen();
     let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip_listen {listen}"))?;
     let incarnation = membership::first_life(&config.state_dir, life);
     let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation };
     let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
-    let membership = Membership::start(core, socket, &config.state_dir, stop);
+    let membership = Membership::start(core, socket, &config.state_dir, tasks, stop);
     for seed in &config.gossip_seeds {
         let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
         match address {

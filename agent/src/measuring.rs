@@ -60,6 +60,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 /// Between two looks.
@@ -169,13 +170,18 @@ impl Measuring {
         &self.0.kernel
     }
 
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last of what ended is told.
-    pub fn begin(&self, context: Shared, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
+    /// Measures on a thread of its own until `stop`. A task of `tasks` waits for its end: it writes files. `ended_for`: how long the last of
+    /// what ended is told.
+    pub fn begin(&self, context: Shared, ended_for: Duration, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<()> {
         let (measuring, view, stopped) = (self.clone(), context.view.clone(), stop.clone());
         let ended_for = ended_for + histories::told_later(self.0.smoothing);
         let run = move || Looks::new(&measuring, &context, ended_for).run(&stop);
         let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
-        tokio::spawn(haste::wake(thread.thread().clone(), view, stopped));
+        tasks.spawn(async move {
+            haste::wake(thread.thread().clone(), view, stopped).await;
+            // A thread that panicked has said so.
+            let _ended = tokio::task::spawn_blocking(move || thread.join()).await;
+        });
         Ok(())
     }
 

@@ -46,6 +46,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Streams that one peer may have open at once.
 const STREAMS_PER_PEER: u32 = 4096;
@@ -92,6 +93,8 @@ pub struct Mesh {
     dialling: watch::Receiver<ClientConfig>,
     connections: Arc<Connections>,
     counts: Arc<Counts>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 /// Those that were opened from here, by node and address.
@@ -130,8 +133,10 @@ impl Mesh {
         let endpoint = endpoint(server, address).map_err(|source| MeshError::Listen { address, source })?;
         let (dial, dialling) = watch::channel(client);
         let listening = endpoint.clone();
+        let stop = stop.child_token();
         let stopped = stop.clone();
-        tokio::spawn(async move {
+        let tasks = TaskTracker::new();
+        tasks.spawn(async move {
             while let Some(Ok(())) = stopped.run_until_cancelled(material.changed()).await {
                 match both_ends(&material.borrow_and_update()) {
                     Ok((server, client)) => {
@@ -144,9 +149,10 @@ impl Mesh {
         });
         let (send, receive) = mpsc::channel(INCOMING);
         let (counts, connections) = (Arc::new(Counts::default()), Arc::<Connections>::default());
-        tokio::spawn(close_revoked(Arc::clone(&connections), credentials.clone(), stop.clone()));
-        tokio::spawn(accept(endpoint.clone(), credentials.clone(), send, Arc::clone(&counts), stop));
-        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections, counts }, receive))
+        tasks.spawn(close_revoked(Arc::clone(&connections), credentials.clone(), stop.clone()));
+        let serving = tasks.clone();
+        tasks.spawn(accept(endpoint.clone(), credentials.clone(), send, Arc::clone(&counts), serving, stop.clone()));
+        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections, counts, tasks, stop }, receive))
     }
 
     /// Opens a stream to `node`, whose mesh is at `address`, over the connection that there is or a new one.
@@ -200,10 +206,13 @@ impl Mesh {
         Ok(stream)
     }
 
-    /// Says good-bye to all peers.
+    /// Says good-bye to all peers, and waits a moment for the tasks that serve them.
     pub async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the agent stops");
-        let _ = tokio::time::timeout(Duration::from_millis(200), self.endpoint.wait_idle()).await;
+        self.stop.cancel();
+        self.tasks.close();
+        let over = async { tokio::join!(self.endpoint.wait_idle(), self.tasks.wait()) };
+        let _ = tokio::time::timeout(Duration::from_millis(200), over).await;
     }
 }
 
@@ -283,14 +292,21 @@ fn count(credentials: &Credentials, remote: SocketAddr, error: &ConnectionError)
     }
 }
 
-async fn accept(endpoint: Endpoint, credentials: Credentials, send: mpsc::Sender<Incoming>, counts: Arc<Counts>, stop: CancellationToken) {
+async fn accept(
+    endpoint: Endpoint,
+    credentials: Credentials,
+    send: mpsc::Sender<Incoming>,
+    counts: Arc<Counts>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) {
     loop {
         let incoming = tokio::select! {
             () = stop.cancelled() => return,
             incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { return };
-        tokio::spawn(serve(incoming, credentials.clone(), send.clone(), Arc::clone(&counts), stop.clone()));
+        tasks.spawn(serve(incoming, credentials.clone(), send.clone(), Arc::clone(&counts), stop.clone()));
     }
 }
 

@@ -75,6 +75,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// What the handlers need.
 #[derive(Clone)]
@@ -116,6 +117,8 @@ pub struct Api {
     pub log_streams: Places,
     /// How many each user may.
     pub log_streams_max: usize,
+    /// Those that the agent waits for when it stops.
+    pub tasks: TaskTracker,
 }
 
 /// Binds the socket (mode 0666; callers are told apart by their credentials). One that nobody answers on is replaced.

@@ -369,6 +369,10 @@ impl Member {
             // A task that panicked has said so.
             let _ended = task.await;
         }
+        // The folder is locked by Raft's parts alone: nothing else may write into it once that lock is gone.
+        if tokio::time::timeout(STOP_TIMEOUT, self.core.chain.stopped()).await.is_err() {
+            tracing::warn!("audit records are still being written");
+        }
         if let Err(error) = self.core.raft.shutdown().await {
             tracing::warn!(%error, "Raft did not stop cleanly");
         }
