@@ -67,12 +67,12 @@ impl Placing {
         }
         let (token, view) = {
             let cluster = self.cluster.borrow();
-            let queue = cluster.queue_of(&spec.vcluster);
+            let queue = cluster.queue_named(&spec.vcluster);
             let token = self.leases.borrow().get(queue).filter(|l| Instant::now() < l.until)?.token;
             if !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue) {
                 return None;
             }
-            (token, cluster.view(&self.membership))
+            (token, cluster.with_alive(self.membership.alive()))
         };
         let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), crate::clock::now());
         lattice_scheduler::place_newcomer(view, newcomer, token)
@@ -128,7 +128,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             if !now.fresh {
                 continue;
             }
-            now.view(&membership)
+            now.with_alive(membership.alive())
         };
         rounds.wait(&depths(&frozen, &tokens));
         let lost = propose(&frozen, &tokens, &quorum, &cluster, &rounds).await;

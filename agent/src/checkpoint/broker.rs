@@ -195,7 +195,7 @@ impl Broker {
         if !self.placing.leads() {
             return self.rest();
         }
-        let view = cluster.view(&self.placing.membership);
+        let view = cluster.with_alive(self.placing.membership.alive());
         let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
         let tuning = self.settings.tuning();
         let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
