@@ -10,9 +10,10 @@ use crate::mesh::terminal::ToTerminal;
 use crate::spool::launches;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_runtime::shim::{ShimDir, SignalWhom};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -180,12 +181,12 @@ pub struct Allocations(Arc<Mutex<BTreeMap<AllocationId, AllocationHandle>>>);
 impl Allocations {
     /// The task of an allocation, under any epoch.
     pub fn get(&self, allocation: AllocationId) -> Option<AllocationHandle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&allocation).cloned()
+        self.0.lock().get(&allocation).cloned()
     }
 
     /// All of them, ascending.
     pub fn all(&self) -> Vec<AllocationHandle> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.0.lock().values().cloned().collect()
     }
 
     /// The task of an allocation under this epoch.
@@ -195,7 +196,7 @@ impl Allocations {
 
     /// The task of `share`'s allocation; where there is none, `begin` begins it. Its files are below `state_dir`.
     pub fn ensure(&self, state_dir: &Path, share: &DesiredShare, begin: impl FnOnce(TaskEnds)) -> AllocationHandle {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.0.lock();
         if let Some(handle) = map.get(&share.allocation)
             && handle.share.epoch == share.epoch
         {
@@ -217,7 +218,7 @@ impl Allocations {
 
     /// The task of `share`'s allocation has ended.
     pub fn forget(&self, share: &DesiredShare) {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.0.lock();
         if map.get(&share.allocation).is_some_and(|h| h.share.epoch == share.epoch) {
             map.remove(&share.allocation);
         }

@@ -61,11 +61,12 @@ use heads::Head;
 use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use lattice_quorum::credentials::Material;
+use parking_lot::Mutex;
 use parts::Parts;
 use sightings::Sightings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use store::{CheckpointStore, Owner};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -243,7 +244,7 @@ impl Checkpoints {
         self.0.parts.stop(share.allocation);
         self.0.callers.forget((share.allocation, share.epoch));
         self.0.sightings.forget(share.allocation);
-        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.heads.lock();
         if heads.get(&share.allocation).is_some_and(|head| head.epoch == share.epoch) {
             heads.remove(&share.allocation);
         }
@@ -264,7 +265,7 @@ impl Checkpoints {
     }
 
     fn broker_says(&self, latest: Option<Latest>) {
-        *self.0.broker.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+        *self.0.broker.lock() = latest;
     }
 
     /// What became of checkpoints and preemptions here.
@@ -278,7 +279,7 @@ impl Checkpoints {
     }
 
     fn head_of(&self, allocation: AllocationId, epoch: Epoch) -> Option<Head> {
-        let heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let heads = self.0.heads.lock();
         heads.get(&allocation).filter(|head| head.epoch == epoch).cloned()
     }
 }

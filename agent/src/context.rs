@@ -4,7 +4,7 @@ use crate::adoption::Adoption;
 use crate::allocations::Allocations;
 use crate::bounds::Bounds;
 use crate::checkpoint::{self, Checkpoints};
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::config::UserImages;
 use crate::conformance::Conformity;
 use crate::data_plane::DataPlane;
@@ -141,7 +141,7 @@ impl Context {
 
     /// Where a node's mesh is: as it registered last, or as the allocation's list had it.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        self.cluster.borrow().mesh_address(share, node)
+        cluster::mesh_address(&self.cluster.borrow(), share, node)
     }
 
     /// Tells the driver. The queue is bounded: a task waits when the driver is behind.

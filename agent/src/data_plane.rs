@@ -445,26 +445,14 @@ pub fn mount_namespace() -> Result<(), NoMountNamespace> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationSpec, AllocationState, DataMount, Entrypoint, Epoch};
+    use lattice_model::DataMount;
+    use lattice_model::test_builders::desired_share;
 
     fn share() -> DesiredShare {
-        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
-        (spec.tenant, spec.project) = ("../physics".into(), String::new());
-        DesiredShare {
-            allocation: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(),
-            epoch: Epoch(1),
-            spec,
-            owner: Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] },
-            state: AllocationState::Staging,
-            requeue_count: 0,
-            vni: None,
-            run_lease_ms: None,
-            restore: None,
-            preempt: None,
-            telemetry: None,
-            nodes: vec![],
-            resources: lattice_model::Resources::default(),
-        }
+        let mut share = desired_share("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
+        share.owner = Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
+        share.spec.tenant = "../physics".into();
+        share
     }
 
     fn plane(scratch: Scratch) -> DataPlane {

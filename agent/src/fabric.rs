@@ -16,7 +16,7 @@
 
 use crate::config::AgentConfig;
 use crate::troubles::Troubles;
-use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
+use lattice_model::{AllocationId, Backoff, DesiredShare, Epoch, NodeId};
 use lattice_quorum::pack::with_causes;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::redirect::Policy;
@@ -227,7 +227,7 @@ impl Fabric {
     /// Revokes what is over, until the agent stops. What cannot be revoked now is revoked later, after a restart too.
     pub async fn revoke(self, stop: CancellationToken) {
         let Some(manager) = self.0 else { return };
-        let mut pause = PAUSE;
+        let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             let revoked = tokio::select! {
                 () = stop.cancelled() => return,
@@ -236,16 +236,14 @@ impl Fabric {
             let again = match revoked {
                 Ok(()) => {
                     manager.troubles.over(SUBJECT);
-                    pause = PAUSE;
+                    pauses.reset();
                     None
                 }
                 Err(error) => {
                     let text = format!("keys of work that has ended are not revoked, which is tried again: {}", with_causes(&error));
                     tracing::warn!("{text}");
                     manager.troubles.say(SUBJECT, text);
-                    let now = pause;
-                    pause = (now * 2).min(PAUSE_MAX);
-                    Some(now)
+                    Some(pauses.next_pause())
                 }
             };
             tokio::select! {

@@ -26,11 +26,12 @@ use lattice_model::fact::{Gpus, IMAGES_MAX, NodeFact, NodePulse, Pressure, RUNNI
 use lattice_model::{Hold, NodeId, NodeState, NodeTopology, UNWELL};
 use lattice_node::Phase;
 use lattice_node::health::Health;
+use parking_lot::Mutex;
 use quinn::SendStream;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -191,8 +192,8 @@ impl Facts {
         }
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> parking_lot::MutexGuard<'_, Kept> {
+        self.kept.lock()
     }
 }
 
@@ -337,7 +338,7 @@ impl Readings {
     /// What stands, else what a new reading gives; nothing where that takes too long.
     async fn present(&self, read: impl FnOnce() -> Reading + Send + 'static) -> Reading {
         let mut seen = {
-            let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.0.lock();
             let is_over = match &*last.borrow() {
                 Some((at, _)) => at.elapsed() >= READING,
                 // It is under way, unless nobody reads (any more).

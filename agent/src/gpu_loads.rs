@@ -25,10 +25,11 @@ use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};
 use lattice_telemetry::catalogue::{Family, gpu as family};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use nix::time::{ClockId, clock_gettime};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -82,8 +83,8 @@ impl Looked {
 }
 
 impl GpuReadings {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.0.lock()
     }
 
     /// Reads on a thread of its own until `stop`.

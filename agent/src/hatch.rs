@@ -214,7 +214,8 @@ pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Principal, Resources};
+    use lattice_model::test_builders::desired_share;
+    use lattice_model::{Principal, Resources};
 
     struct Dir(PathBuf);
 
@@ -236,24 +237,15 @@ mod tests {
     }
 
     fn share(nodes: u32, tasks_per_node: u32) -> DesiredShare {
-        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
-        spec.tasks_per_node = tasks_per_node;
         let (uid, gid) = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
-        DesiredShare {
-            allocation: AllocationId(uuid::Uuid::new_v4()),
-            epoch: Epoch(1),
+        let mut share = DesiredShare {
             owner: Principal { name: "u".into(), uid, gid, groups: vec![gid] },
-            state: AllocationState::Running,
             resources: Resources { cores: 6, memory_bytes: 0, gpus: 0 },
             nodes: (1..=nodes).map(|n| (format!("n{n}").parse().unwrap(), String::new())).collect(),
-            spec,
-            vni: None,
-            requeue_count: 0,
-            run_lease_ms: None,
-            restore: None,
-            preempt: None,
-            telemetry: None,
-        }
+            ..desired_share(AllocationId(uuid::Uuid::new_v4()))
+        };
+        share.spec.tasks_per_node = tasks_per_node;
+        share
     }
 
     fn environment_of(dir: &Dir, share: &DesiredShare, given: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -28,12 +28,13 @@ use lattice_telemetry::readers::{Group, Reader, Signs, Text};
 use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use overhead::Overhead;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 use thiserror::Error;
 use uuid::Uuid;
@@ -165,7 +166,7 @@ struct Kept {
 
 impl KernelCounts {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Loads the programs: takes a tenth of a second. `state_dir`: where what was counted is kept. What cannot be had is said by

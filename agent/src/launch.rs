@@ -33,9 +33,10 @@ use lattice_node::fence::{FenceAction, FenceEvent, FenceWatch};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{Subtree, fanout_for};
 use line::Around;
+use parking_lot::Mutex;
 use seek::Seek;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use times::{FORGET_AFTER, LOOK};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
@@ -196,8 +197,8 @@ impl Launches {
         });
     }
 
-    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> parking_lot::MutexGuard<'_, Registry> {
+        self.0.registry.lock()
     }
 }
 

@@ -53,11 +53,12 @@ use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use lattice_telemetry::window::smoothing::Smoothing;
 use moving::Moving;
 use numbers::{Number, trace_counts};
+use parking_lot::{Mutex, MutexGuard};
 use quinn::SendStream;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -142,7 +143,7 @@ impl Measuring {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock()
     }
 
     /// Loads the programs in the kernel, where they are wanted: a tenth of a second. Before it is said what this node can do.

@@ -179,7 +179,7 @@ pub async fn begin(
         degraded.push(why);
     };
     let ended_for = Duration::from_secs(config.telemetry.prod_interval_seconds) * 2;
-    if let Err(error) = context.measuring.begin(ended_for, stop.child_token()) {
+    if let Err(error) = context.measuring.begin(ended_for, tasks, stop.child_token()) {
         lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
     }
     let (slice, topology) = (context.slice.clone(), context.topology.clone());

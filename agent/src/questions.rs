@@ -1,9 +1,10 @@
 //! Asking what may never answer.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Helpers that may be left behind at once: while so many have not come back, nobody new is sent.
@@ -86,7 +87,7 @@ impl Question {
     /// Waits for the one before it; an error says since when that one waits, which is long enough.
     pub fn begin(device: &str) -> Result<Self, Instant> {
         loop {
-            match ASKED.lock().unwrap_or_else(PoisonError::into_inner).entry(device.to_owned()) {
+            match ASKED.lock().entry(device.to_owned()) {
                 Entry::Vacant(entry) => {
                     entry.insert(Instant::now());
                     return Ok(Self(device.to_owned()));
@@ -101,7 +102,7 @@ impl Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        ASKED.lock().remove(&self.0);
     }
 }
 

@@ -21,15 +21,16 @@ use crate::mesh::{Mesh, MeshError};
 use crate::peers::Peers;
 use crate::session_state::SessionState;
 use lattice_gossip::Liveness;
-use lattice_model::NodeId;
+use lattice_model::{Backoff, NodeId};
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::wire::Up;
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use rand::seq::IteratorRandom;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::net::TcpStream;
@@ -44,9 +45,8 @@ const PEERS: usize = 3;
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long a peer tries to reach its member.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Between two tries, doubling: where the whole quorum is away, everybody asks.
-const PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Between two tries: where the whole quorum is away, everybody asks.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 /// Streams of one agent that are carried at once: one that is over at its end may not be so at ours yet.
 const OF_ONE_MAX: usize = 2;
 
@@ -124,11 +124,11 @@ impl Carried {
 
     /// Who is carried now, for people.
     pub fn names(&self) -> Vec<String> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.of.lock().keys().cloned().collect()
     }
 
     fn place(&self, name: &str) -> Result<Place, NotCarried> {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.of.lock();
         let (all, its) = (of.values().sum::<usize>(), of.get(name).copied().unwrap_or(0));
         if self.most == 0 {
             return Err(NotCarried::CarriesNobody);
@@ -152,7 +152,7 @@ impl Carried {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.of.lock();
         if let Some(count) = of.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {
@@ -196,7 +196,7 @@ pub struct Relay {
     mesh: Mesh,
     /// Before this moment no peer is asked again.
     again: Instant,
-    pause: Duration,
+    pauses: Backoff,
 }
 
 /// A session that a peer carries.
@@ -208,7 +208,7 @@ pub struct Through {
 
 impl Relay {
     pub fn new(me: NodeId, cluster: watch::Receiver<Arc<Cluster>>, membership: Membership, known: Peers, mesh: Mesh) -> Self {
-        Self { me, cluster, membership, known, mesh, again: Instant::now(), pause: PAUSE }
+        Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: PAUSES }
     }
 
     /// Opens a session through some peer that gossip has alive, once a member had time to answer without; why none could.
@@ -222,14 +222,13 @@ impl Relay {
             let opened = timeout(ANSWER, through(&self.mesh, quorum, register, &peer, &address)).await;
             match opened.unwrap_or(Err(PeerError::Timeout)) {
                 Ok((up, down)) => {
-                    self.pause = PAUSE;
+                    self.pauses.reset();
                     return Ok(Through { peer, up, down });
                 }
                 Err(error) => failed.push((peer, error)),
             }
         }
-        self.again = Instant::now() + self.pause.mul_f64(rand::random_range(0.5..1.0));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.again = Instant::now() + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
         Err(if failed.is_empty() { RelayError::NoPeers } else { RelayError::Peers(failed) })
     }
 

@@ -16,7 +16,7 @@ use crate::session_state::{SessionState, told};
 use crate::wipe::Wipes;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
-    AllocationId, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
+    AllocationId, Backoff, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
 };
 use lattice_node::{Event, Phase};
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
@@ -120,7 +120,7 @@ pub async fn run(
     let looked = async { tokio::join!(context.checks.made(), context.conformance.made()) };
     let checked = tokio::time::timeout(CHECKED_WITHIN, looked);
     let _ = stop.run_until_cancelled(checked).await;
-    let mut pause = PAUSE;
+    let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
     while !stop.is_cancelled() {
         let began = Instant::now();
         let ended = tokio::select! {
@@ -132,10 +132,12 @@ pub async fn run(
             Ended::Lost(why) => session.lost(why),
             Ended::Refused(why) => session.refused(why),
         }
-        pause = if began.elapsed() > Duration::from_secs(5) { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        if began.elapsed() > Duration::from_secs(5) {
+            pauses.reset();
+        }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))) => {}
+            () = tokio::time::sleep(pauses.next_pause().mul_f64(rand::random_range(0.5..1.0))) => {}
         }
     }
 }

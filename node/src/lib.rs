@@ -10,6 +10,8 @@
 //! What the brain orders is done by tasks, whose own decisions are here too, each as `handle(now, event, out)`: [`allocation`] (how far
 //! the task of one allocation is), [`RunLease`], [`walltime`], [`fence`] and [`branch`] (a launch's tree), [`Checkpointing`].
 
+#![forbid(unsafe_code)]
+
 pub mod allocation;
 mod assign;
 mod brain;

@@ -25,7 +25,7 @@ use lattice_quorum::pack::with_causes;
 use lattice_scheduler::View;
 use lattice_scheduler::broker::{BrokerView, Judgement, Known, LastSaved, Storage, Tried, Verdict, should_checkpoint};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::task::{JoinError, JoinSet};
@@ -210,7 +210,7 @@ impl Broker {
         if !self.placing.leads() {
             return self.rest();
         }
-        let view = cluster.view(&self.placing.membership);
+        let view = cluster.with_alive(self.placing.membership.alive());
         let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
         let tuning = self.settings.tuning();
         let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
@@ -368,7 +368,7 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
 /// the store says.
 pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
     let store = context.checkpoints.store().ok()?;
-    let latest = context.checkpoints.0.broker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let latest = context.checkpoints.0.broker.lock().clone();
     let Latest { known, saving, storage } = match latest {
         Some(latest) => latest,
         None => {

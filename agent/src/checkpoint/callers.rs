@@ -5,8 +5,9 @@
 
 use lattice_model::{AllocationId, Epoch};
 use lattice_node::Progress;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::{OwnedMutexGuard, watch};
 
@@ -51,7 +52,7 @@ impl Default for Called {
 
 impl Callers {
     fn of(&self) -> MutexGuard<'_, BTreeMap<Key, Called>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// One that waits, for as long as what is given lives; `None`: too many do.

@@ -3,7 +3,7 @@
 use super::Checkpoints;
 use crate::allocations::Allocations;
 use crate::bounds::Bounds;
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::mesh::Mesh;
 use crate::troubles::Troubles;
 use lattice_model::{DesiredShare, NodeId};
@@ -36,7 +36,7 @@ pub type Shared = Arc<Handles>;
 impl Handles {
     /// Where a node's mesh is.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        self.cluster.borrow().mesh_address(share, node)
+        cluster::mesh_address(&self.cluster.borrow(), share, node)
     }
 
     /// Tells the driver, and waits while it is behind.

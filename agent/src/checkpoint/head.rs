@@ -20,7 +20,7 @@ use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -278,7 +278,7 @@ impl Checkpoints {
         state: Checkpointing,
         is_new: Option<oneshot::Receiver<bool>>,
     ) -> watch::Receiver<Checkpointing> {
-        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.heads.lock();
         if let Some(there) = heads.get(&share.allocation)
             && there.epoch == share.epoch
             && there.view.borrow().id == state.id
@@ -314,7 +314,7 @@ impl Checkpoints {
 
     /// As if one had never begun.
     fn never_begun(&self, allocation: AllocationId, view: &watch::Receiver<Checkpointing>) {
-        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.heads.lock();
         // It may have been begun again since, by the same id.
         if heads.get(&allocation).is_some_and(|head| head.view.same_channel(view)) {
             heads.remove(&allocation);

@@ -17,12 +17,12 @@ use lattice_runtime::process::{self, Program};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The hidden command by which this program is such a process.
@@ -73,10 +73,10 @@ impl Packers {
         to: &mut impl Write,
         is_given_up: &impl Fn() -> bool,
     ) -> Result<blake3::Hash, PackError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let mut packer = idle.map_or_else(|| self.start(), Ok)?;
         let hash = packer.pack(file, size, to, is_given_up)?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(packer);
+        self.idle.lock().push(packer);
         Ok(hash)
     }
 

@@ -18,8 +18,9 @@ use lattice_node::{Progress, Saved};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{oneshot, watch};
@@ -207,7 +208,7 @@ impl Round {
         let token = self.token();
         blocking(move || {
             // Whatever comes of it: no thread of this round asks, or removes what is there, behind this.
-            let _asked_before = asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let _asked_before = asking.lock();
             let way = Way::of(&context, &share)?;
             let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
             way.withdraw(&place, &token)?;

@@ -300,8 +300,7 @@ impl From<StoreError> for Stopped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Epoch, Principal, Timestamp};
-    use std::path::Path;
+    use lattice_model::{AllocationState, Epoch, Timestamp, test_builders};
     use uuid::Uuid;
 
     fn made(number: u128) -> Manifest {
@@ -349,14 +348,8 @@ mod tests {
     const DAY_MS: u64 = 86_400_000;
 
     fn of_state(state: AllocationState) -> Allocation {
-        let owner = Principal { name: "u".to_owned(), uid: 7, gid: 7, groups: vec![] };
-        let entrypoint = Entrypoint::Command { argv: vec!["x".to_owned()] };
-        let mut allocation = Allocation::submitted(
-            AllocationId(Uuid::from_u128(9)),
-            AllocationSpec::new("n", entrypoint, Path::new("/")),
-            owner,
-            Timestamp(DAY_MS),
-        );
+        let mut allocation = test_builders::allocation(AllocationId(Uuid::from_u128(9)));
+        allocation.submitted_at = Timestamp(DAY_MS);
         allocation.state = state;
         allocation.ended_at = state.is_terminal().then_some(Timestamp(2 * DAY_MS));
         allocation

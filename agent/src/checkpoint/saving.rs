@@ -38,7 +38,7 @@ pub async fn answer(context: &Handles, send: &mut SendStream) -> Result<(), Fram
 
 /// Whose heads are here.
 fn here(context: &Handles) -> BTreeSet<AllocationId> {
-    let heads = context.checkpoints.0.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let heads = context.checkpoints.0.heads.lock();
     heads.iter().filter(|(_, head)| is_writing(&head.view.borrow())).map(|(id, _)| *id).collect()
 }
 

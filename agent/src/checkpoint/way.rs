@@ -12,9 +12,10 @@ use crate::config::checkpoint::CheckpointsUnavailable;
 use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
 use lattice_runtime::identity;
+use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -187,7 +188,7 @@ impl Request {
     /// Says what is asked for. Asked for the same again, who has begun to answer is left alone. For a thread that may block.
     pub fn make(mut self) -> Result<AskedFor, WayError> {
         let asking = Arc::clone(&self.asking);
-        let _turn = asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = asking.lock();
         self.goes_on()?;
         let again = self.asked && self.place.saved(&self.token).is_ok_and(|found| !found.is_empty());
         // Removing what an earlier one left takes as long as there is much of it: the work is told first, where there is room for both.

@@ -1,7 +1,7 @@
 //! What launches need of their node.
 
 use crate::allocations::Allocations;
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::fabric::Fabric;
 use crate::mesh::Mesh;
 use lattice_model::{DesiredShare, NodeId};
@@ -29,6 +29,6 @@ pub struct Handles {
 impl Handles {
     /// Where a node's mesh is.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        self.cluster.borrow().mesh_address(share, node)
+        cluster::mesh_address(&self.cluster.borrow(), share, node)
     }
 }

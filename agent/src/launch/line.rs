@@ -8,7 +8,7 @@ use crate::mesh::frame;
 use crate::mesh::launch::{ToHead, ToPart, WireLaunch};
 use crate::mesh::open::Open;
 use crate::mesh::shape::WireShape;
-use lattice_model::{DesiredShare, LaunchSpec, NodeId, NodeRanks};
+use lattice_model::{Backoff, DesiredShare, LaunchSpec, NodeId, NodeRanks};
 use lattice_node::branch::Broken;
 use lattice_pmi::{FenceRefused, Subtree};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 /// Messages waiting for one part.
 const QUEUE: usize = 256;
 /// Before a line is tried again, at first and at most.
-const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The same for all lines of a branch.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ impl LineTask {
     }
 
     async fn run(self, mut queue: mpsc::Receiver<Waiting>) {
-        let mut pause = *PAUSE.start();
+        let mut pauses = PAUSES;
         let mut connection = 0;
         loop {
             if let Some(way) = self.connect().await {
@@ -99,14 +99,13 @@ impl LineTask {
                 }
                 let Some(broken) = self.carry(way, &mut queue, connection).await else { return };
                 if broken == Broken::Served {
-                    pause = *PAUSE.start();
+                    pauses.reset();
                 }
                 if !self.say(News::Broken(broken)).await {
                     return;
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(*PAUSE.end());
+            tokio::time::sleep(pauses.next_pause()).await;
         }
     }
 

@@ -13,9 +13,10 @@ use crate::mesh::launch::{ToHead, ToPart};
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Epoch, LaunchId};
 use lattice_quorum::identity::Caller;
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ impl Parents {
     /// A new parent: the one before it is let go.
     pub fn take(&self, launch: LaunchId) -> Parent {
         let stop = CancellationToken::new();
-        let mut parents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parents = self.0.lock();
         if let Some(before) = parents.insert(launch, stop.clone()) {
             before.cancel();
         }
@@ -50,7 +51,7 @@ pub struct Parent {
 
 impl Drop for Parent {
     fn drop(&mut self) {
-        let mut parents = self.parents.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parents = self.parents.0.lock();
         if !self.stop.is_cancelled() {
             parents.remove(&self.launch);
             self.stop.cancel();

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// A look is followed by a pause of so many times what it took of a processor.
 const PAUSE_TIMES: u32 = 20;
@@ -27,12 +28,16 @@ const PROCESSES_MAX: usize = 16_384;
 
 impl Measuring {
     /// Measures on a thread of its own until `stop`. `ended_for`: how long the last of what ended is told.
-    pub fn begin(&self, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
+    pub fn begin(&self, ended_for: Duration, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<()> {
         let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
         let ended_for = ended_for + told_later(self.0.smoothing);
         let run = move || Looks::new(&measuring, &measuring.0.handles, ended_for).run(&stop);
         let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
-        tokio::spawn(haste::wake(thread.thread().clone(), view, stopped));
+        tasks.spawn(async move {
+            haste::wake(thread.thread().clone(), view, stopped).await;
+            // A thread that panicked has said so.
+            let _ended = tokio::task::spawn_blocking(move || thread.join()).await;
+        });
         Ok(())
     }
 }

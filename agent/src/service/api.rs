@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::Stream;
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 
 /// How long the quorum may take for one answer before the caller is told that it is away.
@@ -70,6 +71,8 @@ pub struct Api {
     pub log_streams: Places,
     /// How many each user may.
     pub log_streams_max: usize,
+    /// Those that the agent waits for when it stops.
+    pub tasks: TaskTracker,
 }
 
 pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

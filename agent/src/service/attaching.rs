@@ -75,7 +75,7 @@ pub(super) async fn attach(
     };
     let (out, events) = mpsc::channel(QUEUE);
     let started = Started { allocation: allocation.to_string(), node: node.to_string() };
-    tokio::spawn(carry(ends, requests, out, started, place, recorded));
+    api.tasks.spawn(carry(ends, requests, out, started, place, recorded));
     Ok(events)
 }
 
@@ -95,7 +95,7 @@ impl Recorded {
     /// It came to nothing: the caller is told why at once, the audit log behind its back.
     fn refused(self, why: Status) -> Status {
         let how = why.message().to_owned();
-        tokio::spawn(async move { self.ended(&how).await });
+        self.api.tasks.clone().spawn(async move { self.ended(&how).await });
         why
     }
 }

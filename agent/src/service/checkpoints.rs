@@ -184,7 +184,7 @@ pub(super) async fn judged(api: &Api, allocation: &Allocation) -> Option<v1::Che
     if allocation.state != AllocationState::Running {
         return None;
     }
-    let mut view = api.cluster.borrow().view(&api.membership);
+    let mut view = api.cluster.borrow().with_alive(api.membership.alive());
     view.allocations.insert(allocation.id, allocation.clone());
     let judgement = checkpoint::broker::explain(&api.context.checkpoint_handles, &view, allocation).await?;
     let term = |(name, value, meaning): (&str, String, &str)| v1::checkpoint_judgement::Term {

@@ -91,38 +91,8 @@ mod tests {
     use super::*;
 
     fn allocation(state: AllocationState, epoch: u64) -> Allocation {
-        Allocation {
-            id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
-            spec: lattice_model::AllocationSpec::new(
-                "a",
-                lattice_model::Entrypoint::Command { argv: vec!["true".to_owned()] },
-                std::path::Path::new("/"),
-            ),
-            owner: Principal { name: "u".to_owned(), uid: 1, gid: 1, groups: vec![1] },
-            state,
-            reason: None,
-            submitted_at: lattice_model::Timestamp(1),
-            claimed_at: None,
-            started_at: None,
-            ended_at: None,
-            epoch: Epoch(epoch),
-            shares: Vec::new(),
-            vni: None,
-            requeue_count: 0,
-            quick_requeues: 0,
-            walltime_change: None,
-            waits_until: None,
-            attempts: Vec::new(),
-            excluded: Vec::new(),
-            checkpoint: None,
-            preemption: None,
-            preempted_by: None,
-            preempted_count: 0,
-            held: false,
-            telemetry: None,
-            usage: None,
-            revision: lattice_model::Revision(1),
-        }
+        let id = "00000000-0000-4000-8000-000000000009".parse().unwrap();
+        Allocation { state, epoch: Epoch(epoch), ..lattice_model::test_builders::allocation(id) }
     }
 
     #[test]

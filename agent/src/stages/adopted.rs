@@ -125,6 +125,7 @@ impl Adopted {
             stored_tail: service::stored_tail(&config),
             log_streams: Places::default(),
             log_streams_max: config.logs_max_concurrent,
+            tasks: tasks.clone(),
         };
         let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token()));
         tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");

@@ -53,8 +53,9 @@ impl Configured {
         let (state_dir, mut saved) = SavedState::read(&config, &me, unusable, &mut degraded)?;
         let (machine, gpus) = Machine::look(&config, memory_bytes_max, &mut saved.brain, &mut degraded).await?;
         let life = saved.journal.life();
-        let connections = Connections::open(&config, &credentials, gossip_key, life, &stop, &mut degraded).await?;
-        let base = Base { config, me, credentials, degraded, stop, tasks: TaskTracker::new(), state_dir };
+        let tasks = TaskTracker::new();
+        let connections = Connections::open(&config, &credentials, gossip_key, life, &tasks, &stop, &mut degraded).await?;
+        let base = Base { config, me, credentials, degraded, stop, tasks, state_dir };
         Ok(Opened { base, saved, machine, gpus, connections })
     }
 }

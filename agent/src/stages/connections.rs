@@ -16,6 +16,7 @@ use lattice_quorum::credentials::Credentials;
 use tokio::net::{UdpSocket, UnixListener};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// The ways to others, and theirs to this agent.
 pub struct Connections {
@@ -40,6 +41,7 @@ impl Connections {
         credentials: &Credentials,
         gossip_key: Key,
         life: u64,
+        tasks: &TaskTracker,
         stop: &CancellationToken,
         degraded: &mut Vec<String>,
     ) -> anyhow::Result<Self> {
@@ -50,19 +52,26 @@ impl Connections {
         let revocations = Revocations::open(&config.state_dir, credentials.revoked().clone(), troubles.clone(), degraded);
         let keys = GossipKeys::open(&config.state_dir, gossip_key, troubles.clone(), degraded);
         let peers = Peers::open(&config.state_dir);
-        let membership = gossip(config, &peers, keys.keyring(), life, stop.child_token()).await?;
+        let membership = gossip(config, &peers, keys.keyring(), life, tasks, stop.child_token()).await?;
         let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
         Ok(Self { quorum, mesh, incoming, troubles, fabric, revocations, keys, peers, membership, listener })
     }
 }
 
-async fn gossip(config: &AgentConfig, peers: &Peers, keys: &Keyring, life: u64, stop: CancellationToken) -> anyhow::Result<Membership> {
+async fn gossip(
+    config: &AgentConfig,
+    peers: &Peers,
+    keys: &Keyring,
+    life: u64,
+    tasks: &TaskTracker,
+    stop: CancellationToken,
+) -> anyhow::Result<Membership> {
     let listen = config.gossip_listen();
     let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip_listen {listen}"))?;
     let incarnation = membership::first_life(&config.state_dir, life);
     let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation };
     let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
-    let membership = Membership::start(core, socket, &config.state_dir, stop);
+    let membership = Membership::start(core, socket, &config.state_dir, tasks, stop);
     for seed in &config.gossip_seeds {
         let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
         match address {
