@@ -3,7 +3,7 @@
 //! When the quorum is away, the last that was known, and how old it is.
 
 use crate::membership::{Ask, Membership};
-use lattice_model::{Backoff, DesiredShare, NodeId};
+use lattice_model::{Backoff, DesiredShare, Node, NodeId};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::following::{Following, News};
 use lattice_quorum::identity::Role;
