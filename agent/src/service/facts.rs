@@ -114,6 +114,6 @@ mod tests {
         let mut node = heard();
         says(&mut node, &member(Liveness::Down));
         assert_eq!((node.state.as_str(), node.gossip.as_str()), ("Degraded", "down"));
-        assert!(node.reason.contains("last heard"), "{node:?}");
+        assert!(node.reason.contains("the last that was received"), "{node:?}");
     }
 }

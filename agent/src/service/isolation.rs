@@ -78,7 +78,7 @@ mod tests {
         let nodes = |second| BTreeMap::from([node("n1", NodeState::Ready), node("n2", second)].map(|n| (n.id.clone(), n)));
         assert_eq!(note(&a, &nodes(NodeState::Ready)), "");
         assert_eq!(brief(&a, &nodes(NodeState::Ready)), "");
-        assert_eq!(brief(&a, &nodes(NodeState::Degraded)), "node n2 is not heard");
+        assert_eq!(brief(&a, &nodes(NodeState::Degraded)), "node n2 is silent");
         assert_eq!(brief(&a, &nodes(NodeState::Down)), "node n2 is Down: confirm-dead");
         let both = BTreeMap::from([node("n1", NodeState::Down), node("n2", NodeState::Down)].map(|n| (n.id.clone(), n)));
         assert_eq!(brief(&a, &both), "nodes n[1-2] are Down: confirm-dead");
@@ -87,7 +87,7 @@ mod tests {
         wide.shares = far.iter().map(|name| share(name)).collect();
         let far = BTreeMap::from(far.map(|name| node(name, NodeState::Down)).map(|n| (n.id.clone(), n)));
         assert_eq!(brief(&wide, &far), "2 nodes are Down: confirm-dead");
-        assert_eq!(note(&a, &nodes(NodeState::Degraded)), "n2 is not heard: its work there goes on");
+        assert_eq!(note(&a, &nodes(NodeState::Degraded)), "n2 is silent: its work there continues");
         let mut unwell = nodes(NodeState::Degraded);
         unwell.values_mut().for_each(|n| n.state_reason = format!("{UNWELL}disk: full"));
         assert_eq!(note(&a, &unwell), "", "it is heard");
@@ -96,7 +96,7 @@ mod tests {
         a.requeue_count = 3;
         assert!(note(&a, &nodes(NodeState::Down)).contains("it is ended"));
         a.spec.on_isolation = OnIsolation::Stop;
-        assert!(note(&a, &nodes(NodeState::Down)).contains("run lease lapses"));
+        assert!(note(&a, &nodes(NodeState::Down)).contains("run lease expires"));
         assert_eq!(brief(&a, &nodes(NodeState::Down)), "node n2 is Down: it ends there");
         a.state = AllocationState::Completed;
         assert_eq!(note(&a, &nodes(NodeState::Down)), "");

@@ -347,7 +347,7 @@ fn diagnosed(w: &World) {
     assert!(part.err().contains("n2 tells nothing"), "{}", part.err());
     let part = w.run(&["top", &id, "--per-rank", "-o", "json"]);
     assert_eq!(part.code(), 0, "{}", part.err());
-    assert!(part.err().contains("n2 does not tell of its ranks"), "{}", part.err());
+    assert!(part.err().contains("n2 does not report its ranks"), "{}", part.err());
     let told: Value = serde_json::from_str(&part.out()).unwrap();
     assert!(told["ranks"].as_array().unwrap().iter().all(|rank| rank["node"] == "n1"), "{told:#}");
     faults::start_node(&w.dir, "n2").unwrap();
