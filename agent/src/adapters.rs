@@ -1,15 +1,15 @@
 //! What adapters of fabrics have counted, every quarter of a minute. Each number is a question to an adapter or its firmware, which may
 //! hang: a helper asks it that is left behind, it is not asked again while that waits, and what it said before is told for a minute.
 
-use crate::diagnosis::helper::{Asked, OF_ADAPTERS};
-use crate::diagnosis::storage::Question;
+use crate::questions::{Asked, OF_ADAPTERS, Question};
 use lattice_telemetry::readers::Text;
 use lattice_telemetry::readers::fabric::{Kind, PORTS_MAX, Port};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -49,9 +49,9 @@ impl Adapters {
     fn look(&self, root: &Path) {
         for (kind, adapter) in Kind::ALL.into_iter().flat_map(|kind| kind.adapters(root).into_iter().map(move |adapter| (kind, adapter))) {
             let Some(ports) = ask(kind, root.to_owned(), adapter.clone(), WITHIN) else { continue };
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((kind, adapter), (Instant::now(), ports));
+            self.0.lock().insert((kind, adapter), (Instant::now(), ports));
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (at, _)| at.elapsed() < TOLD_FOR);
+        self.0.lock().retain(|_, (at, _)| at.elapsed() < TOLD_FOR);
     }
 }
 
@@ -70,7 +70,7 @@ pub fn ask(kind: Kind, root: PathBuf, adapter: String, within: Duration) -> Opti
 
 impl Collect for Adapters {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         for kind in Kind::ALL {
             let now_known = known.iter().filter(|((of, _), (at, _))| *of == kind && at.elapsed() < TOLD_FOR);
             now_known.flat_map(|(_, (_, ports))| ports).take(PORTS_MAX).for_each(|port| port.tell(samples));

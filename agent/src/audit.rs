@@ -45,7 +45,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     let events = match kernel.audit(|audit| audit.events()) {
         Ok(Some(events)) => events,
         Ok(None) => return refuse(&context, "somebody else reads the events", &stop).await,
-        Err(why) => return refuse(&context, &why, &stop).await,
+        Err(error) => return refuse(&context, &error.to_string(), &stop).await,
     };
     let ready = events.ready().and_then(readable);
     let ready: Option<AsyncFd<OwnedFd>> = ready.inspect_err(|error| tracing::warn!(%error, "a full buffer of audits wakes nobody")).ok();
@@ -223,7 +223,12 @@ impl Auditor {
             Owner { uid: owner.uid, name: owner.name.clone() }
         };
         let cgroup = work.ino();
-        if let Err(why) = self.kernel.audit(|audit| audit.begin(cgroup)).and_then(|begun| begun) {
+        let failed = match self.kernel.audit(|audit| audit.begin(cgroup)) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = failed {
             let text = format!("what allocation {} opens and whom it connects to is not told: {why}", key.0.short());
             self.troubled = true;
             return self.context.troubles.say(SUBJECT, text);

@@ -8,6 +8,8 @@ use lattice_runtime::cgroup::limits::{IndexSet, IoLimit, Limits};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+use thiserror::Error;
 
 /// The weight of work that has the whole node, and what the weights of shares add up to.
 const CPU_WEIGHT_WHOLE: u64 = 10_000;
@@ -29,10 +31,18 @@ pub struct Bounds {
     pub io: Vec<IoLimit>,
 }
 
+/// A device of the configuration's `io_max` that is none.
+#[derive(Debug, Error)]
+#[error("io_max: {}: {source}", .device.display())]
+pub struct IoMaxError {
+    device: PathBuf,
+    source: io::Error,
+}
+
 impl Bounds {
     /// Reads them from the configuration. An error names a device that is none.
-    pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources) -> Result<Self, String> {
-        let io = config.io_max.iter().map(|io| device(io).map_err(|e| format!("io_max: {}: {e}", io.device.display())));
+    pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources) -> Result<Self, IoMaxError> {
+        let io = config.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
         Ok(Self { controllers, size, pids_max: config.pids_max, io: io.collect::<Result<_, _>>()? })
     }
 

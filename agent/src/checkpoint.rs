@@ -21,6 +21,7 @@ mod callers;
 mod catching;
 mod counts;
 mod directory;
+mod handles;
 mod head;
 mod heads;
 mod kept;
@@ -44,26 +45,30 @@ mod way;
 
 pub use asking::ask;
 pub use callers::Callers;
-pub use directory::Answer;
-pub use head::begin;
+pub use directory::{Answer, DirectoryError};
+pub use handles::Handles;
+pub use head::{BeginError, begin};
 pub use part::serve;
 
 use crate::config::AgentConfig;
-use crate::config::checkpoint::CheckpointSettings;
+use crate::config::checkpoint::{CheckpointSettings, CheckpointsUnavailable};
 use anyhow::Context as _;
 use broker_knowledge::Latest;
+use callers::Unasked;
 use counts::Counts;
-use directory::Directories;
+use directory::{Directories, PlaceError};
 use heads::Head;
 use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use lattice_quorum::credentials::Material;
+use parking_lot::Mutex;
 use parts::Parts;
 use sightings::Sightings;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use store::{CheckpointStore, Owner};
+use thiserror::Error;
 use tokio::sync::watch;
 use turns::Turns;
 
@@ -73,7 +78,7 @@ pub struct Checkpoints(Arc<Inner>);
 
 struct Inner {
     /// Or why none is made here.
-    means: Result<Means, String>,
+    means: Result<Means, CheckpointsUnavailable>,
     heads: Mutex<BTreeMap<AllocationId, Head>>,
     parts: Parts,
     /// Work that waits in calls to be asked.
@@ -88,6 +93,30 @@ struct Inner {
     broker: Mutex<Option<Latest>>,
 }
 
+/// Why the directory of work that asks for checkpoints cannot be made or removed.
+#[derive(Debug, Error)]
+pub enum CheckpointDirectoryError {
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+/// Why an answer that came in a call is not taken.
+#[derive(Debug, Error)]
+pub enum PutAnswerError {
+    #[error(transparent)]
+    Unasked(#[from] Unasked),
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error("{token} was answered already, and otherwise")]
+    AnsweredOtherwise { token: String },
+}
+
 /// What checkpoints are made with.
 #[derive(Clone)]
 struct Means {
@@ -100,10 +129,10 @@ impl Checkpoints {
     pub fn open(config: &AgentConfig, authorities: watch::Receiver<Arc<Material>>) -> anyhow::Result<Self> {
         if let Err(why) = config.makes_checkpoints() {
             if config.wants_checkpoints() {
-                anyhow::bail!(why);
+                return Err(why.into());
             }
             if !config.log_store.is_empty() {
-                tracing::warn!(why, "no checkpoints are made here");
+                tracing::warn!(why = %why, "no checkpoints are made here");
             }
         }
         let means = match config.makes_checkpoints() {
@@ -111,10 +140,10 @@ impl Checkpoints {
                 let store = CheckpointStore::configured(config)
                     .context("the store of checkpoints")?
                     .of_cluster(config.cluster.clone(), authorities);
-                let directories = Directories::below(config.checkpoint_dir()).map_err(anyhow::Error::msg)?;
+                let directories = Directories::below(config.checkpoint_dir())?;
                 Ok(Means { store, directories })
             }
-            Err(why) => Err(format!("this agent makes no checkpoints: {why}")),
+            Err(why) => Err(CheckpointsUnavailable(why)),
         };
         let inner = Inner {
             means,
@@ -130,24 +159,25 @@ impl Checkpoints {
         Ok(Self(Arc::new(inner)))
     }
 
-    fn means(&self) -> Result<&Means, String> {
+    fn means(&self) -> Result<&Means, CheckpointsUnavailable> {
         self.0.means.as_ref().map_err(Clone::clone)
     }
 
     /// The store, or why there is none.
-    pub fn store(&self) -> Result<&CheckpointStore, String> {
+    pub fn store(&self) -> Result<&CheckpointStore, CheckpointsUnavailable> {
         self.means().map(|means| &means.store)
     }
 
     /// Makes the directory of work that asks for checkpoints.
-    pub fn make(&self, share: &DesiredShare) -> Result<(), String> {
+    pub fn make(&self, share: &DesiredShare) -> Result<(), CheckpointDirectoryError> {
         let Some(policy) = share.spec.checkpoint else { return Ok(()) };
         let directories = &self.means()?.directories;
         directories.make(share.allocation, &share.owner)?;
         match policy.by {
-            AskBy::SharedMemory => directories.make_page(share.allocation, &share.owner),
-            AskBy::Signal | AskBy::Call => Ok(()),
+            AskBy::SharedMemory => directories.make_page(share.allocation, &share.owner)?,
+            AskBy::Signal | AskBy::Call => {}
         }
+        Ok(())
     }
 
     /// Work that waits in calls to be asked.
@@ -161,29 +191,29 @@ impl Checkpoints {
     }
 
     /// Where an allocation's work is asked to save itself.
-    pub fn directory_of(&self, allocation: AllocationId) -> Result<PathBuf, String> {
+    pub fn directory_of(&self, allocation: AllocationId) -> Result<PathBuf, CheckpointsUnavailable> {
         self.means().map(|means| means.directories.of(allocation))
     }
 
     /// Writes down what an application answered in a call, where its next look finds it whichever agent lives then. The same answer
     /// again is taken as well: who was not told that it was taken says it again. Called with the allocation's turn ([`Callers::turn`]).
-    pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), String> {
+    pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), PutAnswerError> {
         let key = (share.allocation, share.epoch);
         // It becomes part of files' names.
         if !directory::is_token(token) {
-            return Err(callers::unasked(token));
+            return Err(Unasked::of(token).into());
         }
         let place = self.means()?.directories.open(share.allocation, &share.owner)?;
         // What is asked for lies there: an agent that has just begun knows it as well.
         if place.requested()?.as_deref() != Some(token) {
-            return Err(callers::unasked(token));
+            return Err(Unasked::of(token).into());
         }
         match place.answered(token)? {
             Some(there) if there == *answer => {}
-            Some(_) => return Err(format!("{token} was answered already, and otherwise")),
+            Some(_) => return Err(PutAnswerError::AnsweredOtherwise { token: token.to_owned() }),
             None => {
                 if let Some(why) = self.callers().given_up(key, token) {
-                    return Err(why);
+                    return Err(why.into());
                 }
                 place.put_answer(token, answer)?;
             }
@@ -210,11 +240,11 @@ impl Checkpoints {
     }
 
     /// Removes what lies here of an allocation. May be done again.
-    pub fn remove(&self, share: &DesiredShare) -> Result<(), String> {
+    pub fn remove(&self, share: &DesiredShare) -> Result<(), DirectoryError> {
         self.0.parts.stop(share.allocation);
         self.0.callers.forget((share.allocation, share.epoch));
         self.0.sightings.forget(share.allocation);
-        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.heads.lock();
         if heads.get(&share.allocation).is_some_and(|head| head.epoch == share.epoch) {
             heads.remove(&share.allocation);
         }
@@ -235,7 +265,7 @@ impl Checkpoints {
     }
 
     fn broker_says(&self, latest: Option<Latest>) {
-        *self.0.broker.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+        *self.0.broker.lock() = latest;
     }
 
     /// What became of checkpoints and preemptions here.
@@ -249,7 +279,7 @@ impl Checkpoints {
     }
 
     fn head_of(&self, allocation: AllocationId, epoch: Epoch) -> Option<Head> {
-        let heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let heads = self.0.heads.lock();
         heads.get(&allocation).filter(|head| head.epoch == epoch).cloned()
     }
 }

@@ -5,7 +5,7 @@ pub mod conformance;
 pub mod health;
 
 use crate::file_system;
-use checkpoint::{CheckpointSettings, CheckpointSettingsError};
+use checkpoint::{CheckpointSettings, CheckpointSettingsError, NoCheckpoints};
 use conformance::{ConformanceSettings, ConformanceSettingsError};
 use health::{HealthSettings, HealthSettingsError};
 use lattice_model::NodeId;
@@ -523,33 +523,24 @@ impl AgentConfig {
 
     /// Whether checkpoints have a store to which nobody else comes, and a directory of this node's own, or why not: they are the memory of
     /// users' programs, and requests and answers of two nodes would lie in one place.
-    pub fn makes_checkpoints(&self) -> Result<(), String> {
+    pub fn makes_checkpoints(&self) -> Result<(), NoCheckpoints> {
         let (setting, url) = match (self.checkpoint_store.as_str(), self.log_store.as_str()) {
-            ("", "") => return Err("neither checkpoint_store nor log_store is configured".to_owned()),
+            ("", "") => return Err(NoCheckpoints::NoStore),
             ("", url) => ("log_store", url),
             (url, _) => ("checkpoint_store", url),
         };
         match lattice_quorum::objects::open_to_others(url) {
-            Some((dir, mode)) => Err(format!(
-                "{setting} {url}: others can enter {} (mode {mode:o}), and would read users' checkpoints: chmod 700 it, or name another \
-                 place as checkpoint_store",
-                dir.display()
-            )),
+            Some((dir, mode)) => Err(NoCheckpoints::OthersEnterStore { setting, url: url.to_owned(), dir, mode }),
             None => self.saves_here(),
         }
     }
 
     /// That no other node has the directory in which work saves itself.
-    fn saves_here(&self) -> Result<(), String> {
+    fn saves_here(&self) -> Result<(), NoCheckpoints> {
         let dir = self.checkpoint_dir();
         // What cannot be looked at is made, and found wanting, later.
         match file_system::kind_of(&dir) {
-            Ok(kind) if file_system::is_shared(&kind) => Err(format!(
-                "checkpoint_dir {} is on {kind}, which other nodes may have as well, and requests and answers of two nodes would lie in one \
-                 place: name a directory on a disk of the node as checkpoint_dir; what nodes share is the store, as checkpoint_store: \
-                 file:///DIRECTORY there",
-                dir.display()
-            )),
+            Ok(kind) if file_system::is_shared(&kind) => Err(NoCheckpoints::SharedDirectory { dir, kind }),
             Ok(_) | Err(_) => Ok(()),
         }
     }

@@ -16,14 +16,18 @@ mod plain;
 
 use crate::clock::now;
 use crate::config::conformance::{ConformanceSettings, SiteComponent};
-use crate::hooks::{ProgramEnd, last_line, run_program};
+use crate::hooks::{NotStartedError, ProgramEnd, last_line, run_program};
 use lattice_model::conformance::Components;
 use lattice_model::{NodeId, Timestamp};
+use looks::LookError;
 use plain::plain;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 /// Before another look where one failed, or found something else than the one before, where the period is longer.
@@ -94,6 +98,29 @@ impl Conformity {
     }
 }
 
+/// Why it is not known what this node is made of.
+#[derive(Debug, Error)]
+enum ComponentsError {
+    #[error(transparent)]
+    Own(#[from] LookError),
+    #[error("the look broke: {0}")]
+    Broke(#[from] JoinError),
+    #[error("{component}: {source}")]
+    Site { component: String, source: SiteError },
+}
+
+/// Why a component of the site's is not known.
+#[derive(Debug, Error)]
+enum SiteError {
+    #[error("{}: {source}", .file.display())]
+    Read { file: PathBuf, source: io::Error },
+    #[error("{} could not be started: {source}", .program.display())]
+    Start { program: PathBuf, source: NotStartedError },
+    /// In its own words, or how it ended.
+    #[error("{why}")]
+    Failed { why: String },
+}
+
 /// The side that looks.
 pub struct Conforming {
     settings: ConformanceSettings,
@@ -147,7 +174,8 @@ impl Conforming {
             let found = Arc::make_mut(found);
             match looked {
                 Ok(components) => *found = Found { components: Some(components), at: Some(now()), trouble: None },
-                Err(why) => {
+                Err(error) => {
+                    let why = error.to_string();
                     if found.trouble.as_ref() != Some(&why) {
                         tracing::warn!(%why, "what this node is made of cannot be told; tried again");
                     }
@@ -157,26 +185,26 @@ impl Conforming {
         });
     }
 
-    async fn components(&self, stop: &CancellationToken) -> Result<Components, String> {
+    async fn components(&self, stop: &CancellationToken) -> Result<Components, ComponentsError> {
         let ignored = self.settings.parameters_ignored.clone();
         let own = tokio::task::spawn_blocking(move || looks::all(&ignored)).await;
-        let mut all = own.unwrap_or_else(|broke| Err(format!("the look broke: {broke}")))?;
+        let mut all = own??;
         let sites = self.settings.components.iter().map(async |component| (component.name.clone(), self.site(component, stop).await));
         for (name, value) in futures::future::join_all(sites).await {
-            let value = value.map_err(|why| format!("{name}: {why}"))?;
+            let value = value.map_err(|source| ComponentsError::Site { component: name.clone(), source })?;
             all.extend(value.as_deref().and_then(plain).map(|value| (name, value)));
         }
         Ok(all)
     }
 
     /// A component of the site's; `None`: the node lacks it.
-    async fn site(&self, component: &SiteComponent, stop: &CancellationToken) -> Result<Option<String>, String> {
+    async fn site(&self, component: &SiteComponent, stop: &CancellationToken) -> Result<Option<String>, SiteError> {
         let SiteComponent { name: _, file, program, timeout_seconds } = component;
         if !file.as_os_str().is_empty() {
             return match tokio::fs::read(file).await {
                 Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(format!("{}: {error}", file.display())),
+                Err(source) => Err(SiteError::Read { file: file.clone(), source }),
             };
         }
         let env = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LATTICE_NODE", self.node.as_str())];
@@ -184,8 +212,10 @@ impl Conforming {
         match run_program(program, env, None, Duration::from_secs(*timeout_seconds), stop).await {
             Ok((ProgramEnd::Exited(0), output)) => Ok(last_line(&output)),
             Ok((ProgramEnd::Exited(3), _)) => Ok(None),
-            Ok((end, output)) => Err(last_line(&output).unwrap_or_else(|| format!("{} {end}", program.display()))),
-            Err(why) => Err(format!("{} could not be started: {why}", program.display())),
+            Ok((end, output)) => {
+                Err(SiteError::Failed { why: last_line(&output).unwrap_or_else(|| format!("{} {end}", program.display())) })
+            }
+            Err(source) => Err(SiteError::Start { program: program.clone(), source }),
         }
     }
 }

@@ -1,19 +1,19 @@
 //! What every task of the agent needs to know, made once at the start.
 
 use crate::adoption::Adoption;
-use crate::allocation::Workers;
+use crate::allocations::Allocations;
 use crate::bounds::Bounds;
-use crate::checkpoint::Checkpoints;
-use crate::cluster::Cluster;
+use crate::checkpoint::{self, Checkpoints};
+use crate::cluster::{self, Cluster};
 use crate::config::UserImages;
 use crate::conformance::Conformity;
 use crate::data_plane::DataPlane;
 use crate::devices::DeviceFilter;
-use crate::diagnosis::Diagnosing;
+use crate::diagnosis_slots::DiagnosisSlots;
 use crate::fabric::Fabric;
 use crate::facts::Facts;
 use crate::gpu_loads::GpuReadings;
-use crate::gpus::GpuStandings;
+use crate::gpu_standings::GpuStandings;
 use crate::growth::Growth;
 use crate::health::Checks;
 use crate::hooks::Hooks;
@@ -67,10 +67,6 @@ pub struct Context {
     pub user_images: UserImages,
     /// SIGTERM to SIGKILL.
     pub grace: Duration,
-    /// How long a fence may wait while all its nodes are connected.
-    pub fence_timeout: Duration,
-    /// How many agents of a launch one of them speaks to, where the site says so; else by the launch's size.
-    pub launch_fanout: Option<u32>,
     /// What the site runs before and after an allocation.
     pub hooks: Hooks,
     /// Images for work.
@@ -79,6 +75,8 @@ pub struct Context {
     pub data: DataPlane,
     /// Work that saves itself, and what it begins from.
     pub checkpoints: Checkpoints,
+    /// What these need of this node.
+    pub checkpoint_handles: Arc<checkpoint::Handles>,
     /// Keys for the fabric.
     pub fabric: Fabric,
     /// What is the matter with this node.
@@ -99,8 +97,8 @@ pub struct Context {
     pub traces: Traces,
     /// How long heartbeats and beginnings take.
     pub latencies: Latencies,
-    /// Who finds out what is the matter with it.
-    pub diagnosing: Diagnosing,
+    /// How many may find out at once what is the matter with it.
+    pub diagnosis_slots: DiagnosisSlots,
     /// The way to other agents.
     pub mesh: Mesh,
     /// Where other nodes were, for a start without the quorum.
@@ -110,7 +108,7 @@ pub struct Context {
     /// When the newest heartbeat was sent that the leader acknowledged: what run leases count from.
     pub acknowledged: watch::Receiver<Option<u64>>,
     /// The allocations on this node.
-    pub workers: Workers,
+    pub workers: Allocations,
     /// Output that lies here, and its way into the log store.
     pub spools: Spools,
     /// How much room the log files of one running allocation may take.
@@ -143,8 +141,7 @@ impl Context {
 
     /// Where a node's mesh is: as it registered last, or as the allocation's list had it.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        let known = self.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
-        known.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
+        cluster::mesh_address(&self.cluster.borrow(), share, node)
     }
 
     /// Tells the driver. The queue is bounded: a task waits when the driver is behind.

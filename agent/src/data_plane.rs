@@ -11,9 +11,10 @@
 use crate::config::{AgentConfig, is_system};
 use lattice_model::{AllocationId, DesiredShare, Principal};
 use lattice_runtime::data_mounts::{Mount, Source};
-use lattice_runtime::mounts;
+use lattice_runtime::mounts::{self, MountError};
 use lattice_runtime::project_quota;
 use lattice_runtime::remove::remove_tree;
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, fchown};
@@ -23,6 +24,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// What a label that is not set is called in the output directory's layout.
 const NO_LABEL: &str = "default";
@@ -54,6 +56,73 @@ pub enum Scratch {
     None(String),
 }
 
+/// Why an allocation does not get here what it asks for, or what it had is not removed.
+#[derive(Debug, Error)]
+pub enum DataPlaneError {
+    #[error("data-mount at {}: this node cannot make mounts: {why}", .target.display())]
+    NoMounts { target: PathBuf, why: String },
+    #[error("data-mount: on this node targets lie below {} (mount_roots), not at {}", listed(.roots), .target.display())]
+    MountOutside { roots: Vec<PathBuf>, target: PathBuf },
+    #[error("scratch-per-node: there is no scratch on this node: {why}")]
+    NoScratch { why: String },
+    #[error(
+        "scratch-per-node: {wanted} bytes are wanted; this node has no disk for scratch, and gives at most {bytes_max} bytes of memory"
+    )]
+    ScratchOverMemory { wanted: u64, bytes_max: u64 },
+    #[error("scratch-per-node: {wanted} bytes are wanted, {free} are free")]
+    ScratchOverFree { wanted: u64, free: u64 },
+    #[error("scratch {}: {source}", .path.display())]
+    MakeScratch { path: PathBuf, source: OwnDirectoryError },
+    #[error("scratch-per-node: no limit can be set on {}: {source}", .path.display())]
+    LimitScratch { path: PathBuf, source: io::Error },
+    #[error("scratch {} cannot be removed: {source}", .path.display())]
+    RemoveScratch { path: PathBuf, source: io::Error },
+    #[error("output directory {}: {source}", .path.display())]
+    MakeAboveOutput { path: PathBuf, source: io::Error },
+    #[error("output directory {}: {source}", .path.display())]
+    MakeOutput { path: PathBuf, source: OwnDirectoryError },
+}
+
+/// Why no directories for users are made in a configured directory.
+#[derive(Debug, Error)]
+pub enum UnusableDirectory {
+    #[error("{setting} {}: {source}", .path.display())]
+    Inspect { setting: &'static str, path: PathBuf, source: io::Error },
+    #[error("{setting} {} is not a directory", .path.display())]
+    NoDirectory { setting: &'static str, path: PathBuf },
+    #[error("{setting} {} belongs to others or can be written to by them: chown root, chmod 755", .path.display())]
+    OthersWrite { setting: &'static str, path: PathBuf },
+}
+
+/// What failed when a directory was made for its owner alone. Who makes it names the path.
+#[derive(Debug, Error)]
+pub enum OwnDirectoryError {
+    #[error("{0}")]
+    Make(#[source] io::Error),
+    #[error("{0}")]
+    Open(#[source] Errno),
+    #[error("{0}")]
+    Inspect(#[source] Errno),
+    #[error("{0}")]
+    SetMode(#[source] Errno),
+    #[error("chown: {0}")]
+    SetOwner(#[source] Errno),
+}
+
+/// Why no mount namespace can be made.
+#[derive(Debug, Error)]
+pub enum NoMountNamespace {
+    #[error("{0}")]
+    Refused(#[source] MountError),
+    #[error("the attempt broke")]
+    Panicked,
+}
+
+fn listed(roots: &[PathBuf]) -> String {
+    let roots: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
+    roots.join(", ")
+}
+
 /// What one allocation gets here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Planned {
@@ -68,7 +137,7 @@ pub struct Planned {
 impl DataPlane {
     /// As configured, and as this machine allows. What it does not allow is said in `degraded`.
     pub fn of(config: &AgentConfig, memory_bytes: u64, degraded: &mut Vec<String>) -> Self {
-        let no_mounts = mount_namespace().err();
+        let no_mounts = mount_namespace().err().map(|error| error.to_string());
         let scratch = made(scratch_of(config, memory_bytes, no_mounts.as_deref()));
         if let Scratch::None(why) = &scratch {
             tracing::warn!(%why, "allocations get no scratch here");
@@ -103,7 +172,7 @@ impl DataPlane {
     }
 
     /// What `share`'s allocation gets, or what it asks for that this node has not.
-    pub fn plan(&self, share: &DesiredShare) -> Result<Planned, String> {
+    pub fn plan(&self, share: &DesiredShare) -> Result<Planned, DataPlaneError> {
         let data = &share.spec.data;
         let mut planned = Planned::default();
         if data.defaults {
@@ -116,13 +185,10 @@ impl DataPlane {
         for mount in &data.mounts {
             let target = &mount.target;
             if let Some(why) = &self.no_mounts {
-                return Err(format!("data-mount at {}: this node cannot make mounts: {why}", target.display()));
+                return Err(DataPlaneError::NoMounts { target: target.clone(), why: why.clone() });
             }
             let root = self.mount_roots.iter().filter(|root| target.starts_with(root)).max_by_key(|root| root.components().count());
-            let root = root.ok_or_else(|| {
-                let roots: Vec<String> = self.mount_roots.iter().map(|r| r.display().to_string()).collect();
-                format!("data-mount: on this node targets lie below {} (mount_roots), not at {}", roots.join(", "), target.display())
-            })?;
+            let root = root.ok_or_else(|| DataPlaneError::MountOutside { roots: self.mount_roots.clone(), target: target.clone() })?;
             planned.mounts.push(Mount {
                 what: Source::Directory { path: mount.source.clone(), read_only: mount.read_only },
                 root: root.clone(),
@@ -163,10 +229,10 @@ impl DataPlane {
         planned.output = Some(path);
     }
 
-    fn plan_scratch(&self, allocation: AllocationId, wanted: Option<u64>, planned: &mut Planned) -> Result<(), String> {
+    fn plan_scratch(&self, allocation: AllocationId, wanted: Option<u64>, planned: &mut Planned) -> Result<(), DataPlaneError> {
         let name = PathBuf::from(allocation.to_string());
         let path = match (&self.scratch, wanted) {
-            (Scratch::None(why), Some(_)) => return Err(format!("scratch-per-node: there is no scratch on this node: {why}")),
+            (Scratch::None(why), Some(_)) => return Err(DataPlaneError::NoScratch { why: why.clone() }),
             (Scratch::None(_), None) => return Ok(()),
             (Scratch::Disk(dir), wanted) => {
                 let path = dir.join(&name);
@@ -178,9 +244,7 @@ impl DataPlane {
                 path
             }
             (Scratch::Memory { bytes_max, .. }, Some(wanted)) if wanted > *bytes_max => {
-                return Err(format!(
-                    "scratch-per-node: {wanted} bytes are wanted; this node has no disk for scratch, and gives at most {bytes_max} bytes of memory"
-                ));
+                return Err(DataPlaneError::ScratchOverMemory { wanted, bytes_max: *bytes_max });
             }
             (Scratch::Memory { at, bytes_max }, wanted) => {
                 let what = Source::Memory { bytes: wanted.unwrap_or(*bytes_max) };
@@ -193,24 +257,24 @@ impl DataPlane {
     }
 
     /// Makes the directories of a plan: the owner's, mode 0700. May be done again.
-    pub fn make(&self, planned: &Planned, owner: &Principal) -> Result<(), String> {
+    pub fn make(&self, planned: &Planned, owner: &Principal) -> Result<(), DataPlaneError> {
         if let Some((path, wanted)) = &planned.scratch_on_disk {
             if let (Some(wanted), Some(free)) = (wanted, path.parent().and_then(free_bytes))
                 && *wanted > free
             {
-                return Err(format!("scratch-per-node: {wanted} bytes are wanted, {free} are free"));
+                return Err(DataPlaneError::ScratchOverFree { wanted: *wanted, free });
             }
-            let directory = own_directory(path, owner).map_err(|e| format!("scratch {}: {e}", path.display()))?;
+            let directory = own_directory(path, owner).map_err(|source| DataPlaneError::MakeScratch { path: path.clone(), source })?;
             if let Some(wanted) = wanted.filter(|_| self.scratch_limited) {
                 let limited = project_quota::limit(directory, like(path), wanted);
-                limited.map_err(|e| format!("scratch-per-node: no limit can be set on {}: {e}", path.display()))?;
+                limited.map_err(|source| DataPlaneError::LimitScratch { path: path.clone(), source })?;
             }
         }
         if let Some(path) = &planned.output {
             let above = path.parent().unwrap_or(&self.output_dir);
             let made = DirBuilder::new().recursive(true).mode(0o755).create(above);
-            let made = made.map_err(|e| e.to_string()).and_then(|()| own_directory(path, owner).map(drop));
-            made.map_err(|e| format!("output directory {}: {e}", path.display()))?;
+            made.map_err(|source| DataPlaneError::MakeAboveOutput { path: path.clone(), source })?;
+            own_directory(path, owner).map_err(|source| DataPlaneError::MakeOutput { path: path.clone(), source })?;
         }
         Ok(())
     }
@@ -229,10 +293,10 @@ impl DataPlane {
     }
 
     /// Removes the allocation's scratch from the disk. May be done again.
-    pub fn remove_scratch(&self, allocation: AllocationId) -> Result<(), String> {
+    pub fn remove_scratch(&self, allocation: AllocationId) -> Result<(), DataPlaneError> {
         let Scratch::Disk(dir) = &self.scratch else { return Ok(()) };
         let path = dir.join(allocation.to_string());
-        remove_scratch_at(&path).map_err(|e| format!("scratch {} cannot be removed: {e}", path.display()))
+        remove_scratch_at(&path).map_err(|source| DataPlaneError::RemoveScratch { path, source })
     }
 
     /// Scratch on disk of allocations that `known` does not know, put under other names: one that comes back meanwhile
@@ -275,7 +339,7 @@ pub fn scratch_of(config: &AgentConfig, memory_bytes: u64, no_mounts: Option<&st
     if !disk.as_os_str().is_empty() {
         return match usable("scratch_dir", disk) {
             Ok(()) => Scratch::Disk(disk.clone()),
-            Err(why) => Scratch::None(why),
+            Err(error) => Scratch::None(error.to_string()),
         };
     }
     if let Some(why) = no_mounts {
@@ -300,29 +364,30 @@ fn made(scratch: Scratch) -> Scratch {
 }
 
 /// Whether users can be given directories in `dir` and cannot meddle with each other's.
-pub fn usable(setting: &str, dir: &Path) -> Result<(), String> {
-    let about = fs::symlink_metadata(dir).map_err(|e| format!("{setting} {}: {e}", dir.display()))?;
+pub fn usable(setting: &'static str, dir: &Path) -> Result<(), UnusableDirectory> {
+    let path = || dir.to_owned();
+    let about = fs::symlink_metadata(dir).map_err(|source| UnusableDirectory::Inspect { setting, path: path(), source })?;
     if !about.is_dir() {
-        return Err(format!("{setting} {} is not a directory", dir.display()));
+        return Err(UnusableDirectory::NoDirectory { setting, path: path() });
     }
     if about.uid() != nix::unistd::geteuid().as_raw() || about.mode() & 0o022 != 0 {
-        return Err(format!("{setting} {} belongs to others or can be written to by them: chown root, chmod 755", dir.display()));
+        return Err(UnusableDirectory::OthersWrite { setting, path: path() });
     }
     Ok(())
 }
 
 /// A directory of the owner's, mode 0700, in one that only we can write to.
-pub fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, String> {
+pub fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, OwnDirectoryError> {
     match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.to_string()),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(OwnDirectoryError::Make(error)),
         Ok(()) | Err(_) => {}
     }
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let directory = open(path, flags, Mode::empty()).map_err(|e| e.to_string())?;
-    let about = fstat(&directory).map_err(|e| e.to_string())?;
+    let directory = open(path, flags, Mode::empty()).map_err(OwnDirectoryError::Open)?;
+    let about = fstat(&directory).map_err(OwnDirectoryError::Inspect)?;
     if about.st_uid != owner.uid {
-        fchmod(&directory, Mode::S_IRWXU).map_err(|e| e.to_string())?;
-        fchown(&directory, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))).map_err(|e| format!("chown: {e}"))?;
+        fchmod(&directory, Mode::S_IRWXU).map_err(OwnDirectoryError::SetMode)?;
+        fchown(&directory, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))).map_err(OwnDirectoryError::SetOwner)?;
     }
     Ok(directory)
 }
@@ -372,34 +437,22 @@ fn free_bytes(dir: &Path) -> Option<u64> {
 }
 
 /// Tried on a thread of its own, which keeps the namespace to itself and ends.
-pub fn mount_namespace() -> Result<(), String> {
-    let tried = std::thread::spawn(|| mounts::own_namespace().map_err(|e| e.to_string())).join();
-    tried.map_err(|_| "the attempt broke".to_owned())?
+pub fn mount_namespace() -> Result<(), NoMountNamespace> {
+    let tried = std::thread::spawn(mounts::own_namespace).join();
+    tried.map_err(|_| NoMountNamespace::Panicked)?.map_err(NoMountNamespace::Refused)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationSpec, AllocationState, DataMount, Entrypoint, Epoch};
+    use lattice_model::DataMount;
+    use lattice_model::test_builders::desired_share;
 
     fn share() -> DesiredShare {
-        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
-        (spec.tenant, spec.project) = ("../physics".into(), String::new());
-        DesiredShare {
-            allocation: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(),
-            epoch: Epoch(1),
-            spec,
-            owner: Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] },
-            state: AllocationState::Staging,
-            requeue_count: 0,
-            vni: None,
-            run_lease_ms: None,
-            restore: None,
-            preempt: None,
-            telemetry: None,
-            nodes: vec![],
-            resources: lattice_model::Resources::default(),
-        }
+        let mut share = desired_share("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
+        share.owner = Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] };
+        share.spec.tenant = "../physics".into();
+        share
     }
 
     fn plane(scratch: Scratch) -> DataPlane {
@@ -426,7 +479,7 @@ mod tests {
         assert_eq!(env("LATTICE_OUTPUT"), Some(format!("/out/__/default/{ID}").replace("__", "_._physics").as_str()));
         let mut without = share();
         without.spec.data.defaults = false;
-        assert_eq!(disk.plan(&without), Ok(Planned::default()));
+        assert_eq!(disk.plan(&without).unwrap(), Planned::default());
         without.spec.data.scratch_bytes = Some(5);
         assert_eq!(disk.plan(&without).unwrap().mounts.len(), 1, "scratch that is asked for is given");
     }
@@ -441,14 +494,14 @@ mod tests {
                 .plan(&share)
                 .map(|p| p.mounts.iter().find_map(|m| if let Source::Memory { bytes } = m.what { Some(bytes) } else { None }))
         };
-        assert_eq!(size(None), Ok(Some(100)));
-        assert_eq!(size(Some(7)), Ok(Some(7)));
-        assert!(size(Some(101)).unwrap_err().contains("at most 100 bytes"));
+        assert_eq!(size(None).unwrap(), Some(100));
+        assert_eq!(size(Some(7)).unwrap(), Some(7));
+        assert!(size(Some(101)).unwrap_err().to_string().contains("at most 100 bytes"));
         let none = plane(Scratch::None("why".into()));
         assert!(none.plan(&share()).is_ok(), "a default that a node has not keeps nobody from it");
         let mut wants = share();
         wants.spec.data.scratch_bytes = Some(1);
-        assert!(none.plan(&wants).unwrap_err().contains("why"));
+        assert!(none.plan(&wants).unwrap_err().to_string().contains("why"));
     }
 
     #[test]
@@ -460,11 +513,11 @@ mod tests {
             share.spec.data.mounts = vec![DataMount { source: "/a".into(), target: target.into(), read_only: true }];
             plane.plan(&share).map(|p| (p.mounts[0].root.clone(), p.mounts[0].below.clone()))
         };
-        assert_eq!(planned("/data/x/y"), Ok(("/data".into(), "x/y".into())));
-        assert_eq!(planned("/data/sets/y"), Ok(("/data/sets".into(), "y".into())));
-        assert_eq!(planned("/data"), Ok(("/data".into(), "".into())));
+        assert_eq!(planned("/data/x/y").unwrap(), ("/data".into(), "x/y".into()));
+        assert_eq!(planned("/data/sets/y").unwrap(), ("/data/sets".into(), "y".into()));
+        assert_eq!(planned("/data").unwrap(), ("/data".into(), "".into()));
         for bad in ["/etc", "/database", "/usr/lib"] {
-            assert!(planned(bad).unwrap_err().contains("mount_roots"), "{bad}");
+            assert!(planned(bad).unwrap_err().to_string().contains("mount_roots"), "{bad}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks; and `lattice top --per-rank`.
 //!
 //! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
-//! a process's memory or a mount, is read by helpers that are left behind where they do (`helper`): at most a few of them.
+//! a process's memory or a mount, is read by helpers that are left behind where they do ([`crate::questions`]): at most a few of them.
 //!
 //! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
 //! layout could be guessed. `/proc/PID/stack` itself is root's.
@@ -11,17 +11,18 @@
 
 mod fact;
 pub mod gpus;
-pub mod helper;
 mod network;
 mod processes;
 pub mod ranks;
 pub mod storage;
 
 use crate::context::{Context, Shared};
+use crate::diagnosis_slots::NoFreeSlot;
 use crate::features::has_cxi;
 use crate::gpu_loads::{GpuReadings, Looked};
-use crate::measuring;
 use crate::measuring::disks::Said;
+use crate::measuring::{self, MayNotKnow};
+use crate::mesh::UnansweredNode;
 use crate::mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{Open, vouched};
@@ -33,49 +34,54 @@ use quinn::SendStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use thiserror::Error;
+use tokio::task::JoinError;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 /// How long one node may take, here and over the mesh.
 const HERE: Duration = Duration::from_secs(8);
 const ANSWER: Duration = Duration::from_secs(12);
-/// Diagnoses under way on this node at once.
-const AT_ONCE: usize = 4;
 
-/// Who is at it. Cloneable; all clones are one.
-#[derive(Clone)]
-pub struct Diagnosing(Arc<Semaphore>);
-
-impl Default for Diagnosing {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE)))
-    }
-}
-
-impl Diagnosing {
-    /// Waits until it is one's turn.
-    async fn place(&self) -> Result<OwnedSemaphorePermit, String> {
-        let place = timeout(HERE, Arc::clone(&self.0).acquire_owned()).await;
-        place.ok().and_then(Result::ok).ok_or_else(|| "others ask the same of this node; try again in a moment".to_owned())
-    }
+/// Why it is not known what is the matter with an allocation's work on a node.
+#[derive(Debug, Error)]
+pub enum DiagnosisError {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error(transparent)]
+    MayNotKnow(#[from] MayNotKnow),
+    #[error("there is no cgroup for its work on this node: which processes are its own is not known")]
+    NoCgroup,
+    #[error(transparent)]
+    Busy(#[from] NoFreeSlot),
+    #[error(transparent)]
+    Broke(#[from] JoinError),
+    #[error("its kernel does not answer in time: what it says of processes takes too long")]
+    KernelTimeout,
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
 }
 
 /// What is found on `node`, for a user who may know.
-pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: DiagnosisOpen) -> Result<WireDiagnosis, String> {
+pub async fn of_node(
+    context: &Shared,
+    node: &NodeId,
+    address: Option<String>,
+    open: DiagnosisOpen,
+) -> Result<WireDiagnosis, DiagnosisError> {
     if *node == context.me {
         return here(context, &open).await;
     }
-    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Diagnosis(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+        let (mut send, mut recv) = context.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Diagnosis(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        DiagnosisAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
-        DiagnosisAnswer::Refused { why } => Err(plain(&why)),
+        DiagnosisAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        DiagnosisAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }
 }
 
@@ -87,7 +93,7 @@ pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send:
     };
     let answer = match found {
         Ok(told) => DiagnosisAnswer::Told(told),
-        Err(why) => DiagnosisAnswer::Refused { why },
+        Err(error) => DiagnosisAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
 }
@@ -99,29 +105,25 @@ fn key(open: &DiagnosisOpen) -> Key {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
 }
 
-fn not_here(allocation: AllocationId) -> String {
-    format!("allocation {} is not running on this node", allocation.short())
-}
-
-fn may_know(context: &Context, peer: &Caller, (allocation, epoch): Key, user: &Principal) -> Result<(), String> {
-    let worker = context.workers.of_epoch(allocation, epoch).ok_or_else(|| not_here(allocation))?;
-    measuring::may_know(peer, &worker.share, user)
+fn may_know(context: &Context, peer: &Caller, (allocation, epoch): Key, user: &Principal) -> Result<(), DiagnosisError> {
+    let worker = context.workers.of_epoch(allocation, epoch).ok_or(DiagnosisError::NotHere { allocation })?;
+    Ok(measuring::may_know(peer, &worker.share, user)?)
 }
 
 /// The cgroup of work that runs on this node.
-fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, String> {
+fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, DiagnosisError> {
     if context.workers.of_epoch(allocation, epoch).is_none() {
-        return Err(not_here(allocation));
+        return Err(DiagnosisError::NotHere { allocation });
     }
-    let slice = context.slice.as_ref().ok_or("there is no cgroup for its work on this node: which processes are its own is not known")?;
+    let slice = context.slice.as_ref().ok_or(DiagnosisError::NoCgroup)?;
     Ok(slice.scope(allocation).work().path().to_owned())
 }
 
 /// What is found on this node.
-async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, String> {
+async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, DiagnosisError> {
     let of = key(open);
     let work = running(context, of)?;
-    let place = context.diagnosing.place().await?;
+    let place = context.diagnosis_slots.take(HERE).await?;
     let open = open.clone();
     let known = Known {
         disks: if open.storage { context.measuring.disks_of(of) } else { Vec::new() },
@@ -136,8 +138,8 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, S
     });
     match timeout(HERE, finding).await {
         Ok(Ok(found)) => Ok(found),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("its kernel does not answer in time: what it says of processes takes too long".to_owned()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(DiagnosisError::KernelTimeout),
     }
 }
 

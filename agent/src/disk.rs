@@ -20,8 +20,8 @@ pub fn space(dir: &Path) -> io::Result<CacheDisk> {
 }
 
 /// Bytes free below `dir`, or below the nearest directory above it that is there.
-pub fn free_bytes(dir: &Path) -> Result<u64, String> {
-    space(dir).map(|disk| disk.free_bytes).map_err(|e| format!("{}: {e}", dir.display()))
+pub fn free_bytes(dir: &Path) -> io::Result<u64> {
+    space(dir).map(|disk| disk.free_bytes)
 }
 
 /// What is amiss, for `node status`.

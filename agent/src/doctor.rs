@@ -11,24 +11,26 @@ use crate::config::AgentConfig;
 use crate::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
 use crate::devices::DeviceFilter;
 use crate::features;
-use crate::log_store::LogStore;
+use crate::log_store::{LogStore, StoreError};
 use crate::machine::{self, memory_bytes};
 use crate::pmix;
 use crate::unsupported;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology, Principal};
 use lattice_quorum::credentials::{Credentials, rough};
+use lattice_quorum::objects::ObjectsError;
 use lattice_quorum::pack::with_causes;
 use lattice_quorum::tls::TlsFiles;
-use lattice_runtime::cgroup::Slice;
+use lattice_runtime::cgroup::{CgroupError, Slice};
 use lattice_runtime::pty;
 use lattice_runtime::topology::Discovered;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 
 /// Characters of a line's text, however narrow the screen is.
 const TEXT_CHARS_MIN: usize = 24;
@@ -82,7 +84,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     let slice = probe_slice(&config.cgroup_root);
     match &slice {
         Ok(slice) => add("cgroup scopes", Health::Ok, format!("cgroup v2 slice {}", slice.path().display())),
-        Err(why) => add("cgroup scopes", Health::Degraded, why.clone()),
+        Err(why) => add("cgroup scopes", Health::Degraded, why.to_string()),
     }
     let (controllers, missing) = bounds::controllers(config, slice.as_ref().ok());
     let filter = DeviceFilter::find(slice.as_ref().ok(), &controllers);
@@ -105,7 +107,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         add("cgroup limits", Health::Degraded, why);
     }
     let memory_bytes = memory_bytes(config.memory_reserved_bytes).unwrap_or_default();
-    let scratch = scratch_of(config, memory_bytes, mount_namespace().err().as_deref());
+    let scratch = scratch_of(config, memory_bytes, mount_namespace().err().map(|error| error.to_string()).as_deref());
     match (&scratch, unlimited(&scratch)) {
         (Scratch::None(_), _) => add("scratch", Health::Degraded, scratch.to_string()),
         (Scratch::Disk(_), Some(why)) => add("scratch", Health::Degraded, format!("{scratch}; {why}")),
@@ -339,29 +341,48 @@ fn network(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, Strin
     add("network domains", Health::Degraded, text.to_owned());
 }
 
+/// Why allocations get no cgroups of their own here.
+#[derive(Debug, Error)]
+#[error("{}; mount cgroup2 and delegate {} to the agent", with_causes(.source), .root.display())]
+pub struct NoScopes {
+    root: PathBuf,
+    source: CgroupError,
+}
+
+/// Why the log store cannot be used.
+#[derive(Debug, Error)]
+enum LogStoreFailed {
+    #[error("{}", with_causes(.0))]
+    Open(#[from] ObjectsError),
+    #[error("{0}")]
+    MakeRuntime(#[source] std::io::Error),
+    #[error("{}", with_causes(.0))]
+    Probe(#[from] StoreError),
+    #[error("probing it broke")]
+    Panicked,
+}
+
 /// Finds the slice and makes and removes a scope in it: whether it is there is not the question, but whether it is ours.
-pub fn probe_slice(root: &Path) -> Result<Slice, String> {
-    let text = |e: &dyn std::error::Error| {
-        let cause = e.source().map(|s| format!(": {s}")).unwrap_or_default();
-        format!("{e}{cause}; mount cgroup2 and delegate {} to the agent", root.display())
-    };
-    let slice = Slice::find(root).map_err(|e| text(&e))?;
+pub fn probe_slice(root: &Path) -> Result<Slice, NoScopes> {
+    let failed = |source| NoScopes { root: root.to_owned(), source };
+    let slice = Slice::find(root).map_err(failed)?;
     let probe = AllocationId(uuid::Uuid::new_v4());
-    let scope = slice.create_scope(probe).map_err(|e| text(&e))?;
+    let scope = slice.create_scope(probe).map_err(failed)?;
     let killed = scope.whole().kill().and_then(|()| scope.whole().wait_empty(Duration::from_secs(1)));
-    scope.whole().remove().map_err(|e| text(&e))?;
-    killed.map_err(|e| text(&e))?;
+    scope.whole().remove().map_err(failed)?;
+    killed.map_err(failed)?;
     Ok(slice)
 }
 
 /// Tries the log store. On a thread of its own: who asks may be within a runtime.
-fn log_store(config: &AgentConfig) -> Result<Option<String>, String> {
-    let Some(store) = LogStore::configured(config).map_err(|e| with_causes(&e))? else { return Ok(None) };
+fn log_store(config: &AgentConfig) -> Result<Option<String>, LogStoreFailed> {
+    let Some(store) = LogStore::configured(config)? else { return Ok(None) };
     let probing = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
-        runtime.block_on(store.probe()).map_err(|e| with_causes(&e)).map(|()| store.url().to_owned())
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LogStoreFailed::MakeRuntime)?;
+        runtime.block_on(store.probe())?;
+        Ok(store.url().to_owned())
     });
-    probing.join().map_err(|_| "probing it broke".to_owned())?.map(Some)
+    probing.join().map_err(|_| LogStoreFailed::Panicked)?.map(Some)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The one owner of the node's state: a thread that takes events in order, and for each batch of them decides, writes
 //! down, acts. Nothing is done before the records of its decision are in the journal.
 
-use crate::allocation::Command;
+use crate::allocation;
+use crate::allocations::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
 use crate::node_view::NodeView;
@@ -136,7 +137,7 @@ fn act(action: Action, context: &Shared) {
         // The reports were published with the state.
         Action::Report => return,
     };
-    context.workers.ensure(context, &share).command(command);
+    allocation::ensure(context, &share).command(command);
 }
 
 /// How far a batch of records is.

@@ -59,7 +59,7 @@ async fn tell(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryItem>) {
             }
             return;
         }
-        if !runs && *standing.borrow_and_update() == crate::allocation::Standing::Running {
+        if !runs && *standing.borrow_and_update() == crate::allocations::Standing::Running {
             runs = true;
             if out.send(EntryItem::Runs).await.is_err() {
                 return;

@@ -16,13 +16,14 @@
 
 use crate::config::AgentConfig;
 use crate::troubles::Troubles;
-use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
+use lattice_model::{AllocationId, Backoff, DesiredShare, Epoch, NodeId};
 use lattice_quorum::pack::with_causes;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, RequestBuilder, StatusCode, Url};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -180,8 +181,16 @@ impl Fabric {
         self.0.as_ref().zip(share.vni).filter(|_| is_first)
     }
 
+    /// The key by which work is let into the fabric, known on the allocation's first node. Which way into it is used is the user's to say.
+    pub fn add_key(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare) {
+        if let Some(key) = self.key(share) {
+            env.insert("FI_CXI_AUTH_KEY".to_owned(), key);
+            env.entry("FI_PROVIDER".to_owned()).or_insert_with(|| "cxi".to_owned());
+        }
+    }
+
     /// The allocation's key, on its first node.
-    pub fn key(&self, share: &DesiredShare) -> Option<String> {
+    fn key(&self, share: &DesiredShare) -> Option<String> {
         let manager = self.0.as_ref().filter(|_| share.vni.is_some())?;
         let record = read(&manager.file(share.allocation, share.epoch, IN_USE));
         record.inspect_err(|error| tracing::warn!(error = with_causes(error), "work gets no key for the fabric")).ok()??.key
@@ -218,7 +227,7 @@ impl Fabric {
     /// Revokes what is over, until the agent stops. What cannot be revoked now is revoked later, after a restart too.
     pub async fn revoke(self, stop: CancellationToken) {
         let Some(manager) = self.0 else { return };
-        let mut pause = PAUSE;
+        let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             let revoked = tokio::select! {
                 () = stop.cancelled() => return,
@@ -227,16 +236,14 @@ impl Fabric {
             let again = match revoked {
                 Ok(()) => {
                     manager.troubles.over(SUBJECT);
-                    pause = PAUSE;
+                    pauses.reset();
                     None
                 }
                 Err(error) => {
                     let text = format!("keys of work that has ended are not revoked, which is tried again: {}", with_causes(&error));
                     tracing::warn!("{text}");
                     manager.troubles.say(SUBJECT, text);
-                    let now = pause;
-                    pause = (now * 2).min(PAUSE_MAX);
-                    Some(now)
+                    Some(pauses.next_pause())
                 }
             };
             tokio::select! {

@@ -10,24 +10,30 @@
 //! others are kept as long as their nodes gossip the same digest in the same life: then they are not sent again.
 
 use crate::cluster::Cluster;
-use crate::context::{Context, Shared};
-use crate::gpus::{GpuStandings, Offer};
+use crate::conformance::Conformity;
+use crate::gpu_standings::{GpuStandings, Offer};
+use crate::health::Checks;
+use crate::image_cache::ImageCache;
 use crate::membership::{Ask, Membership};
 use crate::mesh::fact::{FactAnswer, FactOpen, WireFact, WirePulse};
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::Open;
+use crate::mesh::{Mesh, UnansweredNode};
+use crate::node_view::NodeView;
 use lattice_gossip::{Fact, Member};
 use lattice_model::conformance::fingerprint;
 use lattice_model::fact::{Gpus, IMAGES_MAX, NodeFact, NodePulse, Pressure, RUNNING_MAX};
 use lattice_model::{Hold, NodeId, NodeState, NodeTopology, UNWELL};
 use lattice_node::Phase;
 use lattice_node::health::Health;
+use parking_lot::Mutex;
 use quinn::SendStream;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -42,9 +48,26 @@ const ENERGY: Duration = Duration::from_millis(100);
 /// How long what was read of the machine stands for others who ask, and how long anybody waits for it.
 const READING: Duration = Duration::from_secs(1);
 
+/// What a fact is made of, and by what others are asked for theirs.
+pub struct Handles {
+    /// This node.
+    pub me: NodeId,
+    pub mesh: Mesh,
+    /// What the quorum says of nodes.
+    pub cluster: watch::Receiver<Arc<Cluster>>,
+    /// What the driver says of this node.
+    pub view: watch::Receiver<Arc<NodeView>>,
+    pub checks: Checks,
+    pub conformance: Conformity,
+    pub topology: watch::Receiver<Arc<NodeTopology>>,
+    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    pub images: ImageCache,
+}
+
 /// What is known of nodes in full. Cloneable; all clones are one.
 #[derive(Clone)]
 pub struct Facts {
+    handles: Arc<Handles>,
     own: watch::Sender<Arc<NodeFact>>,
     kept: Arc<Mutex<Kept>>,
     readings: Readings,
@@ -92,10 +115,21 @@ impl Kept {
     }
 }
 
+/// Why it is not known what a node says of itself.
+#[derive(Debug, Error)]
+enum PullError {
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+    #[error("it left out what was asked for")]
+    FactMissing,
+    #[error("what it says of itself is not of a form that this version knows")]
+    UnknownForm,
+}
+
 impl Facts {
     /// `own`: what is fixed of this node.
-    pub fn new(own: NodeFact) -> Self {
-        Self { own: watch::Sender::new(Arc::new(own)), kept: Arc::default(), readings: Readings::new() }
+    pub fn new(own: NodeFact, handles: Handles) -> Self {
+        Self { handles: Arc::new(handles), own: watch::Sender::new(Arc::new(own)), kept: Arc::default(), readings: Readings::new() }
     }
 
     /// This node's, as it is told.
@@ -104,12 +138,12 @@ impl Facts {
     }
 
     /// What a node says of itself now. `member`: as gossip has it.
-    pub async fn of(&self, context: &Context, node: &NodeId, member: Option<&Member>) -> Word {
-        if *node == context.me {
-            return Word { fact: Some(self.own()), pulse: Some(pulse(context).await), unreached: None };
+    pub async fn of(&self, node: &NodeId, member: Option<&Member>) -> Word {
+        if *node == self.handles.me {
+            return Word { fact: Some(self.own()), pulse: Some(self.pulse().await), unreached: None };
         }
         let known = member.and_then(|member| self.kept().get(member));
-        match self.pull(context, node, known.as_ref().map(|(digest, _)| *digest)).await {
+        match self.pull(node, known.as_ref().map(|(digest, _)| *digest)).await {
             Ok((digest, fact, pulse)) => {
                 let fact = fact.map(Arc::new).or(known.map(|(_, fact)| fact));
                 if let (Some(member), Some(fact)) = (member, &fact) {
@@ -117,42 +151,58 @@ impl Facts {
                 }
                 Word { fact, pulse: Some(pulse), unreached: None }
             }
-            Err(why) => {
+            Err(error) => {
                 let gossiped = member.and_then(|member| member.fact).map(|fact| fact.digest);
                 let still = known.filter(|(digest, _)| gossiped == Some(*digest));
-                Word { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(why) }
+                Word { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(error.to_string()) }
             }
         }
     }
 
-    async fn pull(&self, context: &Context, node: &NodeId, known: Option<u64>) -> Result<(u64, Option<NodeFact>, NodePulse), String> {
-        let address = context.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
-        let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    async fn pull(&self, node: &NodeId, known: Option<u64>) -> Result<(u64, Option<NodeFact>, NodePulse), PullError> {
+        let address = self.handles.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
+        let address = address.ok_or(UnansweredNode::NoAddress)?;
         let conversation = async {
-            let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-            frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(|e| e.to_string())?;
-            frame::read::<FactAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+            let (mut send, mut recv) = self.handles.mesh.open(node, &address).await?;
+            frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(UnansweredNode::Ask)?;
+            frame::read::<FactAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
         };
-        let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+        let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
         if answer.fact.is_none() && known != Some(answer.digest) {
-            return Err("it left out what was asked for".to_owned());
+            return Err(PullError::FactMissing);
         }
         let fact = answer.fact.map(|fact| fact.of(node)).transpose();
-        let fact = fact.map_err(|_| "what it says of itself is not of a form that this version knows".to_owned())?;
+        let fact = fact.map_err(|_| PullError::UnknownForm)?;
         Ok((answer.digest, fact, answer.pulse.into()))
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn pulse(&self) -> NodePulse {
+        let runs = |phase: Phase| match phase {
+            Phase::Preparing | Phase::Prepared | Phase::Running => true,
+            Phase::Stopping | Phase::Undoing => false,
+        };
+        let view = self.handles.view.borrow().clone();
+        let running = || view.locals.iter().filter(|local| runs(local.phase)).map(|local| local.share.allocation);
+        let Reading { pressure, power_watts } = self.readings.present(read).await;
+        NodePulse {
+            running: running().take(RUNNING_MAX).collect(),
+            running_all: u32::try_from(running().count()).unwrap_or(u32::MAX),
+            pressure,
+            power_watts,
+        }
+    }
+
+    fn kept(&self) -> parking_lot::MutexGuard<'_, Kept> {
+        self.kept.lock()
     }
 }
 
 /// Answers another agent.
-pub async fn answer(context: &Context, open: FactOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let fact = context.facts.own();
+pub async fn answer(facts: &Facts, open: FactOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let fact = facts.own();
     let digest = fact.digest();
     let told = (open.known != Some(digest)).then(|| WireFact::from(&*fact));
-    let pulse = WirePulse::from(&pulse(context).await);
+    let pulse = WirePulse::from(&facts.pulse().await);
     frame::write(send, &FactAnswer { digest, fact: told, pulse }).await
 }
 
@@ -170,23 +220,24 @@ fn gpus(standings: &GpuStandings, topology: &NodeTopology) -> BTreeMap<String, G
 }
 
 /// Keeps this node's fact, and gossips it, until `stop`.
-pub async fn follow(context: Shared, mut offer: watch::Receiver<Offer>, membership: Membership, stop: CancellationToken) {
-    let mut standings = context.gpus.clone();
-    let mut cluster = context.cluster.clone();
-    let mut checks = context.checks.watch();
-    let mut conformance = context.conformance.watch();
+pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership: Membership, stop: CancellationToken) {
+    let Handles { me, topology, .. } = &*facts.handles;
+    let mut standings = facts.handles.gpus.clone();
+    let mut cluster = facts.handles.cluster.clone();
+    let mut checks = facts.handles.checks.watch();
+    let mut conformance = facts.handles.conformance.watch();
     let mut look = tokio::time::interval(LOOK);
-    let images = context.images.dir().to_owned();
+    let images = facts.handles.images.dir().to_owned();
     let mut said = None;
-    let mut fact = (*context.facts.own()).clone();
-    let mut known = of_me(&cluster.borrow_and_update(), &context.me);
+    let mut fact = (*facts.own()).clone();
+    let mut known = of_me(&cluster.borrow_and_update(), me);
     loop {
         let (state, reason, holds) =
             known.clone().unwrap_or((NodeState::Booting, "the quorum has not registered it yet".to_owned(), Vec::new()));
         (fact.state, fact.reason) = stands(state, reason, &checks.borrow_and_update());
         fact.holds = holds;
         fact.fingerprint = conformance.borrow_and_update().components.as_ref().map(fingerprint);
-        fact.gpus = gpus(&standings.borrow_and_update(), &context.topology.borrow());
+        fact.gpus = gpus(&standings.borrow_and_update(), &topology.borrow());
         {
             let offered = offer.borrow_and_update();
             (fact.cores, fact.memory_bytes, fact.features) = (offered.size.cores, offered.size.memory_bytes, offered.features.clone());
@@ -194,13 +245,13 @@ pub async fn follow(context: Shared, mut offer: watch::Receiver<Offer>, membersh
         let gossiped = Fact { state: fact.state, held: !fact.holds.is_empty(), schedulable: fact.schedulable, digest: fact.digest() };
         if said != Some(gossiped) {
             // First what is asked for, then the word that there is something to ask for.
-            context.facts.own.send_replace(Arc::new(fact.clone()));
+            facts.own.send_replace(Arc::new(fact.clone()));
             membership.ask(Ask::Say(gossiped)).await;
             said = Some(gossiped);
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            now = otherwise(&mut cluster, &context.me, &known) => known = now,
+            now = otherwise(&mut cluster, me, &known) => known = now,
             Ok(()) = checks.changed() => {}
             Ok(()) = standings.changed() => {}
             Ok(()) = conformance.changed() => {}
@@ -264,22 +315,6 @@ fn cached(folder: &Path) -> (Vec<String>, u32) {
     (digests, all)
 }
 
-async fn pulse(context: &Context) -> NodePulse {
-    let runs = |phase: Phase| match phase {
-        Phase::Preparing | Phase::Prepared | Phase::Running => true,
-        Phase::Stopping | Phase::Undoing => false,
-    };
-    let view = context.view.borrow().clone();
-    let running = || view.locals.iter().filter(|local| runs(local.phase)).map(|local| local.share.allocation);
-    let Reading { pressure, power_watts } = context.facts.readings.present(read).await;
-    NodePulse {
-        running: running().take(RUNNING_MAX).collect(),
-        running_all: u32::try_from(running().count()).unwrap_or(u32::MAX),
-        pressure,
-        power_watts,
-    }
-}
-
 /// What the machine says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reading {
@@ -303,7 +338,7 @@ impl Readings {
     /// What stands, else what a new reading gives; nothing where that takes too long.
     async fn present(&self, read: impl FnOnce() -> Reading + Send + 'static) -> Reading {
         let mut seen = {
-            let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.0.lock();
             let is_over = match &*last.borrow() {
                 Some((at, _)) => at.elapsed() >= READING,
                 // It is under way, unless nobody reads (any more).

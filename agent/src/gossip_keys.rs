@@ -22,10 +22,28 @@ use lattice_quorum::wire::HeldKeys;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 const VERSION: u32 = 1;
 /// What this node's troubles name.
 const SUBJECT: &str = "gossip keys";
+
+/// Why the file of the keys cannot be used.
+#[derive(Debug, Error)]
+enum UnusableRing {
+    #[error("it cannot be read: {0}")]
+    Read(#[source] std::io::Error),
+    #[error("it is no JSON: {0}")]
+    NoJson(#[source] serde_json::Error),
+    #[error("its version is {found}, this agent's {VERSION}")]
+    Version { found: serde_json::Value },
+    #[error("it does not match its checksum")]
+    Checksum,
+    #[error("{0}")]
+    Form(#[source] serde_json::Error),
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
+}
 
 /// A ring as the agent has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,15 +91,15 @@ impl Ring {
         HeldKeys { opens: self.keys.keys().copied().collect(), seals: self.seals }
     }
 
-    fn read(bytes: &[u8]) -> Result<Self, String> {
-        let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| format!("it is no JSON: {e}"))?;
+    fn read(bytes: &[u8]) -> Result<Self, UnusableRing> {
+        let json: serde_json::Value = serde_json::from_slice(bytes).map_err(UnusableRing::NoJson)?;
         if json["version"] != VERSION {
-            return Err(format!("its version is {}, this agent's {VERSION}", json["version"]));
+            return Err(UnusableRing::Version { found: json["version"].clone() });
         }
         if json["checksum"] != journal::checksum(&json["ring"]) {
-            return Err("it does not match its checksum".to_owned());
+            return Err(UnusableRing::Checksum);
         }
-        serde_json::from_value(json["ring"].clone()).map_err(|e| e.to_string())
+        serde_json::from_value(json["ring"].clone()).map_err(UnusableRing::Form)
     }
 
     fn written(&self) -> serde_json::Result<Vec<u8>> {
@@ -108,11 +126,9 @@ impl GossipKeys {
     pub fn open(state_dir: &Path, configured: Key, troubles: Troubles, notes: &mut Vec<String>) -> Self {
         let path = state_dir.join("gossip-keys.json");
         let found = match std::fs::read(&path) {
-            Ok(bytes) => {
-                Ring::read(&bytes).and_then(|ring| ring.keyring(&configured).map(|keyring| (ring, keyring)).map_err(|e| e.to_string()))
-            }
+            Ok(bytes) => Ring::read(&bytes).and_then(|ring| Ok((ring.keyring(&configured)?, ring))).map(|(keyring, ring)| (ring, keyring)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((Ring::configured(), Keyring::configured(configured.clone()))),
-            Err(error) => Err(format!("it cannot be read: {error}")),
+            Err(error) => Err(UnusableRing::Read(error)),
         };
         let (ring, keyring) = found.unwrap_or_else(|why| {
             let kept = match journal::set_file_aside(&path) {

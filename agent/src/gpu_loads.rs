@@ -14,20 +14,24 @@
 //! processes of its own; power, clocks and temperature are the whole GPU's, because no meter tells
 //! them apart.
 
-use crate::context::{Context, Shared};
-use lattice_model::AllocationId;
+use crate::gpu_standings::GpuStandings;
+use crate::node_view::NodeView;
 use lattice_model::gpu_load::{GpuLoad, GpuLoads, THROTTLED};
 use lattice_model::gpu_look::gpu_key;
 use lattice_model::topology::{GpuDevice, GpuVendor};
+use lattice_model::{AllocationId, NodeTopology};
+use lattice_runtime::cgroup::Slice;
 use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};
 use lattice_telemetry::catalogue::{Family, gpu as family};
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use nix::time::{ClockId, clock_gettime};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Between two looks: while work has GPUs, and while none has.
@@ -37,6 +41,15 @@ const RESTING: Duration = Duration::from_secs(30);
 const PAUSE_TIMES: u32 = 20;
 /// How much later than it was to come the next look may be, before the last one is not told any more.
 const LATE_MAX: Duration = Duration::from_secs(5);
+
+/// By what is known which GPUs are asked, and whose they are.
+pub struct Handles {
+    pub slice: Option<Slice>,
+    pub topology: watch::Receiver<Arc<NodeTopology>>,
+    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    /// What the driver says of this node.
+    pub view: watch::Receiver<Arc<NodeView>>,
+}
 
 /// What was read. Cloneable; all clones are one.
 #[derive(Clone, Default)]
@@ -70,14 +83,14 @@ impl Looked {
 }
 
 impl GpuReadings {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.0.lock()
     }
 
     /// Reads on a thread of its own until `stop`.
-    pub fn begin(&self, context: Shared, simulated: Vec<SimulatedGpu>, stop: CancellationToken) -> io::Result<()> {
+    pub fn begin(&self, handles: Arc<Handles>, simulated: Vec<SimulatedGpu>, stop: CancellationToken) -> io::Result<()> {
         let readings = self.clone();
-        let run = move || readings.run(&context, &simulated, &stop);
+        let run = move || readings.run(&handles, &simulated, &stop);
         std::thread::Builder::new().name("gpu-loads".to_owned()).spawn(run).map(drop)
     }
 
@@ -101,14 +114,14 @@ impl GpuReadings {
         lacking.map(str::to_owned).unwrap_or_else(|| "it was not measured yet, or its driver says nothing of it".to_owned())
     }
 
-    fn run(&self, context: &Context, simulated: &[SimulatedGpu], stop: &CancellationToken) {
+    fn run(&self, handles: &Handles, simulated: &[SimulatedGpu], stop: &CancellationToken) {
         let mut reader = GpuLoadReader::new(Files::below(Path::new("/")), simulated);
         let (mut next, mut had) = (Instant::now(), false);
         let mut told: BTreeSet<String> = BTreeSet::new();
         let mut open: BTreeSet<String> = BTreeSet::new();
         while !stop.is_cancelled() {
-            let holders = holders(context);
-            let devices = there(context, &holders);
+            let holders = holders(handles);
+            let devices = there(handles, &holders);
             let ids: BTreeSet<String> = devices.iter().map(|device| device.id.clone()).collect();
             if !open.is_subset(&ids) {
                 // What is asked no more is not held open any longer.
@@ -131,7 +144,7 @@ impl GpuReadings {
                 reader.rest();
                 open.clear();
             }
-            let processes = processes(context, &devices, &loads, &holders);
+            let processes = processes(handles, &devices, &loads, &holders);
             let lacking: BTreeSet<String> = loads.lacking.iter().map(|lacking| lacking.why.clone()).collect();
             for why in lacking.difference(&told) {
                 tracing::warn!("a GPU's load is not measured: {why}");
@@ -147,8 +160,8 @@ impl GpuReadings {
 
 /// The GPUs that the bus shows. One that is lost is not asked: a library that finds one lost has to be opened anew. Nor is one that is
 /// withheld and nobody has: it may wait for its reset.
-fn there(context: &Context, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
-    let (standings, topology) = (context.gpus.borrow().clone(), context.topology());
+fn there(handles: &Handles, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
+    let (standings, topology) = (handles.gpus.borrow().clone(), handles.topology.borrow().clone());
     let is_asked = |gpu: &&GpuDevice| {
         let key = gpu_key(gpu);
         // Instances of one GPU are opened together.
@@ -159,19 +172,19 @@ fn there(context: &Context, holders: &BTreeMap<String, AllocationId>) -> Vec<Gpu
 }
 
 /// Whose work has which GPU.
-fn holders(context: &Context) -> BTreeMap<String, AllocationId> {
-    let view = context.view.borrow();
+fn holders(handles: &Handles) -> BTreeMap<String, AllocationId> {
+    let view = handles.view.borrow();
     let of = view.locals.iter().filter_map(|local| Some((local.share.allocation, local.assignment.as_ref()?)));
     of.flat_map(|(allocation, assignment)| assignment.gpus.iter().map(move |gpu| (gpu.clone(), allocation))).collect()
 }
 
 fn processes(
-    context: &Context,
+    handles: &Handles,
     devices: &[GpuDevice],
     loads: &GpuLoads,
     holders: &BTreeMap<String, AllocationId>,
 ) -> BTreeMap<String, [u64; 3]> {
-    let Some(slice) = &context.slice else { return BTreeMap::new() };
+    let Some(slice) = &handles.slice else { return BTreeMap::new() };
     let of = |id: &String, pids: &[u32]| {
         let mut counts = [0; 3];
         for pid in pids {
@@ -195,21 +208,23 @@ fn processor_time() -> Duration {
 }
 
 /// The node's GPUs at `/metrics`.
-pub struct OfNode(pub Shared);
+pub struct OfNode {
+    pub handles: Arc<Handles>,
+    pub readings: GpuReadings,
+}
 
 impl Collect for OfNode {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
-        let context = &self.0;
-        let topology = context.topology();
-        for ((key, xid), count) in &context.gpus.borrow().xids {
+        let topology = self.handles.topology.borrow().clone();
+        for ((key, xid), count) in &self.handles.gpus.borrow().xids {
             let mut of_key = topology.gpu.gpus.iter().filter(|gpu| gpu_key(gpu) == key && !gpu.partitioned);
             let id = of_key.next().map_or(key.as_str(), |gpu| gpu.id.as_str());
             samples.count(&family::XID_ERRORS, &[id, &xid.to_string()], *count);
         }
-        if let Some(age) = context.gpu_readings.age() {
+        if let Some(age) = self.readings.age() {
             samples.add(&family::AGE, &[], age.as_secs_f64());
         }
-        let Some(looked) = context.gpu_readings.newest() else { return };
+        let Some(looked) = self.readings.newest() else { return };
         for (id, load) in &looked.loads.gpus {
             let source = looked.loads.sources.get(id).copied().unwrap_or_default();
             let device = topology.gpu.gpus.iter().find(|gpu| gpu.id == *id);

@@ -10,16 +10,16 @@
 //! Drivers are asked beside the looks at the bus: one that hangs delays no other news. Behind allocations that follow each other
 //! quickly they are asked every 5 s. A GPU that came since other work was begun is offered once that work is kept from it.
 
-use crate::allocation::AllocationHandle;
+use crate::allocations::AllocationHandle;
 use crate::clock::now;
 use crate::config::AgentConfig;
 use crate::context::{Context, Shared};
+use crate::gpu_standings::{GpuStandings, Offer};
 use crate::health::Finds;
 use crate::{devices, features, machine};
-use lattice_api::v1;
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};
 use lattice_model::{NodeTopology, Resources};
-use lattice_node::device_health::{GpuStanding, Gpus, Policy, Response};
+use lattice_node::device_health::{Gpus, Policy, Response};
 use lattice_node::health::Finding;
 use lattice_node::{Event, GpusNow, Local};
 use lattice_runtime::topology::{Files, GpuWatch, SimulatedGpu, read_gpus};
@@ -37,68 +37,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const XIDS_MAX: usize = 512;
 /// How long drivers may take before that is said.
 const READ_MAX: Duration = Duration::from_secs(30);
-
-/// What work may have of the node, and ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    pub size: Resources,
-    pub features: Vec<String>,
-}
-
-/// How the GPUs stand.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GpuStandings {
-    /// The version of the table by which they are judged.
-    pub policy: String,
-    /// By what each goes by.
-    gpus: BTreeMap<String, GpuStanding>,
-    /// Why one is not offered yet with which nothing is the matter.
-    waits: BTreeMap<String, String>,
-    /// How often NVIDIA's driver reported which error of which GPU.
-    pub xids: BTreeMap<(String, u32), u64>,
-}
-
-impl GpuStandings {
-    /// What is the matter with it, or why it is not offered; empty where nothing is.
-    pub fn why(&self, key: &str) -> String {
-        let why = self.gpus.get(key).map(GpuStanding::why).unwrap_or_default();
-        if why.is_empty() { self.waits.get(key).map(|why| format!("not offered yet: {why}")).unwrap_or_default() } else { why }
-    }
-
-    /// Whether anything is on the bus of which no driver tells, or that is new.
-    pub fn has_newcomers(&self) -> bool {
-        !self.waits.is_empty()
-    }
-
-    /// Whether it is on the bus and its driver has it.
-    pub fn is_there(&self, key: &str) -> bool {
-        self.gpus.get(key).is_none_or(|standing| standing.lost.is_none())
-    }
-
-    pub fn is_allocatable(&self, key: &str) -> bool {
-        self.gpus.get(key).is_none_or(GpuStanding::is_allocatable) && !self.waits.contains_key(key)
-    }
-
-    /// As the API has them.
-    pub fn shown(&self) -> Vec<v1::GpuStanding> {
-        let shown = self.gpus.iter().map(|(key, standing)| {
-            let mut detail = match self.waits.get(key) {
-                Some(why) if standing.is_allocatable() => format!("not offered yet: {why}"),
-                Some(_) | None => standing.why(),
-            };
-            // Some of it is a driver's.
-            detail.retain(|c| !c.is_control());
-            v1::GpuStanding {
-                bus: key.clone(),
-                there: standing.lost.is_none(),
-                healthy: standing.is_healthy(),
-                allocatable: self.is_allocatable(key),
-                detail,
-            }
-        });
-        shown.collect()
-    }
-}
 
 /// What drivers said, and the node anew where that was asked for.
 type Read = (GpuReads, Option<NodeTopology>);
@@ -335,13 +273,14 @@ impl GpuWatching {
             devices::keep_from_newcomers(&locals, &for_filter.device_filter, for_filter.slice.as_ref(), &for_filter.topology().gpu)
         })
         .await;
-        match kept.map_err(|e| e.to_string()).and_then(|kept| kept) {
+        match kept {
             // Twice: what was being prepared at the first time may not have known of it.
-            Ok(()) => self.newcomers.retain(|_, kept| {
+            Ok(Ok(())) => self.newcomers.retain(|_, kept| {
                 *kept += 1;
                 *kept < 2
             }),
-            Err(why) => self.unfiltered = why,
+            Ok(Err(error)) => self.unfiltered = error.to_string(),
+            Err(broke) => self.unfiltered = broke.to_string(),
         }
     }
 

@@ -6,11 +6,12 @@
 use crate::readiness::readable;
 use lattice_runtime::shim::ShimDir;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 
 /// A cloneable handle.
@@ -76,7 +77,7 @@ impl Growth {
     }
 
     fn of(&self, directory: &Path, what: AddWatchFlags) -> io::Result<Growing> {
-        let mut directories = self.0.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut directories = self.0.directories.lock();
         // The same directory has the same descriptor.
         let descriptor = self.0.inotify.add_watch(directory, what)?;
         let watched = directories.entry(descriptor).or_insert_with(|| Watched { grown: watch::channel(()).0, readers: 0 });
@@ -89,7 +90,7 @@ impl Inner {
     /// Whether there were events.
     fn take_events(&self) -> bool {
         let Ok(events) = self.inotify.read_events() else { return false };
-        let directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        let directories = self.directories.lock();
         for event in &events {
             if let Some(watched) = directories.get(&event.wd) {
                 watched.grown.send_replace(());
@@ -127,7 +128,7 @@ impl LaunchGrowth {
 
 impl Drop for Growing {
     fn drop(&mut self) {
-        let mut directories = self.inner.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut directories = self.inner.directories.lock();
         if let Some(watched) = directories.get_mut(&self.descriptor) {
             watched.readers -= 1;
             if watched.readers == 0 {

@@ -14,6 +14,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// The name by which `lattice` is called in the place of ssh.
 const LAUNCHER: &str = "lattice-mpi-launcher";
@@ -93,16 +94,29 @@ fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch, form: Form) ->
     directory(state_dir).join(format!("{allocation}-{epoch}.{}", form.extension()))
 }
 
+/// Why `mpirun` does not work across nodes inside allocations.
+#[derive(Debug, Error)]
+pub enum NoLauncher {
+    #[error("mpirun: this agent's own program cannot be told ({0}): {LOST}")]
+    FindOwnProgram(#[source] io::Error),
+    #[error("mpirun: {} is not there: {LOST}; install {PROGRAM} beside the agent and start it again", .program.display())]
+    NoProgram { program: PathBuf },
+    #[error("mpirun: {} cannot be made ({source}): {LOST}", .link.display())]
+    MakeLink { link: PathBuf, source: io::Error },
+}
+
+/// What does not work without the launcher.
+const LOST: &str = "mpirun and mpiexec inside allocations start nothing on other nodes";
+
 /// Makes the launcher: a link to the `lattice` beside this agent's program, which sees by what name it is called. What is
 /// degraded without that, where it is not there.
-pub fn install(state_dir: &Path) -> Result<(), String> {
-    let lost = "mpirun and mpiexec inside allocations start nothing on other nodes";
-    let own = std::env::current_exe().map_err(|e| format!("mpirun: this agent's own program cannot be told ({e}): {lost}"))?;
+pub fn install(state_dir: &Path) -> Result<(), NoLauncher> {
+    let own = std::env::current_exe().map_err(NoLauncher::FindOwnProgram)?;
     let program = own.with_file_name(PROGRAM);
     let link = launcher(state_dir);
     if !program.is_file() {
         let _ = fs::remove_file(&link);
-        return Err(format!("mpirun: {} is not there: {lost}; install {PROGRAM} beside the agent and start it again", program.display()));
+        return Err(NoLauncher::NoProgram { program });
     }
     let made = || -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(state_dir.join("bin"))?;
@@ -114,7 +128,7 @@ pub fn install(state_dir: &Path) -> Result<(), String> {
         symlink(&program, &part)?;
         fs::rename(&part, &link)
     };
-    made().map_err(|e| format!("mpirun: {} cannot be made ({e}): {lost}", link.display()))
+    made().map_err(|source| NoLauncher::MakeLink { link: link.clone(), source })
 }
 
 /// Writes the files of an allocation's nodes, for its user to read; none where it has one node, on which `mpirun` needs nobody.
@@ -200,7 +214,8 @@ pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Principal, Resources};
+    use lattice_model::test_builders::desired_share;
+    use lattice_model::{Principal, Resources};
 
     struct Dir(PathBuf);
 
@@ -222,24 +237,15 @@ mod tests {
     }
 
     fn share(nodes: u32, tasks_per_node: u32) -> DesiredShare {
-        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
-        spec.tasks_per_node = tasks_per_node;
         let (uid, gid) = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
-        DesiredShare {
-            allocation: AllocationId(uuid::Uuid::new_v4()),
-            epoch: Epoch(1),
+        let mut share = DesiredShare {
             owner: Principal { name: "u".into(), uid, gid, groups: vec![gid] },
-            state: AllocationState::Running,
             resources: Resources { cores: 6, memory_bytes: 0, gpus: 0 },
             nodes: (1..=nodes).map(|n| (format!("n{n}").parse().unwrap(), String::new())).collect(),
-            spec,
-            vni: None,
-            requeue_count: 0,
-            run_lease_ms: None,
-            restore: None,
-            preempt: None,
-            telemetry: None,
-        }
+            ..desired_share(AllocationId(uuid::Uuid::new_v4()))
+        };
+        share.spec.tasks_per_node = tasks_per_node;
+        share
     }
 
     fn environment_of(dir: &Dir, share: &DesiredShare, given: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -99,7 +99,7 @@ impl Finds {
     fn new(state_dir: &Path) -> Self {
         let file = state_dir.join(OWN_DRAIN);
         let own_drain = read_own_drain(&file).unwrap_or_else(|why| {
-            tracing::warn!(file = %file.display(), why, "for what this node asked to be drained is not known any more");
+            tracing::warn!(file = %file.display(), %why, "for what this node asked to be drained is not known any more");
             OwnDrain::default()
         });
         Self { health: watch::Sender::new(Arc::new(Health::of(own_drain))), file: Arc::new(file) }
@@ -132,11 +132,11 @@ impl Finds {
     }
 }
 
-fn read_own_drain(file: &Path) -> Result<OwnDrain, String> {
+fn read_own_drain(file: &Path) -> std::io::Result<OwnDrain> {
     match std::fs::read(file) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(OwnDrain::default()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }
 

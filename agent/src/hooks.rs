@@ -15,9 +15,11 @@ use crate::config::AgentConfig;
 use crate::environment::of_domain;
 use crate::readiness::readable;
 use lattice_model::{DesiredShare, NodeId, RankOutcome};
-use lattice_runtime::cgroup::{Cgroup, Slice};
+use lattice_quorum::pack::with_causes;
+use lattice_runtime::cgroup::{Cgroup, CgroupError, Slice};
 use lattice_runtime::process::{self, NotStarted, Program, Start};
 use lattice_runtime::shim::ShimDir;
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, pipe2};
@@ -33,6 +35,7 @@ use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
+use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -74,11 +77,39 @@ impl fmt::Display for Moment {
     }
 }
 
+/// Why a program of the site's was not started.
+#[derive(Debug, Error)]
+pub enum NotStartedError {
+    #[error(transparent)]
+    Broke(#[from] JoinError),
+    #[error(transparent)]
+    EndFormer(#[from] EndGroupError),
+    #[error("{}", with_causes(.0))]
+    Group(#[source] CgroupError),
+    #[error("{0}")]
+    MakePipe(#[source] Errno),
+    #[error("{0}")]
+    OpenNull(#[source] io::Error),
+    #[error("{0}")]
+    Watch(#[source] io::Error),
+    #[error(transparent)]
+    Program(#[from] NotStarted),
+}
+
+/// Why processes of a hook are still there.
+#[derive(Debug, Error)]
+pub enum EndGroupError {
+    #[error("{}", with_causes(.0))]
+    Group(#[from] CgroupError),
+    #[error("killed processes of a hook are still there: pid {pids:?}")]
+    StillThere { pids: Vec<i32> },
+}
+
 /// A hook that did not do what it is there for.
 #[derive(Debug, Error)]
 pub enum HookFailure {
-    #[error("the site's {moment} {} could not be started: {why}", program.display())]
-    NotStarted { moment: Moment, program: PathBuf, why: String },
+    #[error("the site's {moment} {} could not be started: {source}", program.display())]
+    NotStarted { moment: Moment, program: PathBuf, source: NotStartedError },
     #[error("the site's {moment} {} {how}{said}", program.display())]
     Failed { moment: Moment, program: PathBuf, how: String, said: String },
     #[error("the site's {moment} {} was not over after {limit_s} s and was killed{said}", program.display())]
@@ -123,7 +154,7 @@ impl Hooks {
         let group = slice.map(|slice| slice.hook(share.allocation));
         let env = environment(moment, me, share, data);
         let ran = run_program(&program, env, group, limit, cancel).await;
-        let (end, output) = ran.map_err(|why| HookFailure::NotStarted { moment, program: program.clone(), why })?;
+        let (end, output) = ran.map_err(|source| HookFailure::NotStarted { moment, program: program.clone(), source })?;
         keep(dir, moment, &output);
         let said = last_line(&output).map(|line| format!(": {line}")).unwrap_or_default();
         match end {
@@ -171,13 +202,12 @@ pub async fn run_program(
     group: Option<Cgroup>,
     limit: Duration,
     cancel: &CancellationToken,
-) -> Result<(ProgramEnd, Vec<u8>), String> {
+) -> Result<(ProgramEnd, Vec<u8>), NotStartedError> {
     let started = {
         let (program, group) = (program.to_owned(), group.clone());
         tokio::task::spawn_blocking(move || start(&program, &env, group.as_ref())).await
     };
-    let started = started.unwrap_or_else(|broke| Err(broke.to_string()))?;
-    let mut running = Running::of(started, group).map_err(|e| e.to_string())?;
+    let mut running = Running::of(started??, group).map_err(NotStartedError::Watch)?;
     let given_up = running.follow(Instant::now() + limit, cancel).await;
     if given_up != GivenUp::No {
         running.signal(Signal::SIGTERM);
@@ -187,7 +217,7 @@ pub async fn run_program(
     let end = match (given_up, not_started, outcome) {
         (GivenUp::Cancelled, ..) => ProgramEnd::Cancelled,
         (GivenUp::TooLong, ..) => ProgramEnd::TooLong,
-        (GivenUp::No, Some(NotStarted { why, .. }), _) => return Err(why),
+        (GivenUp::No, Some(not_started), _) => return Err(not_started.into()),
         (GivenUp::No, None, Some(RankOutcome::Signalled { signal })) => ProgramEnd::Signalled(signal.into()),
         (GivenUp::No, None, Some(outcome)) => ProgramEnd::Exited(outcome.code()),
         (GivenUp::No, None, None) => ProgramEnd::Unknown,
@@ -227,18 +257,17 @@ struct Started {
 }
 
 /// Ends what a former life left of the hook, and starts it.
-fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Result<Started, String> {
-    let told = |e: &dyn std::error::Error| lattice_quorum::pack::with_causes(e);
+fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Result<Started, NotStartedError> {
     let cgroup = match group {
         Some(group) => {
             end_group(group)?;
-            group.create().map_err(|e| told(&e))?;
-            Some(group.open_dir().map_err(|e| told(&e))?)
+            group.create().map_err(NotStartedError::Group)?;
+            Some(group.open_dir().map_err(NotStartedError::Group)?)
         }
         None => None,
     };
-    let (output, writer) = pipe2(OFlag::O_CLOEXEC).map_err(|e| e.to_string())?;
-    let null = File::open("/dev/null").map_err(|e| e.to_string())?;
+    let (output, writer) = pipe2(OFlag::O_CLOEXEC).map_err(NotStartedError::MakePipe)?;
+    let null = File::open("/dev/null").map_err(NotStartedError::OpenNull)?;
     let child = process::spawn(&Program {
         argv: &[program.display().to_string()],
         env,
@@ -254,20 +283,18 @@ fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Re
         binding: None,
         v1_groups: &[],
         terminal: false,
-    })
-    .map_err(|e| e.to_string())?;
+    })?;
     let (pid, pidfd, start) = child.into_parts();
     Ok(Started { pid, pidfd, start, output })
 }
 
 /// Kills whatever is in a hook's cgroup and removes it. Nothing to do where it is gone.
-pub fn end_group(group: &Cgroup) -> Result<(), String> {
-    let ended = group.kill().and_then(|()| group.wait_empty(KILL_WAIT));
-    match ended {
-        Ok(true) => group.remove().map_err(|e| lattice_quorum::pack::with_causes(&e)),
-        Ok(false) => Err(format!("killed processes of a hook are still there: pid {:?}", group.processes())),
-        Err(error) => Err(lattice_quorum::pack::with_causes(&error)),
+pub fn end_group(group: &Cgroup) -> Result<(), EndGroupError> {
+    group.kill()?;
+    if !group.wait_empty(KILL_WAIT)? {
+        return Err(EndGroupError::StillThere { pids: group.processes() });
     }
+    Ok(group.remove()?)
 }
 
 /// Why a hook is not waited for any more.

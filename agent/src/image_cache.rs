@@ -4,9 +4,10 @@ use crate::disk;
 use lattice_model::{Image, Principal};
 use lattice_node::image_cache::{IncomingImage, UnusedImage, images_to_remove};
 use lattice_runtime::image::{self, Admitted, HeldImage, ImageError, NoRoom, cache};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Cloneable; all clones are one. Its methods block.
@@ -54,7 +55,7 @@ impl ImageCache {
     }
 
     fn make_room(&self, incoming: IncomingImage) -> Result<(), NoRoom> {
-        let _one_at_a_time = self.0.removing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.0.removing.lock();
         let looked = cache::unused(&self.0.dir).and_then(|unused| Ok((unused, disk::space(&self.0.dir)?)));
         let (unused, disk) = match looked {
             Ok(looked) => looked,

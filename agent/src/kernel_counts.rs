@@ -18,7 +18,7 @@ use lattice_ebpf::layout::{
     OOM_KILLS, PROCESSES_EXITED, PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES,
     SENT_PACKETS, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
 };
-use lattice_ebpf::{Auditing, Clocked, Counts, Probe, Probes, processors};
+use lattice_ebpf::{Auditing, Clocked, Counts, LoadError, Probe, Probes, processors};
 use lattice_model::{AllocationId, Epoch};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
@@ -28,13 +28,15 @@ use lattice_telemetry::readers::{Group, Reader, Signs, Text};
 use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use overhead::Overhead;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
+use thiserror::Error;
 use uuid::Uuid;
 
 /// The file with what was counted.
@@ -86,6 +88,42 @@ const HISTOGRAMS: [(&str, usize, Distribution); 4] = [
 /// One life of an allocation's work here.
 pub type Key = (AllocationId, Epoch);
 
+/// Why nothing is counted in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotCounting {
+    #[error("the programs are being loaded")]
+    Loading,
+    #[error("{why}")]
+    Off { why: String },
+}
+
+/// Why the kernel does not tell what work opens and whom it connects to.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoAudits {
+    #[error(transparent)]
+    NotCounting(#[from] NotCounting),
+    #[error("there is no program for it")]
+    NoProgram,
+    #[error("{program}: {why}")]
+    Unfit { program: &'static str, why: String },
+}
+
+/// Why the programs are not loaded.
+#[derive(Debug, Error)]
+enum ProbesError {
+    #[error("allocations have no cgroups here")]
+    NoCgroups,
+    #[error("{}: {source}", .path.display())]
+    MakeSlice { path: PathBuf, source: io::Error },
+    #[error("{}", first_line(.0))]
+    Load(#[source] LoadError),
+}
+
+/// The kernel's verifier adds many.
+fn first_line(error: &LoadError) -> String {
+    with_causes(error).lines().next().unwrap_or_default().to_owned()
+}
+
 /// Cloneable; all clones are one.
 #[derive(Clone, Default)]
 pub struct KernelCounts(Arc<Mutex<State>>);
@@ -128,7 +166,7 @@ struct Kept {
 
 impl KernelCounts {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Loads the programs: takes a tenth of a second. `state_dir`: where what was counted is kept. What cannot be had is said by
@@ -158,7 +196,7 @@ impl KernelCounts {
             }
             Err(why) => {
                 tracing::warn!("nothing of allocations is counted in the kernel: {why}");
-                State::Off(why)
+                State::Off(why.to_string())
             }
         };
         *self.state() = state;
@@ -228,13 +266,13 @@ impl KernelCounts {
     }
 
     /// Whether the kernel can tell what work opens and whom it connects to.
-    pub fn audits(&self) -> Result<(), String> {
+    pub fn audits(&self) -> Result<(), NoAudits> {
         match &*self.state() {
-            State::NotYet => Err("the programs are being loaded".to_owned()),
-            State::Off(why) => Err(why.clone()),
+            State::NotYet => Err(NotCounting::Loading.into()),
+            State::Off(why) => Err(NotCounting::Off { why: why.clone() }.into()),
             State::Counting(counting) => {
-                let part = counting.probes.audit_parts().first().ok_or("there is no program for it")?;
-                part.why_not.clone().map_or(Ok(()), |why| Err(format!("{}: {why}", part.name)))
+                let part = counting.probes.audit_parts().first().ok_or(NoAudits::NoProgram)?;
+                part.why_not.clone().map_or(Ok(()), |why| Err(NoAudits::Unfit { program: part.name, why }))
             }
         }
     }
@@ -247,19 +285,19 @@ impl KernelCounts {
     }
 
     /// Begins, ends and asks about audits; an error says why there are none.
-    pub fn audit<T>(&self, of: impl FnOnce(&mut Auditing<'_>) -> T) -> Result<T, String> {
+    pub fn audit<T>(&self, of: impl FnOnce(&mut Auditing<'_>) -> T) -> Result<T, NotCounting> {
         match &mut *self.state() {
-            State::NotYet => Err("the programs are being loaded".to_owned()),
-            State::Off(why) => Err(why.clone()),
+            State::NotYet => Err(NotCounting::Loading),
+            State::Off(why) => Err(NotCounting::Off { why: why.clone() }),
             State::Counting(counting) => Ok(of(&mut counting.probes.audit())),
         }
     }
 
     /// Each program and whether it counts; an error says why none does.
-    pub fn probes(&self) -> Result<Vec<Probe>, String> {
+    pub fn probes(&self) -> Result<Vec<Probe>, NotCounting> {
         match &*self.state() {
-            State::NotYet => Err("the programs are being loaded".to_owned()),
-            State::Off(why) => Err(why.clone()),
+            State::NotYet => Err(NotCounting::Loading),
+            State::Off(why) => Err(NotCounting::Off { why: why.clone() }),
             State::Counting(counting) => Ok(counting.probes.probes().to_vec()),
         }
     }
@@ -316,11 +354,11 @@ fn give_back() {
     }
 }
 
-fn load(slice: Option<&Slice>) -> Result<Probes, String> {
-    let slice = slice.ok_or("allocations have no cgroups here")?.path();
+fn load(slice: Option<&Slice>) -> Result<Probes, ProbesError> {
+    let slice = slice.ok_or(ProbesError::NoCgroups)?.path();
     // It is made with the first scope; packets are counted at it.
-    fs::create_dir_all(&slice).map_err(|error| format!("{}: {error}", slice.display()))?;
-    Probes::load(&slice).map_err(|error| with_causes(&error).lines().next().unwrap_or_default().to_owned())
+    fs::create_dir_all(&slice).map_err(|source| ProbesError::MakeSlice { path: slice.clone(), source })?;
+    Probes::load(&slice).map_err(ProbesError::Load)
 }
 
 impl Counting {

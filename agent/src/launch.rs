@@ -13,31 +13,33 @@
 //! it knows, so a head that was restarted, or an agent that was away, misses nothing. A silent node is no reason to abort.
 
 mod branch;
+mod handles;
 mod line;
 mod seek;
 mod serve;
 mod times;
 mod told;
 
+pub use handles::Handles;
 pub use serve::{Parents, serve};
 
-use crate::context::Shared;
 use crate::mesh::call::WireCall;
 use crate::mesh::input::WirePiece;
 use crate::mesh::launch::{ToHead, ToPart};
-use crate::node_environment;
 use branch::{Branch, Heard};
 use lattice_model::input::Taken;
-use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, NodeRanks};
+use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill};
+use lattice_node::fence::{FenceAction, FenceEvent, FenceWatch};
 use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
 use lattice_pmi::{Subtree, fanout_for};
 use line::Around;
+use parking_lot::Mutex;
 use seek::Seek;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 use times::{FORGET_AFTER, LOOK};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use told::Told;
@@ -48,8 +50,13 @@ const ENDED_REMEMBERED: usize = 256;
 const PIECES: usize = 4;
 
 /// The launches of this head, by id. Cloneable; all clones are one.
-#[derive(Clone, Default)]
-pub struct Launches(Arc<Mutex<Registry>>);
+#[derive(Clone)]
+pub struct Launches(Arc<Inner>);
+
+struct Inner {
+    handles: Arc<Handles>,
+    registry: Mutex<Registry>,
+}
 
 #[derive(Default)]
 struct Registry {
@@ -103,9 +110,19 @@ pub async fn next_taken(taken: &mut watch::Receiver<Option<Taken>>) -> Option<Ta
 }
 
 impl Launches {
+    /// None yet.
+    pub fn new(handles: Handles) -> Self {
+        Self(Arc::new(Inner { handles: Arc::new(handles), registry: Mutex::default() }))
+    }
+
+    /// What they need of their node.
+    pub fn handles(&self) -> &Arc<Handles> {
+        &self.0.handles
+    }
+
     /// Begins a launch, unless it was: gives its end, when it comes. Ends without one when the allocation goes.
-    pub fn begin(&self, context: &Shared, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
-        begin_in(&mut self.registry().entries, context, share, spec).ended
+    pub fn begin(&self, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
+        begin_in(&mut self.registry().entries, &self.0.handles, share, spec).ended
     }
 
     /// A launch of this head.
@@ -115,12 +132,12 @@ impl Launches {
 
     /// Begins a launch under the allocation's next number, unless one of this id was begun. Numbers begin at 1; the
     /// inline command of an allocation has 1. A number whose log files are there is never used again.
-    pub async fn begin_next(&self, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, String> {
+    pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, JoinError> {
         let allocation = spec.allocation;
         let asked_before = self.registry().numbers.contains_key(&allocation);
-        if !asked_before && let Some(worker) = context.workers.get(allocation) {
+        if !asked_before && let Some(worker) = self.0.handles.workers.get(allocation) {
             // A former life of this agent may have given some.
-            let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await.map_err(|e| e.to_string())?;
+            let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await?;
             self.registry().numbers.entry(allocation).or_insert(on_disk);
         }
         let entry = match share.spec.entrypoint {
@@ -134,7 +151,7 @@ impl Launches {
         let last = registry.numbers.entry(allocation).or_default();
         *last = entry.max(*last) + 1;
         spec.number = *last;
-        Ok(begin_in(&mut registry.entries, context, share, spec))
+        Ok(begin_in(&mut registry.entries, &self.0.handles, share, spec))
     }
 
     /// Brings a launch down for its user. One that has ended stays as it is; `false`: there is none of this id.
@@ -180,8 +197,8 @@ impl Launches {
         });
     }
 
-    fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> parking_lot::MutexGuard<'_, Registry> {
+        self.0.registry.lock()
     }
 }
 
@@ -191,11 +208,11 @@ impl Entry {
     }
 }
 
-fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
+fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
     if let Some(entry) = map.get(&spec.id) {
         return entry.view();
     }
-    node_environment::of_fabric(&mut spec.env, share, context);
+    handles.fabric.add_key(&mut spec.env, share);
     let (ended, view) = watch::channel(None);
     let (abort, aborts) = mpsc::channel(1);
     let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
@@ -206,7 +223,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, context: &Shared, share: &Arc<D
     let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, told: false };
     let view = entry.view();
     map.insert(spec.id, entry);
-    tokio::spawn(head(Arc::clone(context), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
+    tokio::spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
     view
 }
 
@@ -220,26 +237,24 @@ struct Signals {
     stop: CancellationToken,
 }
 
-async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
+async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
     let Signals { ended, mut aborts, mut pieces, taken, forget, stop } = signals;
     let parts = u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX);
-    let fanout = context.launch_fanout.unwrap_or_else(|| fanout_for(parts));
+    let fanout = handles.fanout.unwrap_or_else(|| fanout_for(parts));
     let whole = Subtree::whole(parts);
     let lines = stop.child_token();
     // They end with this task, also where it is not told to stop.
     let _ends = lines.clone().drop_guard();
-    let around = Around { context: Arc::clone(&context), share, spec: Arc::clone(&spec), fanout, stop: lines };
+    let around = Around { handles: Arc::clone(&handles), share, spec: Arc::clone(&spec), fanout, stop: lines };
     let mut state = Head {
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         branch: Branch::new(around, whole),
         seek: Seek::default(),
-        ended_ranks: vec![0; spec.nodes.len()],
-        waiting_since: None,
-        asked: None,
+        fence: FenceWatch::new(spec.nodes.len(), u64::try_from(handles.fence_timeout.as_millis()).unwrap_or(u64::MAX)),
     };
     // This node's shim is the launch's memory: the others begin once it has it, so that a head that is killed in between
     // leaves no ranks that nobody knows of.
-    let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == context.me);
+    let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == handles.me);
     if waits_for_own {
         state.branch.serve(Subtree::single(0));
     } else {
@@ -253,8 +268,9 @@ async fn head(context: Shared, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, 
             // A node may have the heads of hundreds, which wait for nothing most of the time.
             _ = look.tick(), if !state.branch.is_at_rest() => {
                 // What this node itself does not reach nobody else is asked for.
-                let _unreached = state.branch.look(Instant::now());
-                state.look_at_fence(context.fence_timeout);
+                let _unreached = state.branch.look();
+                let open = state.branch.open_fence();
+                state.handle_fence(FenceEvent::Looked { open });
             }
             Some(Abort { code, why }) = aborts.recv() => {
                 let abort = state.launch.abort(code, why);
@@ -297,47 +313,11 @@ fn told(message: ToPart) -> Option<Arc<Told>> {
     Told::new(message).inspect_err(|error| tracing::error!(%error, "a launch's message cannot be sent")).ok()
 }
 
-/// Nodes, and ranks of each, that are named where all of them would be too many.
-const NAMED: usize = 16;
-/// How long the nodes that a fence waits for may take to say which of their ranks have not come.
-const ANSWER: Duration = Duration::from_secs(3);
-
-/// The nodes that a fence has waited for too long were asked who has not come.
-struct Asked {
-    fence: u32,
-    at: Instant,
-    /// By node's part.
-    ranks: BTreeMap<usize, Vec<u32>>,
-}
-
-impl Asked {
-    /// Who has not come, for people.
-    fn told(&self, missing: &[usize], nodes: &[NodeRanks]) -> String {
-        let one = |part: &usize| {
-            let NodeRanks { node, count, .. } = &nodes[*part];
-            match self.ranks.get(part).map(Vec::as_slice) {
-                None | Some([]) => format!("node {node} (which of its {count} ranks it does not say)"),
-                Some([rank]) => format!("rank {rank} on node {node}"),
-                Some(ranks) => format!("ranks {} on node {node}", listed(ranks.iter().map(u32::to_string), ranks.len(), "")),
-            }
-        };
-        listed(missing.iter().map(one), missing.len(), " nodes")
-    }
-}
-
-/// The first of them, and how many more there are.
-fn listed(all: impl Iterator<Item = String>, count: usize, of: &str) -> String {
-    let more = (count > NAMED).then(|| format!("{} more{of}", count - NAMED));
-    all.take(NAMED).chain(more).collect::<Vec<_>>().join(", ")
-}
-
 struct Head {
     launch: LaunchHead,
     branch: Branch,
     seek: Seek,
-    ended_ranks: Vec<u32>,
-    waiting_since: Option<(u32, Instant)>,
-    asked: Option<Asked>,
+    fence: FenceWatch,
 }
 
 impl Head {
@@ -345,7 +325,7 @@ impl Head {
         let abort = match heard {
             Heard::Said { part, said } => self.said(part as usize, said),
             Heard::Whole(merged) => {
-                self.waiting_since = None;
+                self.handle_fence(FenceEvent::Done);
                 let number = merged.number;
                 match Told::fence_done(merged).await {
                     Ok(done) => {
@@ -355,7 +335,7 @@ impl Head {
                     Err(error) => self.launch.abort(1, format!("fence {number} is done and cannot be told: {error}")),
                 }
             }
-            Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.context.me)),
+            Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),
             Heard::Unreached { part } => {
                 self.seek.begin(&self.branch.around, part);
                 None
@@ -369,9 +349,7 @@ impl Head {
     fn said(&mut self, part: usize, said: ToHead) -> Option<(i32, String)> {
         let event = match said {
             ToHead::RankEnded { rank, outcome } => {
-                if let Some(ended) = self.ended_ranks.get_mut(part) {
-                    *ended += 1;
-                }
+                self.handle_fence(FenceEvent::RankEnded { part });
                 PartEvent::RankEnded { rank, outcome: outcome.into() }
             }
             ToHead::Aborted { code, why } => {
@@ -384,9 +362,7 @@ impl Head {
             ToHead::WalltimeOver => PartEvent::WalltimeOver,
             ToHead::Lost { why } => PartEvent::Lost { why },
             ToHead::Absent { ranks } => {
-                if let Some(asked) = &mut self.asked {
-                    asked.ranks.insert(part, ranks);
-                }
+                self.handle_fence(FenceEvent::Absent { part, ranks });
                 return None;
             }
             ToHead::Call(call) => {
@@ -429,57 +405,18 @@ impl Head {
         }
     }
 
-    /// A fence that waits for a node whose ranks ended waits for ever; one that waits too long while every node is
-    /// connected has failed. While a node is away, the clock stands. An empty one has no clock: `MPI_Finalize` is such a fence in
-    /// MPICH and in Open MPI, and ranks may come to it hours apart.
-    fn look_at_fence(&mut self, timeout: Duration) {
-        let waiting = self.branch.waiting_for().filter(|_| self.branch.away().is_empty());
-        let Some((fence, missing)) = waiting else {
-            (self.waiting_since, self.asked) = (None, None);
-            return;
-        };
-        let since = match self.waiting_since {
-            Some((number, since)) if number == fence => since,
-            Some(_) | None => Instant::now(),
-        };
-        self.waiting_since = Some((fence, since));
-        let nodes = &self.launch.spec().nodes;
-        let missing: Vec<usize> = missing.into_iter().map(|part| part as usize).filter(|part| *part < nodes.len()).collect();
-        let gone = missing.iter().find(|part| self.ended_ranks[**part] > 0);
-        let why = if let Some(part) = gone {
-            format!("fence {fence} waits for node {}, where a rank ended without coming to it", nodes[*part].node)
-        } else if since.elapsed() > timeout && self.branch.carries(fence) {
-            let Some(asked) = self.asked.as_ref().filter(|asked| asked.fence == fence) else {
-                self.asked = Some(Asked { fence, at: Instant::now(), ranks: BTreeMap::new() });
-                told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question));
-                return;
-            };
-            if asked.at.elapsed() < ANSWER && !missing.iter().all(|part| asked.ranks.contains_key(part)) {
-                return;
+    fn handle_fence(&mut self, event: FenceEvent) {
+        let mut actions = Vec::new();
+        self.fence.handle(self.branch.now_ms(), event, &mut actions);
+        for action in actions {
+            match action {
+                FenceAction::AskWhoIsAbsent => told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question)),
+                FenceAction::Fail(failure) => {
+                    let why = failure.describe(&self.launch.spec().nodes);
+                    let abort = self.launch.abort(1, why);
+                    self.spread(abort);
+                }
             }
-            format!("PMI fence timeout: after {} s fence {fence} still waits for {}", timeout.as_secs(), asked.told(&missing, nodes))
-        } else {
-            return;
-        };
-        let abort = self.launch.abort(1, why);
-        self.spread(abort);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fence_that_waits_names_ranks_and_nodes_and_not_too_many_of_them() {
-        let nodes: Vec<NodeRanks> =
-            (0..40).map(|i| NodeRanks { node: format!("n{i}").parse().unwrap(), first: i * 20, count: 20 }).collect();
-        let ranks = BTreeMap::from([(1, vec![21]), (2, (40..60).collect())]);
-        let asked = Asked { fence: 1, at: Instant::now(), ranks };
-        let told = asked.told(&[1, 2, 3], &nodes);
-        let expected = "rank 21 on node n1, ranks 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 4 more on node n2, \
-                        node n3 (which of its 20 ranks it does not say)";
-        assert_eq!(told, expected);
-        assert!(asked.told(&(0..40).collect::<Vec<_>>(), &nodes).ends_with(", 24 more nodes"));
+        }
     }
 }

@@ -14,7 +14,7 @@ mod lines;
 mod output;
 mod source;
 
-use crate::allocation::Activity;
+use crate::allocations::Activity;
 use crate::growth::{Growth, LaunchGrowth};
 use crate::log_store::LogStore;
 use crate::mesh::open::LogItem;

@@ -21,6 +21,7 @@ pub mod devices;
 pub mod disks;
 pub mod energy;
 mod gpu_numbers;
+mod handles;
 mod haste;
 mod histories;
 mod looks;
@@ -30,13 +31,14 @@ mod numbers;
 
 use crate::alerting::Alerts;
 use crate::alerting::saved::Key;
-use crate::context::Context;
 use crate::kernel_counts::KernelCounts;
+use crate::mesh::UnansweredNode;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{Open, vouched};
 use crate::mesh::usage::{Told, UsageAnswer, UsageOpen};
 use crate::traces::Kept;
 use gpu_numbers::Devices;
+pub use handles::Handles;
 use histories::Histories;
 pub use histories::told_later;
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
@@ -51,12 +53,14 @@ use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use lattice_telemetry::window::smoothing::Smoothing;
 use moving::Moving;
 use numbers::{Number, trace_counts};
+use parking_lot::{Mutex, MutexGuard};
 use quinn::SendStream;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -79,6 +83,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Measuring(Arc<Inner>);
 
 struct Inner {
+    handles: Handles,
     alerts: AlertSettings,
     /// Of what is exported alone.
     smoothing: Smoothing,
@@ -131,20 +136,21 @@ struct Tracked {
 
 impl Measuring {
     /// With the site's rules.
-    pub fn new(alerts: AlertSettings, smoothing: Smoothing) -> Self {
+    pub fn new(alerts: AlertSettings, smoothing: Smoothing, handles: Handles) -> Self {
         let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
         let seconds = Histogram::new(LATENCY_SECONDS);
-        Self(Arc::new(Inner { alerts, smoothing, known, left_out, seconds, kernel, looked: watch::Sender::new(0) }))
+        Self(Arc::new(Inner { handles, alerts, smoothing, known, left_out, seconds, kernel, looked: watch::Sender::new(0) }))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock()
     }
 
     /// Loads the programs in the kernel, where they are wanted: a tenth of a second. Before it is said what this node can do.
-    pub fn load(&self, context: &Context, in_kernel: bool) {
+    pub fn load(&self, in_kernel: bool) {
         if in_kernel {
-            self.0.kernel.begin(context.slice.as_ref(), Some(&context.state_dir));
+            let Handles { slice, state_dir, .. } = &self.0.handles;
+            self.0.kernel.begin(slice.as_ref(), Some(state_dir));
         } else {
             self.0.kernel.off("kernel_probes: false");
         }
@@ -161,22 +167,19 @@ impl Measuring {
     }
 
     /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
-    async fn told(&self, context: &Context, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, String> {
-        let short = allocation.short();
+    async fn told(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, UsageError> {
         let mut looked = self.0.looked.subscribe();
         let until = tokio::time::Instant::now() + FIRST_WAIT;
         loop {
-            if context.workers.of_epoch(allocation, epoch).is_none() {
-                return Err(format!("allocation {short} is not running on this node"));
+            if self.0.handles.workers.of_epoch(allocation, epoch).is_none() {
+                return Err(UsageError::NotHere { allocation });
             }
             if let Some(told) = self.newest((allocation, epoch), duration) {
                 return Ok(told);
             }
             let next = tokio::time::timeout_at(until, looked.changed()).await;
             if !matches!(next, Ok(Ok(()))) {
-                return Err(format!(
-                    "allocation {short} was not measured on this node yet: it is still being prepared, or there is no cgroup for it"
-                ));
+                return Err(UsageError::NotMeasured { allocation });
             }
         }
     }
@@ -347,51 +350,81 @@ impl Tracked {
     }
 }
 
+/// Why it is not known what an allocation's work uses of a node.
+#[derive(Debug, Error)]
+pub enum UsageError {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error(
+        "allocation {} was not measured on this node yet: it is still being prepared, or there is no cgroup for it",
+        .allocation.short()
+    )]
+    NotMeasured { allocation: AllocationId },
+    #[error(transparent)]
+    MayNotKnow(#[from] MayNotKnow),
+    #[error("its drivers tell what cannot be shown")]
+    OddGpuReadings,
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+}
+
+/// Why a peer is not answered about an allocation.
+#[derive(Debug, Error)]
+pub enum MayNotKnow {
+    #[error("refused: the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error("refused: the allocation belongs to somebody else")]
+    NotTheOwner,
+}
+
 /// What an allocation's work uses of `node`, for a user who may know.
-pub async fn of_node(context: &Context, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, String> {
+pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, UsageError> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    if *node == context.me {
-        return context.measuring.told(context, allocation, epoch, Duration::from_millis(open.duration_ms)).await;
+    if *node == measuring.0.handles.me {
+        return measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await;
     }
-    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Usage(open)).await.map_err(|e| e.to_string())?;
-        frame::read::<UsageAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+        let (mut send, mut recv) = measuring.0.handles.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Usage(open)).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<UsageAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        UsageAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
-        UsageAnswer::Refused { why } => Err(why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()),
+        UsageAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        UsageAnswer::Refused { why } => {
+            let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
+            Err(UnansweredNode::Refused { why }.into())
+        }
     }
 }
 
 /// Answers another agent.
-pub async fn answer(context: &Context, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    let answer = match local(context, peer, open).await {
+pub async fn answer(measuring: &Measuring, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = match local(measuring, peer, open).await {
         Ok(told) => UsageAnswer::Told(told),
-        Err(why) => UsageAnswer::Refused { why },
+        Err(error) => UsageAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
 }
 
-async fn local(context: &Context, peer: &Caller, open: &UsageOpen) -> Result<Told, String> {
+async fn local(measuring: &Measuring, peer: &Caller, open: &UsageOpen) -> Result<Told, UsageError> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     let user = vouched(open.uid, &open.user);
-    let worker = context.workers.of_epoch(allocation, epoch);
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
+    let worker = measuring.0.handles.workers.of_epoch(allocation, epoch);
+    let worker = worker.ok_or(UsageError::NotHere { allocation })?;
     may_know(peer, &worker.share, &user)?;
-    context.measuring.told(context, allocation, epoch, Duration::from_millis(open.duration_ms)).await
+    measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await
 }
 
 /// The same as for output: an agent of the allocation's nodes, or one that vouches for users, asks for its owner.
-pub fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), String> {
+pub fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), MayNotKnow> {
     let shares_it = share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
     if peer.role != Role::Api && !shares_it {
-        return Err("refused: the asking agent may not vouch for users".to_owned());
+        return Err(MayNotKnow::MayNotVouch);
     }
     if !user.may_act_for(&share.owner) {
-        return Err("refused: the allocation belongs to somebody else".to_owned());
+        return Err(MayNotKnow::NotTheOwner);
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::UdpSocket;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// What is asked of gossip from outside.
 #[derive(Debug)]
@@ -59,18 +60,19 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Begins to gossip over `socket`.
+    /// Begins to gossip over `socket`, by a task of `tasks`.
     ///
     /// A later life than this start's is kept in `state_dir`.
-    pub fn start(core: Core, socket: UdpSocket, state_dir: &Path, stop: CancellationToken) -> Self {
+    pub fn start(core: Core, socket: UdpSocket, state_dir: &Path, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         let (asks, queue) = mpsc::channel(64);
         let (view, members) = watch::channel(Arc::new(Vec::new()));
         let (counts, counted) = watch::channel(Counted::default());
         let (changes, _) = broadcast::channel(CHANGES_MAX);
         let began = Instant::now();
         let (life_file, timers) = (life_file(state_dir), BinaryHeap::new());
-        let task = Task { core, socket, timers, began, order: 0, view, counts, changes: changes.clone(), life_file };
-        tokio::spawn(task.run(queue, stop));
+        let (changes_out, of_task) = (changes.clone(), tasks.clone());
+        let task = Task { core, socket, timers, began, order: 0, view, counts, changes: changes_out, life_file, tasks: of_task };
+        tasks.spawn(task.run(queue, stop));
         Self { asks, members, counted, changes, began }
     }
 
@@ -150,6 +152,7 @@ struct Task {
     counts: watch::Sender<Counted>,
     changes: broadcast::Sender<Change>,
     life_file: PathBuf,
+    tasks: TaskTracker,
 }
 
 /// A token that never decides the order of timers.
@@ -254,7 +257,7 @@ impl Task {
     /// Written in the background: where it fails, or comes too late, the next start finds out from the others.
     fn keep_life(&self) {
         let (path, life) = (self.life_file.clone(), self.core.life());
-        tokio::task::spawn_blocking(move || {
+        self.tasks.spawn_blocking(move || {
             if let Err(error) = journal::replace(&path, serde_json::json!({ "life": life }).to_string().as_bytes()) {
                 tracing::warn!(%error, path = %path.display(), "the life that this node has in gossip is not written down");
             }

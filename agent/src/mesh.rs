@@ -27,11 +27,13 @@ pub mod terminal;
 mod tests;
 pub mod usage;
 
+use frame::FrameError;
 use lattice_model::NodeId;
 use lattice_quorum::credentials::{Credentials, Material};
 use lattice_quorum::identity::{Caller, Revoked, Role, Shown};
 use lattice_quorum::refused::Cause;
 use nix::sys::socket::{setsockopt, sockopt};
+use parking_lot::Mutex;
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,
     TransportConfig, VarInt,
@@ -39,12 +41,13 @@ use quinn::{
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Streams that one peer may have open at once.
 const STREAMS_PER_PEER: u32 = 4096;
@@ -75,6 +78,49 @@ pub enum MeshError {
     Unreachable { node: NodeId, address: String, why: String },
 }
 
+/// Why another node is not asked over the mesh.
+#[derive(Debug, Error)]
+pub enum UnreachedNode {
+    #[error("its address is not known")]
+    NoAddress,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Why another node did not answer a question over the mesh.
+#[derive(Debug, Error)]
+pub enum UnansweredNode {
+    #[error("where its mesh is was never heard of the quorum")]
+    NoAddress,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Ask(FrameError),
+    #[error("its agent does not answer: it is stopping, or cannot be reached")]
+    Away(#[source] FrameError),
+    #[error(transparent)]
+    Malformed(FrameError),
+    #[error("it does not answer in time")]
+    Timeout,
+    #[error("what it tells is not of a form that this version knows")]
+    UnknownForm,
+    /// In the words of the other node, without control characters.
+    #[error("{why}")]
+    Refused { why: String },
+}
+
+impl UnansweredNode {
+    /// Its answer did not come.
+    pub fn reading(error: FrameError) -> Self {
+        match error {
+            FrameError::Ended | FrameError::Io(_) => Self::Away(error),
+            FrameError::Version(_) | FrameError::TooLarge(_) | FrameError::Malformed => Self::Malformed(error),
+        }
+    }
+}
+
 /// A stream that a peer opened.
 pub struct Incoming {
     pub peer: Caller,
@@ -91,6 +137,8 @@ pub struct Mesh {
     dialling: watch::Receiver<ClientConfig>,
     connections: Arc<Connections>,
     counts: Arc<Counts>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 /// Those that were opened from here, by node and address.
@@ -129,8 +177,10 @@ impl Mesh {
         let endpoint = endpoint(server, address).map_err(|source| MeshError::Listen { address, source })?;
         let (dial, dialling) = watch::channel(client);
         let listening = endpoint.clone();
+        let stop = stop.child_token();
         let stopped = stop.clone();
-        tokio::spawn(async move {
+        let tasks = TaskTracker::new();
+        tasks.spawn(async move {
             while let Some(Ok(())) = stopped.run_until_cancelled(material.changed()).await {
                 match both_ends(&material.borrow_and_update()) {
                     Ok((server, client)) => {
@@ -143,9 +193,10 @@ impl Mesh {
         });
         let (send, receive) = mpsc::channel(INCOMING);
         let (counts, connections) = (Arc::new(Counts::default()), Arc::<Connections>::default());
-        tokio::spawn(close_revoked(Arc::clone(&connections), credentials.clone(), stop.clone()));
-        tokio::spawn(accept(endpoint.clone(), credentials.clone(), send, Arc::clone(&counts), stop));
-        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections, counts }, receive))
+        tasks.spawn(close_revoked(Arc::clone(&connections), credentials.clone(), stop.clone()));
+        let serving = tasks.clone();
+        tasks.spawn(accept(endpoint.clone(), credentials.clone(), send, Arc::clone(&counts), serving, stop.clone()));
+        Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections, counts, tasks, stop }, receive))
     }
 
     /// Opens a stream to `node`, whose mesh is at `address`, over the connection that there is or a new one.
@@ -159,7 +210,7 @@ impl Mesh {
     /// What happened so far.
     pub fn counted(&self) -> Counted {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let connections = self.connections.lock();
         let standing = connections.values().filter(|connection| connection.close_reason().is_none()).count();
         let Counts { opened, accepted, failed } = &*self.counts;
         Counted { connections: standing as u64, opened: load(opened), accepted: load(accepted), failed: load(failed) }
@@ -168,9 +219,9 @@ impl Mesh {
     async fn dial(&self, node: &NodeId, address: &str) -> Result<(SendStream, RecvStream), MeshError> {
         let unreachable = |why: String| MeshError::Unreachable { node: node.clone(), address: address.to_owned(), why };
         let key = (node.clone(), address.to_owned());
-        let known = self.connections.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known = self.connections.lock().get(&key).cloned();
         if let Some(connection) = known
-            && let Ok(stream) = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?
+            && let Ok(stream) = within(DIAL, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?
         {
             return Ok(stream);
         }
@@ -194,15 +245,19 @@ impl Mesh {
             self.credentials.refused().count(Cause::Name, &error);
             return Err(error);
         }
-        let stream = within(DIAL, connection.open_bi()).await.map_err(&unreachable)?.map_err(|e| unreachable(e.to_string()))?;
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner).insert(key, connection);
+        let opened = within(DIAL, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?;
+        let stream = opened.map_err(|e| unreachable(e.to_string()))?;
+        self.connections.lock().insert(key, connection);
         Ok(stream)
     }
 
-    /// Says good-bye to all peers.
+    /// Says good-bye to all peers, and waits a moment for the tasks that serve them.
     pub async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the agent stops");
-        let _ = tokio::time::timeout(Duration::from_millis(200), self.endpoint.wait_idle()).await;
+        self.stop.cancel();
+        self.tasks.close();
+        let over = async { tokio::join!(self.endpoint.wait_idle(), self.tasks.wait()) };
+        let _ = tokio::time::timeout(Duration::from_millis(200), over).await;
     }
 }
 
@@ -233,10 +288,14 @@ fn both_ends(material: &Material) -> Result<(ServerConfig, ClientConfig), MeshEr
 }
 
 /// A stream waits for the peer's leave. It gives none where so many are open already.
-async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, String> {
-    let full =
-        |_| format!("no stream could be opened within {} s: {STREAMS_PER_PEER} are open already, or it is not heard", limit.as_secs());
-    tokio::time::timeout(limit, stream).await.map_err(full)
+async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, StreamTimeout> {
+    tokio::time::timeout(limit, stream).await.map_err(|_| StreamTimeout { limit })
+}
+
+#[derive(Debug, Error)]
+#[error("no stream could be opened within {} s: {STREAMS_PER_PEER} are open already, or it is not heard", .limit.as_secs())]
+struct StreamTimeout {
+    limit: Duration,
 }
 
 /// The certificate that is at the other end, and that TLS has verified.
@@ -256,14 +315,12 @@ async fn close_revoked(connections: Arc<Connections>, credentials: Credentials, 
     let mut changes = credentials.revoked().changes();
     while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
         let _seen = changes.borrow_and_update();
-        connections.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, connection| {
-            match shown(connection).map(|shown| credentials.revoked().check(&shown)) {
-                Some(Err(revoked)) => {
-                    refuse_revoked(connection, &credentials, &revoked);
-                    false
-                }
-                Some(Ok(())) | None => true,
+        connections.lock().retain(|_, connection| match shown(connection).map(|shown| credentials.revoked().check(&shown)) {
+            Some(Err(revoked)) => {
+                refuse_revoked(connection, &credentials, &revoked);
+                false
             }
+            Some(Ok(())) | None => true,
         });
     }
 }
@@ -284,14 +341,21 @@ fn count(credentials: &Credentials, remote: SocketAddr, error: &ConnectionError)
     }
 }
 
-async fn accept(endpoint: Endpoint, credentials: Credentials, send: mpsc::Sender<Incoming>, counts: Arc<Counts>, stop: CancellationToken) {
+async fn accept(
+    endpoint: Endpoint,
+    credentials: Credentials,
+    send: mpsc::Sender<Incoming>,
+    counts: Arc<Counts>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) {
     loop {
         let incoming = tokio::select! {
             () = stop.cancelled() => return,
             incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { return };
-        tokio::spawn(serve(incoming, credentials.clone(), send.clone(), Arc::clone(&counts), stop.clone()));
+        tasks.spawn(serve(incoming, credentials.clone(), send.clone(), Arc::clone(&counts), stop.clone()));
     }
 }
 

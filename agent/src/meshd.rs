@@ -9,7 +9,7 @@
 //! * what an allocation's work uses of this node, what is told of it while it runs and what is the matter with it: the same agents, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
-use crate::allocation::AllocationHandle;
+use crate::allocations::{AllocationHandle, NotRunning};
 use crate::checkpoint;
 use crate::conformance;
 use crate::context::Shared;
@@ -19,20 +19,22 @@ use crate::environment;
 use crate::facts;
 use crate::launch::{self, InputPort, next_taken};
 use crate::logs::{self, Wanted};
-use crate::measuring::{self, devices};
+use crate::measuring::{self, MayNotKnow, devices};
 use crate::mesh::Incoming;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame;
 use crate::mesh::input::{WirePiece, WireTaken};
 use crate::mesh::launch::WireOutcome;
 use crate::mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
+use crate::mesh::terminal;
 use crate::monitoring;
 use crate::output_index::Position;
 use crate::relay;
 use crate::signalling;
-use crate::terminal::{self, over_mesh};
+use crate::terminal::over_mesh;
 use crate::words;
 use lattice_model::binding::BindingRequest;
+use lattice_model::input::NoSuchStdin;
 use lattice_model::layout::TASKS_PER_NODE_MAX;
 use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
 use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin};
@@ -42,7 +44,9 @@ use lattice_runtime::shim::ShimDir;
 use quinn::{RecvStream, SendStream};
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 /// How long a peer may take to say what its stream is for.
@@ -53,6 +57,42 @@ const ADOPTION_WAIT: Duration = Duration::from_secs(3);
 const EXITS_AT_ONCE: usize = 8192;
 /// Pieces of output that wait for a slow reader.
 const LOG_QUEUE: usize = 16;
+
+/// Why this head refuses what a user asks of a launch.
+#[derive(Debug, Error)]
+pub enum LaunchRefused {
+    #[error("the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error("refused: not an agent that serves users")]
+    ServesNoUsers,
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("allocation {} belongs to {owner}", .allocation.short())]
+    NotTheOwner { allocation: AllocationId, owner: String },
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error("a launch of this id belongs to another allocation")]
+    OfAnotherAllocation,
+    #[error("allocation {} has no launch {}", .allocation.short(), .launch.short())]
+    NoLaunch { allocation: AllocationId, launch: LaunchId },
+    #[error("launch {} has no standard input", .launch.short())]
+    NoInput { launch: LaunchId },
+    #[error("a program is needed")]
+    NoProgram,
+    #[error("{given} ranks on one node; at most {TASKS_PER_NODE_MAX} are possible")]
+    TooManyOnOneNode { given: u32 },
+    #[error("--pty: rank 0 has the terminal, and must be on the allocation's first node for it")]
+    TerminalElsewhere,
+    /// Of its shape or its binding.
+    #[error(transparent)]
+    Malformed(#[from] frame::FrameError),
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Stdin(#[from] NoSuchStdin),
+    #[error(transparent)]
+    FindLastNumber(#[from] JoinError),
+}
 
 /// Serves incoming streams until `stop`.
 pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop: CancellationToken) {
@@ -76,15 +116,17 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
     let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
     let Ok(opened) = opened else { return Ok(()) };
     match opened? {
-        Open::Branch(open) => launch::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Branch(open) => {
+            launch::serve(context.launches.handles(), &context.parents, &stream.peer, *open, stream.send, stream.recv).await
+        }
         Open::Logs(open) => output(context, &stream.peer, &open, stream.send).await,
         Open::Launch(open) => launch(context, &stream.peer, &open, stream.send).await,
         Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
         Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::Fact(open) => facts::answer(context, open, &mut stream.send).await,
-        Open::Usage(open) => measuring::answer(context, &stream.peer, &open, &mut stream.send).await,
-        Open::UsageGpus(open) => devices::answer_gpus(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Fact(open) => facts::answer(&context.facts, open, &mut stream.send).await,
+        Open::Usage(open) => measuring::answer(&context.measuring, &stream.peer, &open, &mut stream.send).await,
+        Open::UsageGpus(open) => devices::answer_gpus(&context.measuring, &stream.peer, &open, &mut stream.send).await,
         Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
         Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
         Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
@@ -93,13 +135,13 @@ async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameE
         Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
         Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,
-        Open::Saving => checkpoint::saving::answer(context, &mut stream.send).await,
-        Open::CheckpointPart(open) => checkpoint::serve(context, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Saving => checkpoint::saving::answer(&context.checkpoint_handles, &mut stream.send).await,
+        Open::CheckpointPart(open) => checkpoint::serve(&context.checkpoint_handles, &stream.peer, *open, stream.send, stream.recv).await,
         Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort(context, &stream.peer, &open) {
                 Ok(()) => HeadAnswer::Done,
-                Err(why) => HeadAnswer::Refused { why },
+                Err(error) => HeadAnswer::Refused { why: error.to_string() },
             };
             frame::write(&mut stream.send, &answer).await
         }
@@ -111,8 +153,8 @@ async fn output(context: &Shared, peer: &Caller, open: &LogsOpen, mut send: Send
     let user = vouched(open.uid, &open.user);
     let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, open) {
         Ok(items) => items,
-        Err(why) => {
-            frame::write(&mut send, &LogItem::Notice(why)).await?;
+        Err(error) => {
+            frame::write(&mut send, &LogItem::Notice(error.to_string())).await?;
             return frame::write(&mut send, &LogItem::End).await;
         }
     };
@@ -135,15 +177,15 @@ fn local_output(
     epoch: Epoch,
     user: &Principal,
     open: &LogsOpen,
-) -> Result<mpsc::Receiver<LogItem>, String> {
+) -> Result<mpsc::Receiver<LogItem>, MayNotKnow> {
     let worker = context.workers.of_epoch(allocation, epoch);
     let shares_it = worker.as_ref().is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
     if peer.role != Role::Api && !shares_it {
-        return Err("refused: the asking agent may not vouch for users".to_owned());
+        return Err(MayNotKnow::MayNotVouch);
     }
     let owner = worker.as_ref().map(|w| w.share.owner.clone());
     if owner.is_some_and(|owner| !user.may_act_for(&owner)) {
-        return Err("refused: the allocation belongs to somebody else".to_owned());
+        return Err(MayNotKnow::NotTheOwner);
     }
     Ok(read_output(context, allocation, epoch, open))
 }
@@ -215,9 +257,9 @@ async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut 
     if peer.role != Role::Api {
         return frame::write(&mut send, &refused("the asking agent may not vouch for users".to_owned())).await;
     }
-    let mut items = match checkpoint::begin(context, open).await {
+    let mut items = match checkpoint::begin(&context.checkpoint_handles, open).await {
         Ok(items) => items,
-        Err(why) => return frame::write(&mut send, &refused(why)).await,
+        Err(error) => return frame::write(&mut send, &refused(error.to_string())).await,
     };
     loop {
         let item = tokio::select! {
@@ -230,13 +272,13 @@ async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut 
 }
 
 async fn launch(context: &Shared, peer: &Caller, open: &LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
-    let refused = |why: &str| LaunchItem::Refused { why: why.to_owned() };
+    let refused = |error: LaunchRefused| LaunchItem::Refused { why: error.to_string() };
     if peer.role != Role::Api {
-        return frame::write(&mut send, &refused("the asking agent may not vouch for users")).await;
+        return frame::write(&mut send, &refused(LaunchRefused::MayNotVouch)).await;
     }
     let mut items = match begin(context, open).await {
         Ok(items) => items,
-        Err(why) => return frame::write(&mut send, &refused(&why)).await,
+        Err(error) => return frame::write(&mut send, &refused(error)).await,
     };
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     loop {
@@ -260,25 +302,23 @@ async fn launch(context: &Shared, peer: &Caller, open: &LaunchOpen, mut send: Se
 
 /// Begins a user's launch on this head, or finds it again by its id. Gives how it goes. Waits a moment for an allocation
 /// that is about to run, or whose shim has not told yet what it has: an id is unknown only after that.
-pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, String> {
+pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, LaunchRefused> {
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
-    let short = allocation.short();
-    let worker =
-        context.workers.of_epoch(allocation, Epoch(open.epoch)).ok_or_else(|| format!("allocation {short} is not running on this node"))?;
+    let worker = context.workers.of_epoch(allocation, Epoch(open.epoch)).ok_or(LaunchRefused::NotHere { allocation })?;
     let share = Arc::clone(&worker.share);
     if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
-        return Err(format!("allocation {short} belongs to {}", share.owner.name));
+        return Err(LaunchRefused::NotTheOwner { allocation, owner: share.owner.name.clone() });
     }
     worker.settled().await?;
     let exits = open.ask.exits;
     let view = match context.launches.get(id) {
         Some(view) if view.spec.allocation == allocation => view,
-        Some(_) => return Err("a launch of this id belongs to another allocation".to_owned()),
+        Some(_) => return Err(LaunchRefused::OfAnotherAllocation),
         None => {
-            let asked = ShapeRequest::try_from(open.ask.clone()).map_err(|e| e.to_string())?;
+            let asked = ShapeRequest::try_from(open.ask.clone())?;
             let spec = launch_spec(&share, id, open, &asked)?;
-            context.launches.begin_next(context, &share, spec).await?
+            context.launches.begin_next(&share, spec).await?
         }
     };
     let (out, items) = mpsc::channel(4);
@@ -309,15 +349,15 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
 }
 
 /// Brings a launch of this head down, for a user for whom `peer` vouches.
-fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), String> {
+fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), LaunchRefused> {
     if peer.role != Role::Api {
-        return Err("the asking agent may not vouch for users".to_owned());
+        return Err(LaunchRefused::MayNotVouch);
     }
     abort_here(context, open)
 }
 
 /// Brings a launch of this head down, for its allocation's owner.
-pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), String> {
+pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), LaunchRefused> {
     let (_, id) = launch_of(context, open)?;
     context.launches.abort(id, 130, format!("interrupted by {}", open.user));
     Ok(())
@@ -331,10 +371,10 @@ async fn keyboard(
     mut send: SendStream,
     mut recv: RecvStream,
 ) -> Result<(), frame::FrameError> {
-    let launch = if peer.role == Role::Api { launch_of(context, open) } else { Err("refused: not an agent that serves users".to_owned()) };
+    let launch = if peer.role == Role::Api { launch_of(context, open) } else { Err(LaunchRefused::ServesNoUsers) };
     let (handle, id) = match launch {
         Ok(launch) => launch,
-        Err(why) => return frame::write(&mut send, &HeadAnswer::Refused { why }).await,
+        Err(error) => return frame::write(&mut send, &HeadAnswer::Refused { why: error.to_string() }).await,
     };
     frame::write(&mut send, &HeadAnswer::Done).await?;
     loop {
@@ -354,10 +394,10 @@ async fn input(
     mut send: SendStream,
     mut recv: RecvStream,
 ) -> Result<(), frame::FrameError> {
-    let port = if peer.role == Role::Api { input_of(context, open) } else { Err("refused: not an agent that serves users".to_owned()) };
+    let port = if peer.role == Role::Api { input_of(context, open) } else { Err(LaunchRefused::ServesNoUsers) };
     let InputPort { pieces, mut taken } = match port {
         Ok(port) => port,
-        Err(why) => return frame::write(&mut send, &HeadAnswer::Refused { why }).await,
+        Err(error) => return frame::write(&mut send, &HeadAnswer::Refused { why: error.to_string() }).await,
     };
     frame::write(&mut send, &HeadAnswer::Done).await?;
     let comes = async {
@@ -379,23 +419,23 @@ async fn input(
 }
 
 /// The way to the standard input of a launch of this head.
-pub fn input_of(context: &Shared, open: &AbortOpen) -> Result<InputPort, String> {
+pub fn input_of(context: &Shared, open: &AbortOpen) -> Result<InputPort, LaunchRefused> {
     let (_, id) = launch_of(context, open)?;
     let port = context.launches.get(id).filter(|launch| launch.spec.stdin() != Ok(Stdin::None)).map(|launch| launch.input);
-    port.ok_or_else(|| format!("launch {} has no standard input", id.short()))
+    port.ok_or(LaunchRefused::NoInput { launch: id })
 }
 
 /// A launch of this head, of an allocation that the user owns.
-pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle, LaunchId), String> {
+pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle, LaunchId), LaunchRefused> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let worker = context.workers.of_epoch(allocation, Epoch(open.epoch));
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
+    let worker = worker.ok_or(LaunchRefused::NotHere { allocation })?;
     if !vouched(open.uid, &open.user).may_act_for(&worker.share.owner) {
-        return Err(format!("allocation {} belongs to {}", allocation.short(), worker.share.owner.name));
+        return Err(LaunchRefused::NotTheOwner { allocation, owner: worker.share.owner.name.clone() });
     }
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let ours = context.launches.get(id).is_some_and(|l| l.spec.allocation == allocation);
-    if ours { Ok((worker, id)) } else { Err(format!("allocation {} has no launch {}", allocation.short(), id.short())) }
+    if ours { Ok((worker, id)) } else { Err(LaunchRefused::NoLaunch { allocation, launch: id }) }
 }
 
 /// How each rank ended, with the place of its node.
@@ -409,20 +449,20 @@ fn exits_of(spec: &LaunchSpec, end: &LaunchEnd) -> Vec<(u32, u32, Option<WireOut
     spec.runs().into_iter().flat_map(of_run).map(ended).collect()
 }
 
-fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, String> {
+fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, LaunchRefused> {
     if open.argv.first().is_none_or(String::is_empty) {
-        return Err("a program is needed".to_owned());
+        return Err(LaunchRefused::NoProgram);
     }
     let mut names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
     if asked.nodes as usize > names.len() {
-        return Err(LayoutError::TooFewNodes { asked: asked.nodes, there: names.len() }.to_string());
+        return Err(LayoutError::TooFewNodes { asked: asked.nodes, there: names.len() }.into());
     }
     if asked.nodes > 0 {
         names.truncate(asked.nodes as usize);
     }
     let per_node = if open.tasks_per_node > 0 { Some(open.tasks_per_node) } else { None };
     if let Some(given) = per_node.filter(|given| *given > TASKS_PER_NODE_MAX) {
-        return Err(format!("{given} ranks on one node; at most {TASKS_PER_NODE_MAX} are possible"));
+        return Err(LaunchRefused::TooManyOnOneNode { given });
     }
     let (mut shape, kill_on_bad_exit) = asked.over(&share.spec.launch);
     // What says nothing of its shape has the allocation's number of ranks.
@@ -441,9 +481,9 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
             nodes
         })
     };
-    let nodes = laid.map_err(|e| e.to_string())?;
+    let nodes = laid?;
     if open.pty.is_some() && nodes.first().is_some_and(|head| head.first != 0) {
-        return Err("--pty: rank 0 has the terminal, and must be on the allocation's first node for it".to_owned());
+        return Err(LaunchRefused::TerminalElsewhere);
     }
     let working_dir = if open.working_dir.is_empty() { share.spec.working_dir.clone() } else { open.working_dir.clone().into() };
     let launch = LaunchSpec {
@@ -458,9 +498,9 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
         shape,
         kill_on_bad_exit,
         pty: open.pty.map(|(rows, columns)| terminal::size(rows, columns)),
-        binding: BindingRequest::try_from(open.binding).map_err(|e| e.to_string())?.over(share.spec.binding),
+        binding: BindingRequest::try_from(open.binding)?.over(share.spec.binding),
     };
-    launch.check().map_err(|e| e.to_string())?;
-    launch.stdin().map_err(|e| e.to_string())?;
+    launch.check()?;
+    launch.stdin()?;
     Ok(launch)
 }

@@ -3,7 +3,7 @@
 use crate::adapters::Adapters;
 use crate::config::AgentConfig;
 use crate::context::Shared;
-use crate::gpu_loads::OfNode;
+use crate::gpu_loads::{self, OfNode};
 use crate::hangs;
 use crate::journal::JournalCounts;
 use crate::membership::{Counted, Membership};
@@ -179,10 +179,12 @@ pub async fn begin(
         degraded.push(why);
     };
     let ended_for = Duration::from_secs(config.telemetry.prod_interval_seconds) * 2;
-    if let Err(error) = context.measuring.begin(Arc::clone(context), ended_for, stop.child_token()) {
+    if let Err(error) = context.measuring.begin(ended_for, tasks, stop.child_token()) {
         lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
     }
-    if let Err(error) = context.gpu_readings.begin(Arc::clone(context), config.simulated_gpus.clone(), stop.child_token()) {
+    let (slice, topology) = (context.slice.clone(), context.topology.clone());
+    let of_gpus = Arc::new(gpu_loads::Handles { slice, topology, gpus: context.gpus.clone(), view: context.view.clone() });
+    if let Err(error) = context.gpu_readings.begin(Arc::clone(&of_gpus), config.simulated_gpus.clone(), stop.child_token()) {
         lacks(format!("metrics of GPUs: no thread could be started for them ({error})"));
     }
     tasks.spawn(hangs::run(Arc::clone(context), stop.child_token()));
@@ -217,7 +219,7 @@ pub async fn begin(
         Ok(()) => parts.push(Box::new(mounts)),
         Err(error) => lacks(format!("metrics of mounts: no thread could be started for them ({error})")),
     }
-    parts.push(Box::new(OfNode(Arc::clone(context))));
+    parts.push(Box::new(OfNode { handles: of_gpus, readings: context.gpu_readings.clone() }));
     if let Some((_, pushed)) = &pushing {
         parts.push(Box::new(pushed.clone()));
     }

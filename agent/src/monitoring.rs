@@ -6,7 +6,8 @@
 use crate::alerting::Change;
 use crate::alerting::saved::Key;
 use crate::context::{Context, Shared};
-use crate::measuring::{self, alerts::Heard};
+use crate::measuring::{self, MayNotKnow, alerts::Heard};
+use crate::mesh::UnreachedNode;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat, WireAlert};
 use crate::mesh::open::{Open, vouched};
@@ -15,6 +16,7 @@ use lattice_quorum::identity::Caller;
 use lattice_telemetry::alert::idle::IdleReport;
 use quinn::SendStream;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
@@ -108,8 +110,8 @@ fn alert(change: Change, now_ms: u64) -> MonitorItem {
 
 /// Answers another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send: SendStream) -> Result<(), FrameError> {
-    if let Err(why) = may_know(context, peer, &open) {
-        return frame::write(&mut send, &MonitorItem::Refused { why }).await;
+    if let Err(error) = may_know(context, peer, &open) {
+        return frame::write(&mut send, &MonitorItem::Refused { why: error.to_string() }).await;
     }
     let (out, mut items) = mpsc::channel(QUEUE);
     let telling = tokio::spawn({
@@ -130,16 +132,27 @@ pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send
     ended
 }
 
-fn may_know(context: &Context, peer: &Caller, open: &MonitorOpen) -> Result<(), String> {
+/// Why a peer cannot follow an allocation's work here.
+#[derive(Debug, Error)]
+enum FollowRefused {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("{asked} metrics; at most {METRICS_MAX} are told at once")]
+    TooManyMetrics { asked: usize },
+    #[error(transparent)]
+    MayNotKnow(#[from] MayNotKnow),
+}
+
+fn may_know(context: &Context, peer: &Caller, open: &MonitorOpen) -> Result<(), FollowRefused> {
     let (allocation, epoch) = key(open);
     let worker = context.workers.of_epoch(allocation, epoch);
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
+    let worker = worker.ok_or(FollowRefused::NotHere { allocation })?;
     if let MonitorWhat::Follow { metrics, .. } = &open.what
         && metrics.len() > METRICS_MAX
     {
-        return Err(format!("{} metrics; at most {METRICS_MAX} are told at once", metrics.len()));
+        return Err(FollowRefused::TooManyMetrics { asked: metrics.len() });
     }
-    measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))
+    Ok(measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))?)
 }
 
 /// Why a node says no more.
@@ -197,12 +210,12 @@ async fn of_node(
     let away = |why: &str| NoMore::Away(why.to_owned());
     let address = address.ok_or_else(|| away("where its mesh is was never heard of the quorum"))?;
     let begin = async {
-        let (mut send, recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Monitor(Box::new(open))).await.map_err(|e| e.to_string())?;
-        Ok::<_, String>((send, recv))
+        let (mut send, recv) = context.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Monitor(Box::new(open))).await?;
+        Ok::<_, UnreachedNode>((send, recv))
     };
     let begun = timeout(ANSWER, begin).await.map_err(|_| away("it does not answer in time"))?;
-    let (_send, mut recv) = begun.map_err(NoMore::Away)?;
+    let (_send, mut recv) = begun.map_err(|error| NoMore::Away(error.to_string()))?;
     let mut first = true;
     loop {
         let within = if first { ANSWER } else { SILENCE_MAX };

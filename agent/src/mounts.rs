@@ -1,15 +1,16 @@
 //! How full the node's file systems are, every half minute. Asking one whose server is away can wait for ever: a helper does it that is
 //! left behind, and the same is not asked again while it waits.
 
-use crate::diagnosis::helper::{Asked, OF_NODE};
-use crate::diagnosis::storage::{Mount, Question, parse, room};
+use crate::diagnosis::storage::{Mount, parse, room};
+use crate::questions::{Asked, OF_NODE, Question};
 use lattice_telemetry::catalogue::node as family;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +57,7 @@ impl Mounts {
                 }
                 left_out = too_many;
                 let found: Vec<Found> = all.iter().take(MOUNTS_MAX).filter_map(ask).collect();
-                *mounts.0.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                *mounts.0.lock() = found;
             }
         };
         std::thread::Builder::new().name("mounts".to_owned()).spawn(run).map(drop)
@@ -94,7 +95,7 @@ fn ask(mount: &Mount) -> Option<Found> {
 
 impl Collect for Mounts {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
-        for Found { at, kind, room } in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        for Found { at, kind, room } in &*self.0.lock() {
             samples.count(&family::MOUNT_ANSWERS, &[at, kind], u64::from(room.is_some()));
             if let Some((free, all)) = room {
                 samples.count(&family::MOUNT_SIZE, &[at, kind], *all);

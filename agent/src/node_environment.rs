@@ -36,7 +36,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     if topology.exists() {
         env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
     }
-    of_fabric(env, share, context);
+    context.fabric.add_key(env, share);
     let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
     env.extend(context.data.environment(share));
@@ -46,12 +46,4 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     }
     env.extend(context.checkpoints.environment(share).into_iter().map(|(name, value)| (name.to_owned(), value)));
     hatch::environment(env, &context.state_dir, share);
-}
-
-/// The key by which work is let into the fabric, known on the allocation's first node. Which way into it is used is the user's to say.
-pub fn of_fabric(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Context) {
-    if let Some(key) = context.fabric.key(share) {
-        env.insert("FI_CXI_AUTH_KEY".to_owned(), key);
-        env.entry("FI_PROVIDER".to_owned()).or_insert_with(|| "cxi".to_owned());
-    }
 }

@@ -6,12 +6,14 @@ use crate::journal;
 use crate::membership::Membership;
 use lattice_gossip::Liveness;
 use lattice_model::{Node, NodeId};
+use parking_lot::Mutex;
 use rand::seq::IteratorRandom;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +54,7 @@ impl Peers {
         let places = match read(&path) {
             Ok(places) => places,
             Err(why) => {
-                tracing::warn!(file = %path.display(), why, "where other nodes were is not known any more");
+                tracing::warn!(file = %path.display(), %why, "where other nodes were is not known any more");
                 Places::new()
             }
         };
@@ -61,12 +63,12 @@ impl Peers {
 
     /// Where gossip is received by them.
     pub fn gossip(&self) -> Vec<String> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).values().map(|place| place.gossip.clone()).collect()
+        self.places.lock().values().map(|place| place.gossip.clone()).collect()
     }
 
     /// Where the mesh of one of them is.
     pub fn mesh(&self, node: &NodeId) -> Option<String> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(node).map(|place| place.mesh.clone())
+        self.places.lock().get(node).map(|place| place.mesh.clone())
     }
 
     /// Keeps the list until `stop`: who is there stays on it, and others come for who is not.
@@ -81,13 +83,13 @@ impl Peers {
             let known = Arc::clone(&cluster.borrow());
             let members = membership.members();
             let there = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != me).map(|member| &member.node);
-            let before = self.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let before = self.places.lock().clone();
             let Some(next) = followed(&before, there, |node| known.nodes.get(node).map(Place::of)) else { continue };
             let path = Arc::clone(&self.path);
             let bytes = serde_json::to_vec(&next).unwrap_or_default();
             // Without room on the disk it is tried again with the next look.
             match tokio::task::spawn_blocking(move || journal::replace(&path, &bytes)).await {
-                Ok(Ok(())) => *self.places.lock().unwrap_or_else(PoisonError::into_inner) = next,
+                Ok(Ok(())) => *self.places.lock() = next,
                 Ok(Err(error)) => tracing::debug!(%error, "where other nodes are is not kept"),
                 Err(_) => return,
             }
@@ -95,15 +97,25 @@ impl Peers {
     }
 }
 
-fn read(path: &Path) -> Result<Places, String> {
+/// Why the list of the last time is not used.
+#[derive(Debug, Error)]
+enum UnusableList {
+    #[error("{0} bytes")]
+    TooLong(u64),
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+fn read(path: &Path) -> Result<Places, UnusableList> {
     match std::fs::metadata(path) {
-        Ok(about) if about.len() > BYTES_MAX => return Err(format!("{} bytes", about.len())),
+        Ok(about) if about.len() > BYTES_MAX => return Err(UnusableList::TooLong(about.len())),
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Places::new()),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     }
-    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
-    serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
 /// The next list; `None`: it stays as it is. Who is there comes first, and of them who is on it; then who was on it and is a node yet. Nobody

@@ -1,7 +1,8 @@
 //! So many of something for each user at once.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Who has how many. Cloneable; all clones are one.
 #[derive(Clone, Default)]
@@ -10,7 +11,7 @@ pub struct Places(Arc<Mutex<HashMap<u32, usize>>>);
 impl Places {
     /// One more for the user; `None` where that would be more than `most`.
     pub fn take(&self, uid: u32, most: usize) -> Option<Place> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.0.lock();
         let count = taken.entry(uid).or_insert(0);
         if *count >= most {
             return None;
@@ -36,7 +37,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.places.0.lock();
         if let Some(count) = taken.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
@@ -59,6 +60,6 @@ mod tests {
         held.pop();
         assert!(places.take(1000, 128).is_some());
         drop(held);
-        assert!(places.0.lock().unwrap().is_empty(), "nothing is kept of users who left");
+        assert!(places.0.lock().is_empty(), "nothing is kept of users who left");
     }
 }

@@ -67,12 +67,12 @@ impl Placing {
         }
         let (token, view) = {
             let cluster = self.cluster.borrow();
-            let queue = cluster.queue_of(&spec.vcluster);
+            let queue = cluster.queue_named(&spec.vcluster);
             let token = self.leases.borrow().get(queue).filter(|l| Instant::now() < l.until)?.token;
             if !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue) {
                 return None;
             }
-            (token, cluster.view(&self.membership))
+            (token, cluster.with_alive(self.membership.alive()))
         };
         let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), crate::clock::now());
         lattice_scheduler::place_newcomer(view, newcomer, token)
@@ -128,7 +128,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             if !now.fresh {
                 continue;
             }
-            now.view(&membership)
+            now.with_alive(membership.alive())
         };
         rounds.wait(&depths(&frozen, &tokens));
         let lost = propose(&frozen, &tokens, &quorum, &cluster, &rounds).await;
@@ -294,34 +294,7 @@ async fn propose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Boot, Incarnation, Node, NodeAddresses, Resources, Revision, Timestamp};
-
-    fn node(id: &str, state: NodeState) -> Node {
-        Node {
-            id: id.parse().unwrap(),
-            size: Resources { cores: 1, memory_bytes: 1, gpus: 0 },
-            addresses: NodeAddresses::default(),
-            schedulable: true,
-            boot: Boot(uuid::Uuid::nil()),
-            incarnation: Incarnation(1),
-            state,
-            state_reason: String::new(),
-            state_since: Timestamp(0),
-            unlimited: vec![],
-            features: vec![],
-            holds: vec![],
-            leaving: vec![],
-            through: None,
-            home: String::new(),
-            conformance: None,
-            wipes: false,
-            wipe: None,
-            drain_asked: None,
-            hold_revision: Revision(1),
-            report_seq: 0,
-            revision: Revision(1),
-        }
-    }
+    use lattice_model::test_builders::node;
 
     #[test]
     fn who_sees_less_than_half_of_the_nodes_that_are_ready_is_apart() {

@@ -1,11 +1,12 @@
 //! Whether this node can serve PMIx. `lattice-pmix` says it, which loads the machine's library: nothing of that gets into the agent.
 
 use crate::config::AgentConfig;
-use std::io::Read;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// The program, beside the shim's.
 const PROGRAM: &str = "lattice-pmix";
@@ -14,19 +15,37 @@ const TAKES_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
+/// Why PMIx is not served here.
+#[derive(Debug, Error)]
+pub enum NoPmix {
+    #[error("{0}")]
+    FindShim(#[source] io::Error),
+    #[error("{} is not there: install it beside lattice-shim", .program.display())]
+    NoProgram { program: PathBuf },
+    #[error("{}: {source}", .program.display())]
+    Run { program: PathBuf, source: io::Error },
+    #[error("{} did not load a library within {} s{not_ended}", .program.display(), TAKES_MAX.as_secs())]
+    Timeout { program: PathBuf, not_ended: String },
+    #[error("{} ended with {status}", .program.display())]
+    Ended { program: PathBuf, status: ExitStatus },
+    /// In the program's own words.
+    #[error("{why}")]
+    NoLibrary { why: String },
+}
+
 /// The version of the library that it is served with, or why it is not. Looked for once in the life of an agent.
-pub fn library(config: &AgentConfig) -> &'static Result<String, String> {
-    static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
+pub fn library(config: &AgentConfig) -> &'static Result<String, NoPmix> {
+    static FOUND: OnceLock<Result<String, NoPmix>> = OnceLock::new();
     FOUND.get_or_init(|| {
-        let shim = config.shim_program().map_err(|error| error.to_string())?;
+        let shim = config.shim_program().map_err(NoPmix::FindShim)?;
         ask(&shim.parent().unwrap_or(Path::new("/")).join(PROGRAM))
     })
 }
 
-fn ask(program: &Path) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", program.display());
+fn ask(program: &Path) -> Result<String, NoPmix> {
+    let failed = |source| NoPmix::Run { program: program.to_owned(), source };
     if !program.is_file() {
-        return Err(format!("{} is not there: install it beside lattice-shim", program.display()));
+        return Err(NoPmix::NoProgram { program: program.to_owned() });
     }
     let mut child = Command::new(program)
         .arg("--check")
@@ -42,8 +61,8 @@ fn ask(program: &Path) -> Result<String, String> {
             Some(status) => break status,
             None if began.elapsed() > TAKES_MAX => {
                 let ended = child.kill().and_then(|()| child.wait().map(drop));
-                let ended = ended.err().map(|error| format!(", and did not end: {error}")).unwrap_or_default();
-                return Err(format!("{} did not load a library within {} s{ended}", program.display(), TAKES_MAX.as_secs()));
+                let not_ended = ended.err().map(|error| format!(", and did not end: {error}")).unwrap_or_default();
+                return Err(NoPmix::Timeout { program: program.to_owned(), not_ended });
             }
             None => std::thread::sleep(LOOK_EVERY),
         }
@@ -55,8 +74,8 @@ fn ask(program: &Path) -> Result<String, String> {
     let said = said.trim().to_owned();
     match status.success() && !said.is_empty() {
         true => Ok(said),
-        false if said.is_empty() => Err(format!("{} ended with {status}", program.display())),
-        false => Err(said),
+        false if said.is_empty() => Err(NoPmix::Ended { program: program.to_owned(), status }),
+        false => Err(NoPmix::NoLibrary { why: said }),
     }
 }
 
@@ -75,10 +94,10 @@ mod tests {
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
             ask(&program)
         };
-        assert_eq!(says("echo 4.2.2"), Ok("4.2.2".to_owned()));
-        assert_eq!(says("echo no library; exit 1"), Err("no library".to_owned()));
-        assert!(says("exit 3").is_err_and(|why| why.contains("exit status: 3")));
-        assert!(ask(&folder.join("nothing")).is_err_and(|why| why.contains("install it beside lattice-shim")));
+        assert_eq!(says("echo 4.2.2").unwrap(), "4.2.2");
+        assert_eq!(says("echo no library; exit 1").unwrap_err().to_string(), "no library");
+        assert!(says("exit 3").is_err_and(|why| why.to_string().contains("exit status: 3")));
+        assert!(ask(&folder.join("nothing")).is_err_and(|why| why.to_string().contains("install it beside lattice-shim")));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -12,8 +12,8 @@
 //! Work whose store is away is ended after 20 s: a store that is busy for seconds is not away, and
 //! an operator who needs the nodes waits no longer. Of two requests the shorter deadline counts.
 
-use crate::allocation::Standing;
-use crate::checkpoint::{self, broker};
+use crate::allocations::{NotRunning, Standing};
+use crate::checkpoint::{self, BeginError, broker};
 use crate::context::Shared;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::node_view::NodeView;
@@ -24,6 +24,7 @@ use lattice_scheduler::broker::Storage;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -37,6 +38,25 @@ const AGAIN: Duration = Duration::from_millis(200);
 const STORE_AWAY: Duration = Duration::from_secs(20);
 /// Between two looks at the store.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Why work that is to give its nodes back has no checkpoint of that.
+#[derive(Debug, Error)]
+enum NotSaved {
+    #[error("it was submitted without --checkpoint")]
+    NoPolicy,
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error(transparent)]
+    Begin(#[from] BeginError),
+    #[error("{why}")]
+    CameToNothing { why: String },
+    #[error("nothing was told of its checkpoint any more after {after_s} s")]
+    NoNews { after_s: u64 },
+    #[error("the store of checkpoints has taken nothing for {} s: {why}", STORE_AWAY.as_secs())]
+    StoreAway { why: String },
+    #[error("it had not saved itself after {after_s} s, with all that it deferred")]
+    TooLong { after_s: u64 },
+}
 
 /// Begins it, from the driver's thread. May be begun again: the driver takes one answer.
 pub fn begin(context: &Shared, share: DesiredShare) {
@@ -55,13 +75,14 @@ async fn run(context: Shared, share: DesiredShare) {
     }
     failpoint::pass(Point::PreemptSaved);
     let (allocation, epoch, request) = (share.allocation, share.epoch, order.id);
+    let saved = saved.map_err(|why| why.to_string());
     context.tell(Event::Saved { allocation, epoch, request, saved }).await;
 }
 
 /// The checkpoint that it made, or why it made none; `None`: it is being ended for something else.
-async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, String>> {
+async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, NotSaved>> {
     if share.spec.checkpoint.is_none() {
-        return Some(Err("it was submitted without --checkpoint".to_owned()));
+        return Some(Err(NotSaved::NoPolicy));
     }
     let begun = Instant::now();
     let mut limit = Limit::of(context, share, order);
@@ -83,7 +104,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
                 return None;
             }
             if limit.is_over() {
-                return Some(Err(why));
+                return Some(Err(why.into()));
             }
         }
         let ended = {
@@ -91,29 +112,29 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
             // A store that hangs is waited for before anything is begun, too. One that is there already is followed first.
             let begun = tokio::select! {
                 biased;
-                begun = checkpoint::begin(context, &open) => Ok(begun),
+                begun = checkpoint::begin(&context.checkpoint_handles, &open) => Ok(begun),
                 () = &mut over => Err(Followed::TooLong),
                 why = &mut away => Err(Followed::StoreAway(why)),
             };
             match begun {
                 Ok(Ok(items)) => follow(items, over, &mut away).await,
-                Ok(Err(why)) => return Some(Err(why)),
+                Ok(Err(why)) => return Some(Err(why.into())),
                 Err(ended) => ended,
             }
         };
         match ended {
             Followed::Whole(id) => return Some(Ok(id)),
-            Followed::Came { of, why } if of == order.id => return Some(Err(why)),
+            Followed::Came { of, why } if of == order.id => return Some(Err(NotSaved::CameToNothing { why })),
             // Another one was under way, and came to nothing: now it is this one's turn.
             Followed::Came { .. } | Followed::Lost if !limit.is_over() => {}
             Followed::Came { .. } | Followed::Lost => {
-                return Some(Err(format!("nothing was told of its checkpoint any more after {} s", begun.elapsed().as_secs())));
+                return Some(Err(NotSaved::NoNews { after_s: begun.elapsed().as_secs() }));
             }
             Followed::StoreAway(why) => {
-                return Some(Err(format!("the store of checkpoints has taken nothing for {} s: {why}", STORE_AWAY.as_secs())));
+                return Some(Err(NotSaved::StoreAway { why }));
             }
             Followed::TooLong => {
-                return Some(Err(format!("it had not saved itself after {} s, with all that it deferred", begun.elapsed().as_secs())));
+                return Some(Err(NotSaved::TooLong { after_s: begun.elapsed().as_secs() }));
             }
         }
         tokio::time::sleep(AGAIN).await;

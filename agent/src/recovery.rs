@@ -22,6 +22,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// What to do with a state that this agent must not decide about alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +114,7 @@ fn look_for_shims(state_dir: &Path, me: &NodeId, boot: Boot) -> Found {
                 let phase = phase_of(&dir, &share, by_boot == Some(boot));
                 found.locals.push(Local { share, phase, assignment });
             }
-            Err(why) => found.unknown.push(Unknown { dir: dir.0, why }),
+            Err(error) => found.unknown.push(Unknown { dir: dir.0, why: error.to_string() }),
         }
     }
     // Of two epochs of one allocation only the later can be wanted; the earlier is swept as a stray.
@@ -130,17 +131,29 @@ struct Written {
     assignment: Option<Assignment>,
 }
 
-fn written(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, String> {
-    let config: ShimConfig = serde_json::from_slice(text).map_err(|e| format!("its shim.json cannot be read: {e}"))?;
+/// Why work is not gone on with by its shim.json.
+#[derive(Debug, Error)]
+enum UnusableConfig {
+    #[error("its shim.json cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("it is of node {node}")]
+    OfAnotherNode { node: String },
+    #[error("its shim.json does not say what the allocation is")]
+    NoShare,
+    #[error("its shim.json speaks of another allocation")]
+    OfAnotherAllocation,
+}
+
+fn written(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, UnusableConfig> {
+    let config: ShimConfig = serde_json::from_slice(text)?;
     if config.node != me.as_str() {
-        return Err(format!("it is of node {}", config.node));
+        return Err(UnusableConfig::OfAnotherNode { node: config.node });
     }
-    let share = *config.share.ok_or("its shim.json does not say what the allocation is")?;
+    let share = *config.share.ok_or(UnusableConfig::NoShare)?;
     let named = ShimDir::of(Path::new(""), share.allocation, share.epoch);
     let same = (share.allocation, share.epoch) == (config.allocation, config.epoch) && named.0.file_name() == dir.0.file_name();
     let assignment = config.assignment.map(|a| *a);
-    same.then_some(Written { by_boot: config.boot, share, assignment })
-        .ok_or_else(|| "its shim.json speaks of another allocation".to_owned())
+    same.then_some(Written { by_boot: config.boot, share, assignment }).ok_or(UnusableConfig::OfAnotherAllocation)
 }
 
 /// How far the work is. What the shim is asked to do again it does not do twice; what a dead shim had ends as its file of

@@ -15,21 +15,24 @@
 
 use crate::cluster::Cluster;
 use crate::membership::Membership;
-use crate::mesh::Mesh;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{CarryAnswer, Open};
+use crate::mesh::{Mesh, MeshError};
 use crate::peers::Peers;
 use crate::session_state::SessionState;
 use lattice_gossip::Liveness;
-use lattice_model::NodeId;
-use lattice_quorum::client::{DownStream, QuorumClient};
+use lattice_model::{Backoff, NodeId};
+use lattice_quorum::client::{CallError, DownStream, QuorumClient};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::wire::Up;
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use rand::seq::IteratorRandom;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -42,11 +45,62 @@ const PEERS: usize = 3;
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long a peer tries to reach its member.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Between two tries, doubling: where the whole quorum is away, everybody asks.
-const PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Between two tries: where the whole quorum is away, everybody asks.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 /// Streams of one agent that are carried at once: one that is over at its end may not be so at ours yet.
 const OF_ONE_MAX: usize = 2;
+
+/// Why a peer's session is not carried.
+#[derive(Debug, Error)]
+enum NotCarried {
+    #[error("it carries nobody's session (relay_max: 0)")]
+    CarriesNobody,
+    #[error("it carries {all} sessions already (relay_max: {most})")]
+    Full { all: usize, most: usize },
+    #[error("its own session is carried by {peer}")]
+    CarriedItself { peer: NodeId },
+    #[error("it has no session itself")]
+    NoSession,
+    #[error("{member} does not answer it")]
+    MemberSilent { member: String },
+    #[error("{member}: {source}")]
+    Connect { member: String, source: io::Error },
+}
+
+/// Why no peer carries this agent's session.
+#[derive(Debug, Error)]
+pub enum RelayError {
+    #[error("they were asked a moment ago")]
+    AskedJustNow,
+    #[error("no peer is known that is alive")]
+    NoPeers,
+    #[error("{}", all_of(.0))]
+    Peers(Vec<(NodeId, PeerError)>),
+}
+
+/// Why one peer does not carry it.
+#[derive(Debug, Error)]
+pub enum PeerError {
+    #[error("no answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Ask(FrameError),
+    /// It sent no answer, for people.
+    #[error("{why}")]
+    NoAnswer { why: String },
+    #[error("{why}")]
+    Refused { why: String },
+    #[error("a session begins with a registration")]
+    NoRegistration,
+    #[error(transparent)]
+    Session(#[from] CallError),
+}
+
+fn all_of(peers: &[(NodeId, PeerError)]) -> String {
+    peers.iter().map(|(peer, error)| format!("{peer}: {error}")).collect::<Vec<_>>().join("; ")
+}
 
 /// Whom this agent carries now.
 #[derive(Clone)]
@@ -70,35 +124,35 @@ impl Carried {
 
     /// Who is carried now, for people.
     pub fn names(&self) -> Vec<String> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.of.lock().keys().cloned().collect()
     }
 
-    fn place(&self, name: &str) -> Result<Place, String> {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+    fn place(&self, name: &str) -> Result<Place, NotCarried> {
+        let mut of = self.of.lock();
         let (all, its) = (of.values().sum::<usize>(), of.get(name).copied().unwrap_or(0));
         if self.most == 0 {
-            return Err("it carries nobody's session (relay_max: 0)".to_owned());
+            return Err(NotCarried::CarriesNobody);
         }
         if all >= self.most || its >= OF_ONE_MAX {
-            return Err(format!("it carries {all} sessions already (relay_max: {})", self.most));
+            return Err(NotCarried::Full { all, most: self.most });
         }
         of.insert(name.to_owned(), its + 1);
         Ok(Place { name: name.to_owned(), of: Arc::clone(&self.of) })
     }
 
     /// The member that is reached from here.
-    fn member(&self) -> Result<String, String> {
+    fn member(&self) -> Result<String, NotCarried> {
         match &*self.session.borrow() {
             SessionState::Connected { member, through: None } => Ok(member.clone()),
-            SessionState::Connected { through: Some(peer), .. } => Err(format!("its own session is carried by {peer}")),
-            SessionState::Lost { .. } => Err("it has no session itself".to_owned()),
+            SessionState::Connected { through: Some(peer), .. } => Err(NotCarried::CarriedItself { peer: peer.clone() }),
+            SessionState::Lost { .. } => Err(NotCarried::NoSession),
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.of.lock();
         if let Some(count) = of.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {
@@ -114,13 +168,14 @@ pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut r
         let place = carried.place(&peer.name)?;
         let member = carried.member()?;
         let connecting = timeout(CONNECT, TcpStream::connect(&member)).await;
-        let stream = connecting.map_err(|_| format!("{member} does not answer it"))?.map_err(|e| format!("{member}: {e}"))?;
-        stream.set_nodelay(true).map_err(|e| format!("{member}: {e}"))?;
-        Ok((place, member, stream))
+        let failed = |source| NotCarried::Connect { member: member.clone(), source };
+        let stream = connecting.map_err(|_| NotCarried::MemberSilent { member: member.clone() })?.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        Ok::<_, NotCarried>((place, member, stream))
     };
     let (_place, member, mut stream) = match begun.await {
         Ok(begun) => begun,
-        Err(why) => return frame::write(&mut send, &CarryAnswer::Refused { why }).await,
+        Err(error) => return frame::write(&mut send, &CarryAnswer::Refused { why: error.to_string() }).await,
     };
     frame::write(&mut send, &CarryAnswer::Begun { member: member.clone() }).await?;
     tracing::info!(peer = %peer.name, %member, "the session of a peer that reaches no member is carried");
@@ -141,7 +196,7 @@ pub struct Relay {
     mesh: Mesh,
     /// Before this moment no peer is asked again.
     again: Instant,
-    pause: Duration,
+    pauses: Backoff,
 }
 
 /// A session that a peer carries.
@@ -153,29 +208,28 @@ pub struct Through {
 
 impl Relay {
     pub fn new(me: NodeId, cluster: watch::Receiver<Arc<Cluster>>, membership: Membership, known: Peers, mesh: Mesh) -> Self {
-        Self { me, cluster, membership, known, mesh, again: Instant::now(), pause: PAUSE }
+        Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: PAUSES }
     }
 
     /// Opens a session through some peer that gossip has alive, once a member had time to answer without; why none could.
-    pub async fn open(&mut self, quorum: &QuorumClient, register: &Up) -> Result<Through, String> {
+    pub async fn open(&mut self, quorum: &QuorumClient, register: &Up) -> Result<Through, RelayError> {
         if Instant::now() < self.again {
-            return Err("they were asked a moment ago".to_owned());
+            return Err(RelayError::AskedJustNow);
         }
         tokio::time::sleep(HEAD_START).await;
-        let mut whys = Vec::new();
+        let mut failed = Vec::new();
         for (peer, address) in self.peers() {
             let opened = timeout(ANSWER, through(&self.mesh, quorum, register, &peer, &address)).await;
-            match opened.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
+            match opened.unwrap_or(Err(PeerError::Timeout)) {
                 Ok((up, down)) => {
-                    self.pause = PAUSE;
+                    self.pauses.reset();
                     return Ok(Through { peer, up, down });
                 }
-                Err(why) => whys.push(format!("{peer}: {why}")),
+                Err(error) => failed.push((peer, error)),
             }
         }
-        self.again = Instant::now() + self.pause.mul_f64(rand::random_range(0.5..1.0));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-        Err(if whys.is_empty() { "no peer is known that is alive".to_owned() } else { whys.join("; ") })
+        self.again = Instant::now() + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
+        Err(if failed.is_empty() { RelayError::NoPeers } else { RelayError::Peers(failed) })
     }
 
     /// Some that gossip has alive and whose mesh is known, at random.
@@ -195,20 +249,20 @@ async fn through(
     register: &Up,
     peer: &NodeId,
     address: &str,
-) -> Result<(mpsc::Sender<Up>, DownStream), String> {
-    let (mut send, mut recv) = mesh.open(peer, address).await.map_err(|e| e.to_string())?;
-    frame::write(&mut send, &Open::Carry).await.map_err(|e| e.to_string())?;
+) -> Result<(mpsc::Sender<Up>, DownStream), PeerError> {
+    let (mut send, mut recv) = mesh.open(peer, address).await?;
+    frame::write(&mut send, &Open::Carry).await.map_err(PeerError::Ask)?;
     match frame::read::<CarryAnswer, _>(&mut recv).await {
         Ok(CarryAnswer::Begun { member }) => {
-            let Up::Register { .. } = register else { return Err("a session begins with a registration".to_owned()) };
+            let Up::Register { .. } = register else { return Err(PeerError::NoRegistration) };
             let mut register = register.clone();
             if let Up::Register { through, .. } = &mut register {
                 *through = Some(peer.clone());
             }
-            quorum.session_over(tokio::io::join(recv, send), &member, &register).await.map_err(|e| e.to_string())
+            Ok(quorum.session_over(tokio::io::join(recv, send), &member, &register).await?)
         }
-        Ok(CarryAnswer::Refused { why }) => Err(why),
-        Err(error) => Err(error.unanswered()),
+        Ok(CarryAnswer::Refused { why }) => Err(PeerError::Refused { why }),
+        Err(error) => Err(PeerError::NoAnswer { why: error.unanswered() }),
     }
 }
 
@@ -230,7 +284,7 @@ mod tests {
         let of_one: Vec<Place> = (0..OF_ONE_MAX).map(|_| carried.place("n1").unwrap()).collect();
         assert!(carried.place("n1").is_err(), "not all places for one");
         let other = carried.place("n2").unwrap();
-        assert!(carried.place("n3").is_err_and(|why| why.contains("relay_max")));
+        assert!(carried.place("n3").is_err_and(|why| why.to_string().contains("relay_max")));
         drop(of_one);
         assert_eq!(carried.names(), ["n2"]);
         drop(other);
@@ -240,8 +294,8 @@ mod tests {
 
     #[test]
     fn one_that_is_carried_carries_nobody() {
-        assert_eq!(carried(1, connected(None)).member(), Ok("m:1".to_owned()));
-        assert!(carried(1, connected(Some("n2"))).member().is_err_and(|why| why.contains("n2")));
+        assert_eq!(carried(1, connected(None)).member().unwrap(), "m:1");
+        assert!(carried(1, connected(Some("n2"))).member().is_err_and(|why| why.to_string().contains("n2")));
         let lost = SessionState::Lost { since: Instant::now(), why: String::new() };
         assert!(carried(1, lost).member().is_err());
     }

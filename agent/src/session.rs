@@ -6,17 +6,17 @@
 use crate::conformance::MadeOf;
 use crate::context::Shared;
 use crate::gossip_keys::GossipKeys;
-use crate::gpus::Offer;
+use crate::gpu_standings::Offer;
 use crate::membership::Membership;
 use crate::node_view::NodeView;
 use crate::quorum_list::QuorumList;
-use crate::relay::{Relay, Through};
+use crate::relay::{Relay, RelayError, Through};
 use crate::revocations::Revocations;
 use crate::session_state::{SessionState, told};
 use crate::wipe::Wipes;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
-    AllocationId, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
+    AllocationId, Backoff, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
 };
 use lattice_node::{Event, Phase};
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
@@ -26,6 +26,7 @@ use lattice_runtime::shim::boottime_ms;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +71,19 @@ pub struct Registration {
     pub wipes: bool,
 }
 
+/// Why there is no session with the quorum.
+#[derive(Debug, Error)]
+enum NoSession {
+    #[error(transparent)]
+    Member(#[from] CallError),
+    #[error("{member}; through peers: {peers}")]
+    Nowhere {
+        #[source]
+        member: CallError,
+        peers: RelayError,
+    },
+}
+
 /// Runs the session until `stop`.
 pub async fn run(
     context: Shared,
@@ -106,7 +120,7 @@ pub async fn run(
     let looked = async { tokio::join!(context.checks.made(), context.conformance.made()) };
     let checked = tokio::time::timeout(CHECKED_WITHIN, looked);
     let _ = stop.run_until_cancelled(checked).await;
-    let mut pause = PAUSE;
+    let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
     while !stop.is_cancelled() {
         let began = Instant::now();
         let ended = tokio::select! {
@@ -118,10 +132,12 @@ pub async fn run(
             Ended::Lost(why) => session.lost(why),
             Ended::Refused(why) => session.refused(why),
         }
-        pause = if began.elapsed() > Duration::from_secs(5) { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        if began.elapsed() > Duration::from_secs(5) {
+            pauses.reset();
+        }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))) => {}
+            () = tokio::time::sleep(pauses.next_pause().mul_f64(rand::random_range(0.5..1.0))) => {}
         }
     }
 }
@@ -216,7 +232,7 @@ impl Session {
         };
         let (through, up, mut down) = match self.open(register).await {
             Ok(session) => session,
-            Err(why) => return Ended::Lost(why),
+            Err(error) => return Ended::Lost(error.to_string()),
         };
         // A session that is carried ends when a member serves without: others may need the place.
         let straight = through.is_some().then(|| served_again(self.quorum.clone()));
@@ -401,7 +417,7 @@ impl Session {
 
     /// A session with a member: straight, or carried by a peer where that takes too long. Members are tried again and again while peers
     /// are asked: those may be as dead as the quorum was, and it may be back.
-    async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), String> {
+    async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), NoSession> {
         let (context, quorum) = (Arc::clone(&self.context), self.quorum.clone());
         let (beats, shortest_ms) = (&self.beats, self.shortest_ms());
         let relay = &mut self.relay;
@@ -427,12 +443,13 @@ impl Session {
         tokio::select! {
             biased;
             // Refused: whoever carries it, the answer is the same.
-            opened = &mut straight => opened.map(|(up, down)| (None, up, down)).map_err(|error| error.to_string()),
+            opened = &mut straight => Ok(opened.map(|(up, down)| (None, up, down))?),
             opened = &mut carried => match opened {
                 Ok(opened) => Ok(through(opened)),
-                Err(why) => {
+                Err(peers) => {
                     peers_are_done.store(true, Ordering::Relaxed);
-                    straight.await.map(|(up, down)| (None, up, down)).map_err(|error| format!("{error}; through peers: {why}"))
+                    let opened = straight.await.map(|(up, down)| (None, up, down));
+                    opened.map_err(|member| NoSession::Nowhere { member, peers })
                 }
             },
         }

@@ -8,7 +8,9 @@
 //! Each node's agent passes it on under the epoch that the caller saw, so that a later attempt never gets it. Nothing
 //! sends it twice.
 
+use crate::allocations::SignalError;
 use crate::context::Shared;
+use crate::mesh::MeshError;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{Open, vouched};
 use crate::mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
@@ -17,6 +19,7 @@ use lattice_quorum::identity::{Caller, Role};
 use lattice_runtime::shim::SignalWhom;
 use quinn::SendStream;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -25,50 +28,71 @@ const NODE_ANSWER: Duration = Duration::from_secs(20);
 /// The signals that there are.
 const SIGNAL_MAX: i32 = 64;
 
+/// Why a signal is not sent on a node, or why that is not known.
+#[derive(Debug, Error)]
+pub enum SignallingError {
+    #[error("there is no signal {0}")]
+    NoSuchSignal(i32),
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("refused: the allocation belongs to somebody else")]
+    NotTheOwner,
+    #[error("refused: the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error(transparent)]
+    Send(#[from] SignalError),
+    #[error("where its mesh is was never heard of the quorum")]
+    NoAddress,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("it does not answer in time")]
+    Timeout,
+    #[error("{why}")]
+    RefusedThere { why: String },
+}
+
 /// Signals the work on `node`, and gives how many processes got it.
-pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: SignalOpen) -> Result<u32, String> {
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: SignalOpen) -> Result<u32, SignallingError> {
     if *node == context.me {
         return here(context, &open).await;
     }
-    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let address = address.ok_or(SignallingError::NoAddress)?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Signal(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<SignalAnswer, _>(&mut recv).await.map_err(|e| e.to_string())
+        let (mut send, mut recv) = context.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Signal(Box::new(open))).await?;
+        Ok::<_, SignallingError>(frame::read::<SignalAnswer, _>(&mut recv).await?)
     };
-    let answer = timeout(NODE_ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let answer = timeout(NODE_ANSWER, conversation).await.map_err(|_| SignallingError::Timeout)??;
     match answer {
         SignalAnswer::Sent { processes } => Ok(processes),
-        SignalAnswer::Refused { why } => Err(crate::mesh::diagnosis::plain(&why)),
+        SignalAnswer::Refused { why } => Err(SignallingError::RefusedThere { why: crate::mesh::diagnosis::plain(&why) }),
     }
 }
 
 /// Answers another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: &SignalOpen, send: &mut SendStream) -> Result<(), FrameError> {
     // Only an agent that vouches for users may say who asks.
-    let sent = if peer.role == Role::Api {
-        here(context, open).await
-    } else {
-        Err("refused: the asking agent may not vouch for users".to_owned())
-    };
-    let answer = sent.map_or_else(|why| SignalAnswer::Refused { why }, |processes| SignalAnswer::Sent { processes });
+    let sent = if peer.role == Role::Api { here(context, open).await } else { Err(SignallingError::MayNotVouch) };
+    let answer = sent.map_or_else(|error| SignalAnswer::Refused { why: error.to_string() }, |processes| SignalAnswer::Sent { processes });
     frame::write(send, &answer).await
 }
 
-async fn here(context: &Shared, open: &SignalOpen) -> Result<u32, String> {
+async fn here(context: &Shared, open: &SignalOpen) -> Result<u32, SignallingError> {
     let allocation = AllocationId(Uuid::from_bytes(open.allocation));
     if !(1..=SIGNAL_MAX).contains(&open.signal) {
-        return Err(format!("there is no signal {}", open.signal));
+        return Err(SignallingError::NoSuchSignal(open.signal));
     }
     let worker = context.workers.of_epoch(allocation, Epoch(open.epoch));
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", allocation.short()))?;
+    let worker = worker.ok_or(SignallingError::NotHere { allocation })?;
     if !vouched(open.uid, &open.user).may_act_for(&worker.share.owner) {
-        return Err("refused: the allocation belongs to somebody else".to_owned());
+        return Err(SignallingError::NotTheOwner);
     }
     let to = match open.to {
         WireWhom::Ranks => SignalWhom::Ranks,
         WireWhom::Launches => SignalWhom::Launches,
         WireWhom::Script => SignalWhom::Script,
     };
-    worker.signal(open.signal, to).await
+    Ok(worker.signal(open.signal, to).await?)
 }

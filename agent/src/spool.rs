@@ -26,10 +26,11 @@ use crate::output_index::{Index, VERSION};
 use flush::{Inner, ReportFlushed};
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId};
 use lattice_runtime::shim::ShimDir;
+use parking_lot::Mutex;
 use rounds::Rounds;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -54,7 +55,7 @@ impl Spools {
 
     /// What is the matter with the store, for `node status`.
     pub fn trouble(&self) -> Option<String> {
-        let away = self.0.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let away = self.0.away.lock();
         away.as_ref().map(|(since, why)| {
             let s = since.elapsed().as_secs();
             format!("log store: away for {s} s ({why}): output is kept on this node, up to log_spool_max_bytes for each allocation")
@@ -160,8 +161,8 @@ impl Spools {
         Spool::new(dir.clone(), index)
     }
 
-    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Arc<Spool>>> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn live(&self) -> parking_lot::MutexGuard<'_, HashMap<PathBuf, Arc<Spool>>> {
+        self.0.live.lock()
     }
 }
 

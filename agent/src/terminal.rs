@@ -18,14 +18,14 @@
 
 pub mod over_mesh;
 
-use crate::allocation::{AllocationHandle, News, OpenTerminal, Standing};
+use crate::allocations::{AllocationHandle, News, NotRunning, OpenTerminal, Standing};
 use crate::context::{Context, Shared};
-use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
+use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
 use crate::node_environment;
-use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, Principal};
+use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::pty::{self, Modes, Size, Terminal};
+use lattice_runtime::pty::{self, Modes, Terminal};
 use nix::errno::Errno;
 use std::fmt;
 use std::io;
@@ -33,8 +33,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
 
 /// Messages that wait for the terminal, and for the caller.
 const QUEUE: usize = 16;
@@ -71,22 +73,43 @@ impl Asker {
     }
 }
 
+/// Why no terminal is attached here.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    #[error("refused: the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error("{user} has {most} of {most} terminals attached by way of node {node}: close one to open another")]
+    TooMany { user: String, most: usize, node: NodeId },
+    #[error("allocation {} is not running on node {node}", .allocation.short())]
+    NotHere { allocation: AllocationId, node: NodeId },
+    #[error("allocation {} belongs to {owner}: only its owner may attach, and root on the node itself", .allocation.short())]
+    NotTheOwner { allocation: AllocationId, owner: String },
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error(transparent)]
+    Broke(#[from] JoinError),
+    #[error("no terminal could be made on node {node}: {source}")]
+    Make { node: NodeId, source: io::Error },
+    #[error("the terminal cannot be watched: {0}")]
+    Watch(#[source] io::Error),
+}
+
 /// Opens a terminal in an allocation of this node; or says why not.
-pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result<Ends, String> {
+pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result<Ends, AttachError> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let short = allocation.short();
     let handle = context.workers.of_epoch(allocation, Epoch(open.epoch));
-    let handle = handle.ok_or_else(|| format!("allocation {short} is not running on node {}", context.me))?;
+    let handle = handle.ok_or_else(|| AttachError::NotHere { allocation, node: context.me.clone() })?;
     let owner = &handle.share.owner;
     if !asker.may_attach_to(owner) {
-        return Err(format!("allocation {short} belongs to {}: only its owner may attach, and root on the node itself", owner.name));
+        return Err(AttachError::NotTheOwner { allocation, owner: owner.name.clone() });
     }
     handle.settled().await?;
     let made = {
         let (context, share, open) = (Arc::clone(context), Arc::clone(&handle.share), open.clone());
-        tokio::task::spawn_blocking(move || make(&context, &share, &open)).await.map_err(|e| e.to_string())?
+        tokio::task::spawn_blocking(move || make(&context, &share, &open)).await?
     };
-    let made = made.map_err(|e| format!("no terminal could be made on node {}: {e}", context.me))?;
+    let made = made.map_err(|source| AttachError::Make { node: context.me.clone(), source })?;
     failpoint::pass(Point::TerminalMade);
     let Terminal { master, slave, path } = made.terminal;
     let session = rand::random();
@@ -96,7 +119,7 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let standing = handle.standing.clone();
     // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns it is dropped.
     let master = unsafe { AsyncFd::register_with_interest(master, tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE) };
-    let master = master.map_err(|e| format!("the terminal cannot be watched: {e}"))?;
+    let master = master.map_err(|error| AttachError::Watch(error.into()))?;
     let argv = made.argv.clone();
     handle.open_terminal(OpenTerminal { session, tty: path, argv: made.argv, env: made.env, working_dir: made.working_dir, news }).await;
     let session = Session { master, told, typed, screen, standing, short, line_begun: false, waiting: Vec::new() };
@@ -122,11 +145,6 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
     let env = node_environment::of_terminal(share, context, &open.term, &shell);
     let argv = if open.argv.is_empty() { vec![shell] } else { open.argv.clone() };
     Ok(Made { terminal, argv, env, working_dir: share.spec.working_dir.clone() })
-}
-
-/// A terminal's size; without one, the usual.
-pub fn size(rows: u16, columns: u16) -> Size {
-    if rows == 0 || columns == 0 { Size::default() } else { Size { rows, columns } }
 }
 
 /// Says in the log who attached to what, and how it ended.
@@ -362,6 +380,7 @@ fn suspended(short: &str, held: bool) -> String {
 mod tests {
     use super::*;
     use lattice_model::RankOutcome;
+    use lattice_runtime::pty::Size;
     use std::process::{Command, Stdio};
 
     fn nobody_in_particular() -> Principal {

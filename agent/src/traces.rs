@@ -30,10 +30,11 @@ use crate::log_store::LogStore;
 use lattice_model::{AllocationId, Epoch, TelemetryMode};
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::sample::Samples;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -148,15 +149,15 @@ impl Traces {
 
 impl Tally {
     fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     fn dropped(&self) -> MutexGuard<'_, BTreeMap<Key, u64>> {
-        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+        self.dropped.lock()
     }
 
     fn open(&self) -> MutexGuard<'_, BTreeSet<Key>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     fn wrote(&self, key: Key, count: u64) {

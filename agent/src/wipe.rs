@@ -165,9 +165,8 @@ impl Wiping {
         true
     }
 
-    fn keep(&self, done: &Done) -> Result<(), String> {
-        let text = serde_json::to_vec(done).map_err(|error| error.to_string())?;
-        journal::replace(&self.file, &text).map_err(|error| error.to_string())
+    fn keep(&self, done: &Done) -> io::Result<()> {
+        journal::replace(&self.file, &serde_json::to_vec(done)?)
     }
 
     /// The quorum has it: after a recovery from a backup it may ask for the same once more, and then it is to be done once more.

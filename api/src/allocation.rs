@@ -134,33 +134,16 @@ mod tests {
             working_dir: "/".into(),
             ..Default::default()
         };
+        let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        let owner = Principal { name: "ada".into(), uid: 1000, gid: 1000, groups: vec![] };
         Allocation {
-            id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap(),
-            spec: crate::spec::to_model(&spec).unwrap(),
-            owner: Principal { name: "ada".into(), uid: 1000, gid: 1000, groups: vec![] },
             state,
             reason,
-            submitted_at: Timestamp(5),
-            claimed_at: None,
             started_at: Some(Timestamp(7)),
-            ended_at: None,
             epoch: Epoch(3),
-            shares: vec![],
-            vni: None,
             requeue_count: 1,
-            quick_requeues: 0,
-            walltime_change: None,
-            waits_until: None,
-            attempts: Vec::new(),
-            excluded: vec![],
-            checkpoint: None,
-            preemption: None,
-            preempted_by: None,
-            preempted_count: 0,
-            held: false,
-            telemetry: None,
-            usage: None,
             revision: Revision(9),
+            ..Allocation::submitted(id, crate::spec::to_model(&spec).unwrap(), owner, Timestamp(5))
         }
     }
 

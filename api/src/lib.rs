@@ -9,6 +9,8 @@
 //! The conversion into the model *is* the validation: a specification that came through
 //! [`spec::to_model`] is in range, and a documented field that is not built yet was refused by name.
 
+#![forbid(unsafe_code)]
+
 pub mod allocation;
 pub mod audit;
 pub mod client;

@@ -29,6 +29,8 @@
 //!
 //! Gossip can stop placement on a node. It never kills work and never releases ownership.
 
+#![forbid(unsafe_code)]
+
 mod config;
 mod core;
 mod counters;

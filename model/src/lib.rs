@@ -8,10 +8,13 @@
 //! Everything here is plain data with its validation. No I/O, no clock, no randomness: times are
 //! [`Timestamp`]s that somebody else took, ids are made by whoever creates the thing.
 
+#![forbid(unsafe_code)]
+
 pub mod allocation;
 pub mod allocation_state;
 pub mod attempt;
 pub mod audit;
+pub mod backoff;
 pub mod binding;
 pub mod call;
 pub mod checkpoint;
@@ -51,6 +54,8 @@ pub mod spec;
 pub mod spec_error;
 pub mod telemetry;
 pub mod tenant;
+#[cfg(any(test, feature = "test-builders"))]
+pub mod test_builders;
 pub mod time;
 pub mod topology;
 pub mod user_running;
@@ -61,6 +66,7 @@ pub use allocation::{Allocation, Exclusion, WalltimeChange};
 pub use allocation_state::AllocationState;
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
+pub use backoff::Backoff;
 pub use binding::{Placement, RankBinding};
 pub use call::Call;
 pub use checkpoint::{AskBy, AskSignal, Automatic, CheckpointPolicy, CheckpointRef, SignalTo};

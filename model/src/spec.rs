@@ -510,10 +510,7 @@ pub fn is_wireup_variable(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spec() -> AllocationSpec {
-        AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"))
-    }
+    use crate::test_builders::spec;
 
     #[test]
     fn each_range_is_kept() {

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Crate → the crates of ours that it may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("model", &[]),
-    ("node", &["model"]),
+    ("node", &["model", "pmi"]),
     ("scheduler", &["model"]),
     ("gossip", &["model"]),
     ("pmi", &["model"]),

@@ -12,27 +12,17 @@
 //! place where work begins or is stopped because of the quorum.
 
 use crate::assign::assign;
-use crate::record::{Phase, Record};
+use crate::durable::Durable;
+use crate::record::{Local, Phase, Record};
 use lattice_model::{
     AllocationId, AllocationState, Assignment, CheckpointId, CheckpointRef, DesiredList, DesiredShare, EndReason, Epoch, Incarnation,
     NodeId, NodeReport, NodeTopology, ReportItem, Timestamp, WorkUsage,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// So many changes of how a node finds itself are kept for a quorum that does not hear it.
 const UNHEARD_MAX: usize = 64;
-
-/// One allocation on this node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Local {
-    /// What the quorum said when it began here.
-    pub share: DesiredShare,
-    /// How far it is.
-    pub phase: Phase,
-    /// What of the node is its own; `None`: nothing was told apart when it began (see [`Brain::knows`]).
-    pub assignment: Option<Assignment>,
-}
 
 /// What happens to a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,104 +87,80 @@ pub enum Action {
     Report,
 }
 
-/// The state of one node. See the module's figure.
+/// The state of one node. See the module's figure. Its stored form is that of its durable half.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Brain {
-    me: NodeId,
-    incarnation: Incarnation,
-    list: DesiredList,
-    locals: BTreeMap<AllocationId, Local>,
-    done: BTreeMap<AllocationId, Epoch>,
-    /// What the list says is leaving, and was reported to be gone since.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    released: BTreeSet<(AllocationId, Epoch)>,
-    acknowledged: u64,
-    outbox: VecDeque<ReportItem>,
-    /// Of the machine as it is now: told after each start, never written down.
+    durable: Durable,
     #[serde(skip)]
+    volatile: Volatile,
+}
+
+/// What is true of the machine and of this life of the agent: known anew after each start, never written down.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Volatile {
     topology: Option<NodeTopology>,
     /// GPUs of it that no share may get now.
-    #[serde(skip)]
     withheld: BTreeSet<String>,
-    /// Allocations of a former life that could not be ended: as [`Self::topology`].
-    #[serde(skip)]
+    /// Allocations of a former life that could not be ended.
     unswept: BTreeSet<AllocationId>,
-    /// Whether the memory of what was done here is lost, and the quorum was not told so yet.
-    unremembered: bool,
-    /// Work that is asked to save itself in this life of the agent, under which request.
-    #[serde(skip)]
+    /// Work that was asked to save itself, under which request.
     preempting: BTreeMap<AllocationId, CheckpointId>,
 }
 
 impl Brain {
     /// A node that has never done anything.
     pub fn new(me: NodeId) -> Self {
-        Self {
-            me,
-            incarnation: Incarnation(0),
-            list: DesiredList::default(),
-            locals: BTreeMap::new(),
-            done: BTreeMap::new(),
-            released: BTreeSet::new(),
-            acknowledged: 0,
-            outbox: VecDeque::new(),
-            topology: None,
-            withheld: BTreeSet::new(),
-            unswept: BTreeSet::new(),
-            unremembered: false,
-            preempting: BTreeMap::new(),
-        }
+        Self { durable: Durable::new(me), volatile: Volatile::default() }
     }
 
     /// Tells it what the node is made of: from now on each allocation gets processors and GPUs of its own. Those that
     /// are here keep what they have.
     pub fn knows(&mut self, topology: NodeTopology) {
-        self.topology = Some(topology);
+        self.volatile.topology = Some(topology);
     }
 
     /// Tells it of what allocations something still lives here that it does not know: what is held for them stays held.
     pub fn could_not_end(&mut self, allocations: BTreeSet<AllocationId>) {
-        self.unswept = allocations;
+        self.volatile.unswept = allocations;
     }
 
     /// A node whose memory is lost, or that never had one: `found` is all that is left of its work, and of what it had
     /// to report. What was found is kept until the quorum's list says otherwise, which comes after the quorum was told
     /// ([`Brain::found`]) and has taken everything else from this node: so nothing is begun a second time.
     pub fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
-        let list = DesiredList { shares: found.iter().map(|l| l.share.clone()).collect(), ..DesiredList::default() };
-        let locals = found.into_iter().map(|l| (l.share.allocation, l)).collect();
-        Self { incarnation, list, locals, outbox: outbox.into(), unremembered: true, ..Self::new(me) }
+        Self { durable: Durable::recovered(me, incarnation, found, outbox), volatile: Volatile::default() }
     }
 
     /// What the quorum must be told at the next registration where the memory of this node is lost: all that is left.
     pub fn found(&self) -> Option<Vec<(AllocationId, Epoch)>> {
-        self.unremembered.then(|| self.locals.values().map(|l| (l.share.allocation, l.share.epoch)).collect())
+        self.durable.is_unremembered().then(|| self.locals().map(|l| (l.share.allocation, l.share.epoch)).collect())
     }
 
     /// This node's name.
     pub fn me(&self) -> &NodeId {
-        &self.me
+        self.durable.me()
     }
 
     /// The agent's life, 0 before the first registration.
     pub fn incarnation(&self) -> Incarnation {
-        self.incarnation
+        self.durable.incarnation()
     }
 
     /// The last list taken.
     pub fn list(&self) -> &DesiredList {
-        &self.list
+        self.durable.list()
     }
 
     /// What is on this node, by allocation.
     pub fn locals(&self) -> impl Iterator<Item = &Local> {
-        self.locals.values()
+        self.durable.locals().values()
     }
 
     /// What is on this node, with what the last list says of it beyond what was said when it began.
     pub fn told(&self) -> impl Iterator<Item = Local> {
-        self.locals.values().cloned().map(|mut local| {
-            let listed = self.listed(local.share.allocation, local.share.epoch);
+        self.locals().cloned().map(|mut local| {
+            let listed = self.durable.listed(local.share.allocation, local.share.epoch);
             local.share.preempt = listed.and_then(|share| share.preempt.clone());
             local.share.telemetry = listed.and_then(|share| share.telemetry.clone());
             local
@@ -203,22 +169,12 @@ impl Brain {
 
     /// One local allocation.
     pub fn local(&self, allocation: AllocationId) -> Option<&Local> {
-        self.locals.get(&allocation)
-    }
-
-    /// What the last list says of this claim.
-    fn listed(&self, allocation: AllocationId, epoch: Epoch) -> Option<&DesiredShare> {
-        self.list.shares.iter().find(|share| share.allocation == allocation && share.epoch == epoch)
+        self.durable.locals().get(&allocation)
     }
 
     /// Reports that the quorum has not acknowledged, numbered, oldest first.
     pub fn reports(&self) -> impl Iterator<Item = NodeReport> {
-        (self.acknowledged + 1..).zip(&self.outbox).map(|(seq, item)| NodeReport {
-            node: self.me.clone(),
-            incarnation: self.incarnation,
-            seq,
-            item: item.clone(),
-        })
+        self.durable.reports()
     }
 
     /// Takes an event: changes the state, and gives what must be written down and what is then to be done.
@@ -230,48 +186,7 @@ impl Brain {
 
     /// Replays one record of the journal.
     pub fn replay(&mut self, record: Record) {
-        match record {
-            Record::Registered { incarnation } => {
-                self.incarnation = incarnation;
-                self.acknowledged = 0;
-                self.unremembered = false;
-            }
-            Record::Listed(list) => {
-                self.done.retain(|allocation, epoch| list.shares.iter().any(|s| s.allocation == *allocation && s.epoch == *epoch));
-                self.released.retain(|claim| list.leaving.contains(claim));
-                for share in &list.shares {
-                    if let Some(local) = self.locals.get_mut(&share.allocation).filter(|local| local.share.epoch == share.epoch) {
-                        local.share.spec.walltime = share.spec.walltime;
-                    }
-                }
-                self.list = list;
-            }
-            Record::Entered { allocation, epoch, phase, assignment } => match self.locals.get_mut(&allocation) {
-                Some(local) if local.share.epoch == epoch => local.phase = phase,
-                Some(_) | None => {
-                    if let Some(share) = self.list.shares.iter().find(|s| s.allocation == allocation && s.epoch == epoch) {
-                        self.locals.insert(allocation, Local { share: share.clone(), phase, assignment });
-                    }
-                }
-            },
-            Record::Gone { allocation, epoch } => {
-                if self.locals.get(&allocation).is_some_and(|l| l.share.epoch == epoch) {
-                    self.locals.remove(&allocation);
-                }
-                if self.list.shares.iter().any(|s| s.allocation == allocation && s.epoch == epoch) {
-                    self.done.insert(allocation, epoch);
-                }
-                if self.list.leaving.contains(&(allocation, epoch)) {
-                    self.released.insert((allocation, epoch));
-                }
-            }
-            Record::ToReport(item) => self.outbox.push_back(item),
-            Record::Acknowledged { count } => {
-                let count = count.min(self.outbox.len() as u64);
-                self.outbox.drain(..usize::try_from(count).unwrap_or(usize::MAX));
-                self.acknowledged += count;
-            }
-        }
+        self.durable.apply(record);
     }
 
     /// After a start of the agent: what must be done again, from the records alone. `same_boot` is false when the
@@ -279,12 +194,12 @@ impl Brain {
     pub fn resume(&mut self, same_boot: bool, records: &mut Vec<Record>, actions: &mut Vec<Action>) {
         let mut turn = Turn { brain: self, records, actions };
         if !same_boot {
-            let all: Vec<AllocationId> = turn.brain.locals.keys().copied().collect();
+            let all: Vec<AllocationId> = turn.brain.durable.locals().keys().copied().collect();
             for allocation in all {
                 turn.enter(allocation, Phase::Undoing);
             }
         }
-        for local in turn.brain.locals.values() {
+        for local in turn.brain.durable.locals().values() {
             let share = Box::new(local.share.clone());
             turn.actions.push(match local.phase {
                 Phase::Preparing => Action::Prepare(Box::new(local.clone())),
@@ -295,13 +210,13 @@ impl Brain {
             });
         }
         turn.preempt();
-        if !turn.brain.outbox.is_empty() {
+        if !turn.brain.durable.outbox().is_empty() {
             turn.actions.push(Action::Report);
         }
     }
 }
 
-/// One call of [`Brain::handle`]: every change of state goes through a record, so that replay cannot differ.
+/// One call of [`Brain::handle`].
 struct Turn<'a> {
     brain: &'a mut Brain,
     records: &'a mut Vec<Record>,
@@ -310,7 +225,7 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     fn write(&mut self, record: Record) {
-        self.brain.replay(record.clone());
+        self.brain.durable.apply(record.clone());
         self.records.push(record);
     }
 
@@ -320,7 +235,7 @@ impl Turn<'_> {
     }
 
     fn enter(&mut self, allocation: AllocationId, phase: Phase) {
-        if let Some(local) = self.brain.locals.get(&allocation) {
+        if let Some(local) = self.brain.durable.locals().get(&allocation) {
             let epoch = local.share.epoch;
             self.write(Record::Entered { allocation, epoch, phase, assignment: None });
         }
@@ -328,13 +243,13 @@ impl Turn<'_> {
 
     /// The local allocation that an event speaks of, unless it is of another epoch.
     fn subject(&self, allocation: AllocationId, epoch: Epoch) -> Option<&Local> {
-        self.brain.locals.get(&allocation).filter(|l| l.share.epoch == epoch)
+        self.brain.durable.of_claim(allocation, epoch)
     }
 
     fn event(&mut self, event: Event) {
         match event {
             Event::Registered { incarnation, report_seq } => {
-                if incarnation == self.brain.incarnation {
+                if incarnation == self.brain.durable.incarnation() {
                     self.acknowledged(report_seq);
                 } else {
                     self.write(Record::Registered { incarnation });
@@ -342,16 +257,16 @@ impl Turn<'_> {
                 self.actions.push(Action::Report);
             }
             Event::Listed(list) => {
-                let seen = (self.brain.list.generation, self.brain.list.revision);
+                let seen = (self.brain.durable.list().generation, self.brain.durable.list().revision);
                 if (list.generation, list.revision) > seen {
                     let changed = self.changed_walltimes(&list);
                     self.write(Record::Listed(list));
-                    let changed = changed.into_iter().filter_map(|allocation| self.brain.locals.get(&allocation));
+                    let changed = changed.into_iter().filter_map(|allocation| self.brain.durable.locals().get(&allocation));
                     self.actions.extend(changed.map(|local| Action::ChangeWalltime(Box::new(local.share.clone()))));
                 }
             }
             Event::Acknowledged { incarnation, seq } => {
-                if incarnation == self.brain.incarnation {
+                if incarnation == self.brain.durable.incarnation() {
                     self.acknowledged(seq);
                 }
             }
@@ -393,7 +308,7 @@ impl Turn<'_> {
             Event::Checkpointed { allocation, epoch, checkpoint } => {
                 let item = ReportItem::Checkpointed { allocation, epoch, checkpoint };
                 let lives = self.subject(allocation, epoch).is_some_and(|l| l.phase == Phase::Running);
-                if lives && !self.brain.outbox.contains(&item) {
+                if lives && !self.brain.durable.outbox().contains(&item) {
                     self.report(item);
                 }
             }
@@ -418,7 +333,7 @@ impl Turn<'_> {
 
     /// For the node's history, once it is heard again. As it is then, its heartbeats say: what is too much is left out at the end.
     fn unheard(&mut self, at: Timestamp, word: String) {
-        let kept = self.brain.outbox.iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
+        let kept = self.brain.durable.outbox().iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
         if kept > UNHEARD_MAX {
             return;
         }
@@ -431,11 +346,12 @@ impl Turn<'_> {
     fn saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, String>) {
         let Some(Local { phase: Phase::Running, .. }) = self.subject(allocation, epoch) else { return };
         // As it is asked for now: more may be wanted than when it was asked first.
-        let order = self.brain.listed(allocation, epoch).and_then(|share| share.preempt.as_ref()).filter(|order| order.id == request);
+        let order =
+            self.brain.durable.listed(allocation, epoch).and_then(|share| share.preempt.as_ref()).filter(|order| order.id == request);
         let Some(order) = order.cloned() else {
             // Where a recovered quorum says it again, it is asked again.
-            if self.brain.preempting.get(&allocation) == Some(&request) {
-                self.brain.preempting.remove(&allocation);
+            if self.brain.volatile.preempting.get(&allocation) == Some(&request) {
+                self.brain.volatile.preempting.remove(&allocation);
             }
             return;
         };
@@ -443,7 +359,7 @@ impl Turn<'_> {
             Err(why) if !order.cause.ends_unsaved() => {
                 let item = ReportItem::NotPreempted { allocation, epoch, id: request, why };
                 let said = |other: &ReportItem| matches!(other, ReportItem::NotPreempted { id, .. } if *id == request);
-                if !self.brain.outbox.iter().any(said) {
+                if !self.brain.durable.outbox().iter().any(said) {
                     self.report(item);
                 }
             }
@@ -457,22 +373,21 @@ impl Turn<'_> {
 
     /// Has work save itself that is to give its nodes back, where this node is its head: once for each request.
     fn preempt(&mut self) {
-        let (preempting, locals, listed) = (&mut self.brain.preempting, &self.brain.locals, &self.brain.list.shares);
+        let (durable, preempting) = (&self.brain.durable, &mut self.brain.volatile.preempting);
+        let (locals, listed) = (durable.locals(), &durable.list().shares);
         // What the list says no more is over: said anew, it is asked anew.
         let asks = |share: &DesiredShare, id: CheckpointId| share.preempt.as_ref().is_some_and(|order| order.id == id);
         let says = |allocation, id| listed.iter().any(|share| share.allocation == allocation && asks(share, id));
         preempting.retain(|allocation, id| locals.contains_key(allocation) && says(*allocation, *id));
-        let me = &self.brain.me;
+        let me = durable.me();
         let heads = |share: &&DesiredShare| share.nodes.first().is_some_and(|(node, _)| node == me);
-        let asked = self.brain.list.shares.iter().filter(heads).filter_map(|share| Some((share, share.preempt.as_ref()?.id)));
-        let runs = |share: &DesiredShare| {
-            let local = self.brain.locals.get(&share.allocation);
-            local.is_some_and(|local| local.share.epoch == share.epoch && local.phase == Phase::Running)
-        };
-        let due = asked.filter(|(share, id)| runs(share) && self.brain.preempting.get(&share.allocation) != Some(id));
+        let asked = listed.iter().filter(heads).filter_map(|share| Some((share, share.preempt.as_ref()?.id)));
+        let runs =
+            |share: &DesiredShare| durable.of_claim(share.allocation, share.epoch).is_some_and(|local| local.phase == Phase::Running);
+        let due = asked.filter(|(share, id)| runs(share) && preempting.get(&share.allocation) != Some(id));
         let due: Vec<(DesiredShare, CheckpointId)> = due.map(|(share, id)| (share.clone(), id)).collect();
         for (share, id) in due {
-            self.brain.preempting.insert(share.allocation, id);
+            preempting.insert(share.allocation, id);
             self.actions.push(Action::Preempt(Box::new(share)));
         }
     }
@@ -484,7 +399,7 @@ impl Turn<'_> {
     }
 
     fn acknowledged(&mut self, seq: u64) {
-        let count = seq.saturating_sub(self.brain.acknowledged).min(self.brain.outbox.len() as u64);
+        let count = seq.saturating_sub(self.brain.durable.acknowledged()).min(self.brain.durable.outbox().len() as u64);
         if count > 0 {
             self.write(Record::Acknowledged { count });
         }
@@ -493,8 +408,8 @@ impl Turn<'_> {
     /// Whoever had a GPU that is lost has failed; all others keep what they have.
     fn gpus(&mut self, now: GpusNow) {
         let GpusNow { topology, lost, withheld } = now;
-        (self.brain.topology, self.brain.withheld) = (Some(topology), withheld);
-        let failed = self.brain.locals.values().filter_map(|local| match local.phase {
+        (self.brain.volatile.topology, self.brain.volatile.withheld) = (Some(topology), withheld);
+        let failed = self.brain.durable.locals().values().filter_map(|local| match local.phase {
             Phase::Preparing | Phase::Prepared | Phase::Running => {
                 let had = local.assignment.iter().flat_map(|a| &a.gpus);
                 let why: Vec<&str> = had.filter_map(|id| lost.get(id).map(String::as_str)).collect();
@@ -513,14 +428,14 @@ impl Turn<'_> {
             Phase::Prepared | Phase::Running => local.share.epoch == epoch,
             Phase::Preparing | Phase::Stopping | Phase::Undoing => false,
         };
-        if self.brain.locals.get(&allocation).is_some_and(runs) {
+        if self.brain.durable.locals().get(&allocation).is_some_and(runs) {
             self.fail(allocation, epoch, why);
         }
     }
 
     /// Something of the node's ended the work: whether it begins again is as its owner wants it.
     fn fail(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
-        let reason = EndReason::NodeLost { node: self.brain.me.clone(), why };
+        let reason = EndReason::NodeLost { node: self.brain.durable.me().clone(), why };
         self.report(ReportItem::Ended { allocation, epoch, reason });
         self.stop(allocation);
     }
@@ -528,13 +443,13 @@ impl Turn<'_> {
     /// Gives a share its part of the node and has it prepared; or reports why it cannot be.
     fn begin(&mut self, share: &DesiredShare) {
         let (allocation, epoch) = (share.allocation, share.epoch);
-        let withheld = Assignment { gpus: self.brain.withheld.clone(), ..Assignment::default() };
-        let taken = self.brain.locals.values().filter_map(|l| l.assignment.as_ref()).chain([&withheld]);
-        let assigned = self.brain.topology.as_ref().map(|node| assign(node, taken, &share.resources)).transpose();
+        let withheld = Assignment { gpus: self.brain.volatile.withheld.clone(), ..Assignment::default() };
+        let taken = self.brain.durable.locals().values().filter_map(|l| l.assignment.as_ref()).chain([&withheld]);
+        let assigned = self.brain.volatile.topology.as_ref().map(|node| assign(node, taken, &share.resources)).transpose();
         match assigned {
             Ok(assignment) => {
                 self.write(Record::Entered { allocation, epoch, phase: Phase::Preparing, assignment });
-                if let Some(local) = self.brain.locals.get(&allocation) {
+                if let Some(local) = self.brain.durable.locals().get(&allocation) {
                     self.actions.push(Action::Prepare(Box::new(local.clone())));
                 }
             }
@@ -549,65 +464,80 @@ impl Turn<'_> {
 
     fn stop(&mut self, allocation: AllocationId) {
         self.enter(allocation, Phase::Stopping);
-        if let Some(local) = self.brain.locals.get(&allocation) {
+        if let Some(local) = self.brain.durable.locals().get(&allocation) {
             self.actions.push(Action::Stop(Box::new(local.share.clone())));
         }
     }
 
     fn undo(&mut self, allocation: AllocationId) {
         self.enter(allocation, Phase::Undoing);
-        if let Some(local) = self.brain.locals.get(&allocation) {
+        if let Some(local) = self.brain.durable.locals().get(&allocation) {
             self.actions.push(Action::Undo(Box::new(local.share.clone())));
         }
     }
 
     /// Compares what the list wants with what is here, and begins what is missing on either side.
     fn reconcile(&mut self) {
-        let list = self.brain.list.clone();
-        let wanted = |allocation: AllocationId, epoch: Epoch| list.shares.iter().any(|s| s.allocation == allocation && s.epoch == epoch);
-        let unwanted: Vec<AllocationId> = self
-            .brain
-            .locals
-            .iter()
-            .filter(|(id, l)| match l.phase {
-                Phase::Preparing | Phase::Prepared | Phase::Running => !wanted(**id, l.share.epoch),
-                Phase::Stopping | Phase::Undoing => false,
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for allocation in unwanted {
+        let durable = &self.brain.durable;
+        let unwanted = durable.locals().values().filter(|local| match local.phase {
+            Phase::Preparing | Phase::Prepared | Phase::Running => durable.listed(local.share.allocation, local.share.epoch).is_none(),
+            Phase::Stopping | Phase::Undoing => false,
+        });
+        for allocation in unwanted.map(|local| local.share.allocation).collect::<Vec<_>>() {
             self.stop(allocation);
         }
-        for (allocation, epoch) in list.leaving.iter().copied() {
-            let released =
-                |item: &ReportItem| matches!(item, ReportItem::Released { allocation: a, epoch: e, .. } if (*a, *e) == (allocation, epoch));
-            let is_said = self.brain.outbox.iter().any(released);
-            let known = self.subject(allocation, epoch).is_some() || self.brain.released.contains(&(allocation, epoch));
-            if !known && !self.brain.unswept.contains(&allocation) && !is_said {
-                self.gone(allocation, epoch, None);
+        let missed = self.brain.durable.list().leaving.iter().copied().filter(|claim| self.is_missed(*claim));
+        for claim in missed.collect::<Vec<_>>() {
+            // A list that names it twice has it reported once.
+            if self.is_missed(claim) {
+                self.gone(claim.0, claim.1, None);
             }
         }
-        for share in &list.shares {
-            let (allocation, epoch) = (share.allocation, share.epoch);
-            match self.brain.locals.get(&allocation) {
-                None if self.brain.done.get(&allocation) == Some(&epoch) => {}
-                None => self.begin(share),
-                // One node alone need not wait to hear that every node is prepared.
-                Some(local)
-                    if local.share.epoch == epoch
-                        && local.phase == Phase::Prepared
-                        && (share.state == AllocationState::Running || share.nodes.len() == 1) =>
-                {
-                    self.enter(allocation, Phase::Running);
-                    self.actions.push(Action::Start(Box::new(share.clone())));
+        let due = self.brain.durable.list().shares.iter().filter(|share| self.next_step(share).is_some());
+        for share in due.cloned().collect::<Vec<_>>() {
+            match self.next_step(&share) {
+                Some(NextStep::Begin) => self.begin(&share),
+                Some(NextStep::Start) => {
+                    self.enter(share.allocation, Phase::Running);
+                    self.actions.push(Action::Start(Box::new(share)));
                 }
-                Some(_) => {}
+                None => {}
             }
         }
         self.preempt();
     }
+
+    /// Whether a claim that is leaving was never here, or is gone, and was not reported to be gone.
+    fn is_missed(&self, (allocation, epoch): (AllocationId, Epoch)) -> bool {
+        let released =
+            |item: &ReportItem| matches!(item, ReportItem::Released { allocation: a, epoch: e, .. } if (*a, *e) == (allocation, epoch));
+        let durable = &self.brain.durable;
+        let is_known = durable.of_claim(allocation, epoch).is_some() || durable.is_released(allocation, epoch);
+        !is_known && !self.brain.volatile.unswept.contains(&allocation) && !durable.outbox().iter().any(released)
+    }
+
+    /// What a listed share lacks here.
+    fn next_step(&self, share: &DesiredShare) -> Option<NextStep> {
+        let (allocation, epoch) = (share.allocation, share.epoch);
+        match self.brain.durable.locals().get(&allocation) {
+            None => (!self.brain.durable.is_done(allocation, epoch)).then_some(NextStep::Begin),
+            // One node alone need not wait to hear that every node is prepared.
+            Some(local) => {
+                let may_run = share.state == AllocationState::Running || share.nodes.len() == 1;
+                (local.share.epoch == epoch && local.phase == Phase::Prepared && may_run).then_some(NextStep::Start)
+            }
+        }
+    }
+}
+
+/// What is to be done next with a listed share.
+enum NextStep {
+    /// It is not here.
+    Begin,
+    /// It is prepared, and may run.
+    Start,
 }
 
 #[cfg(test)]
 #[path = "brain_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -1,28 +1,20 @@
 use super::*;
-use lattice_model::{AllocationSpec, Entrypoint, Generation, PreemptCause, Preemption, Principal, Resources, Revision, Timestamp};
+use lattice_model::test_builders::desired_share;
+use lattice_model::{Generation, PreemptCause, Preemption, Resources, Revision, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 fn alloc(n: u128) -> AllocationId {
     AllocationId(format!("00000000-0000-4000-8000-{n:012x}").parse::<AllocationId>().unwrap().0)
 }
 
-fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredShare {
+pub(crate) fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -> DesiredShare {
     DesiredShare {
-        allocation: alloc(n),
         epoch: Epoch(epoch),
-        owner: Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] },
         state,
         resources: Resources { cores: 2, memory_bytes: 1 << 20, gpus: 1 },
         nodes: (0..nodes).map(|i| (format!("n{i}").parse().unwrap(), "a:1".to_owned())).collect(),
-        spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
-        requeue_count: 0,
-        vni: None,
-        run_lease_ms: None,
-        restore: None,
-        preempt: None,
-        telemetry: None,
+        ..desired_share(alloc(n))
     }
 }
 
@@ -207,7 +199,7 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     let released = |b: &Brain| b.reports().map(|r| r.item).collect::<Vec<_>>();
     let (missed, here) = ((alloc(1), Epoch(1)), share(2, 1, AllocationState::Staging, 1));
     step(&mut b, Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
-    assert_eq!(names(&step(&mut b, list_of(1, vec![here.clone()], vec![missed]))), ["report", "prepare"]);
+    assert_eq!(names(&step(&mut b, list_of(1, vec![here.clone()], vec![missed, missed]))), ["report", "prepare"]);
     let said = ReportItem::Released { allocation: alloc(1), epoch: Epoch(1), usage: None };
     assert_eq!(released(&b), [said]);
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 1 });

@@ -6,22 +6,34 @@
 //!
 //! The driver has one order: handle, write the records down, then act. Actions may be done twice: each carries the
 //! allocation's epoch, and after a restart [`Brain::resume`] asks for them again from what the records say.
+//!
+//! What the brain orders is done by tasks, whose own decisions are here too, each as `handle(now, event, out)`: [`allocation`] (how far
+//! the task of one allocation is), [`RunLease`], [`walltime`], [`fence`] and [`branch`] (a launch's tree), [`Checkpointing`].
 
+#![forbid(unsafe_code)]
+
+pub mod allocation;
 mod assign;
 mod brain;
+pub mod branch;
 mod checkpoint;
 pub mod device_health;
+mod durable;
+pub mod fence;
 pub mod health;
 pub mod image_cache;
 mod launch;
 mod probe;
 mod record;
+mod run_lease;
+pub mod walltime;
 
 pub use assign::{EXACT_GPUS_MAX, NotAssigned, assign};
-pub use brain::{Action, Brain, Event, GpusNow, Local};
+pub use brain::{Action, Brain, Event, GpusNow};
 pub use checkpoint::{
     CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, DEFERRAL_MS_MAX, Deadline, Progress, Saved,
 };
 pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
 pub use probe::{ProbeWatch, Verdict};
-pub use record::{Phase, Record};
+pub use record::{Local, Phase, Record};
+pub use run_lease::{Due, LeaseLapsed, RunLease, RunLeaseAction, RunLeaseEvent};

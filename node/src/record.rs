@@ -1,6 +1,6 @@
 //! What the agent's journal holds: the durable vocabulary of a node.
 
-use lattice_model::{AllocationId, Assignment, DesiredList, Epoch, Incarnation, ReportItem};
+use lattice_model::{AllocationId, Assignment, DesiredList, DesiredShare, Epoch, Incarnation, ReportItem};
 use serde::{Deserialize, Serialize};
 
 /// How far this node is with one allocation.
@@ -16,6 +16,17 @@ pub enum Phase {
     Stopping,
     /// Shim, scope and files are being taken away.
     Undoing,
+}
+
+/// One allocation on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Local {
+    /// What the quorum said when it began here.
+    pub share: DesiredShare,
+    /// How far it is.
+    pub phase: Phase,
+    /// What of the node is its own; `None`: nothing was told apart when it began (see [`crate::Brain::knows`]).
+    pub assignment: Option<Assignment>,
 }
 
 /// One fact, written before it is acted upon. Replaying all of them in order gives the state again.

@@ -1,8 +1,8 @@
 //! When members' certificates end.
 
 use lattice_model::Timestamp;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// When members' certificates end, as each told the leader. In memory.
 #[derive(Debug, Default)]
@@ -11,11 +11,11 @@ pub(crate) struct CertificateEnds(Mutex<HashMap<u64, Timestamp>>);
 impl CertificateEnds {
     /// A member says until when it holds.
     pub fn told(&self, member: u64, until: Timestamp) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, until);
+        self.0.lock().insert(member, until);
     }
 
     /// What this member said last.
     pub fn of(&self, member: u64) -> Option<Timestamp> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&member).copied()
+        self.0.lock().get(&member).copied()
     }
 }

@@ -13,10 +13,12 @@ use crate::pack::with_causes;
 use crate::store::StoreError;
 use crate::store::machine::{Agreed, AuditError};
 use crate::wire::AuditPage;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Bytes of records in one page, about.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -59,18 +61,25 @@ pub(crate) struct ChainFetch {
     agreed: Arc<Agreed>,
     peers: Peers,
     stop: CancellationToken,
+    tasks: TaskTracker,
     state: Mutex<State>,
 }
 
 impl ChainFetch {
     pub fn new(agreed: Arc<Agreed>, peers: Peers, stop: CancellationToken) -> Self {
-        Self { agreed, peers, stop, state: Mutex::default() }
+        Self { agreed, peers, stop, tasks: TaskTracker::new(), state: Mutex::default() }
+    }
+
+    /// Returns when nothing is written any more, once it was to stop.
+    pub async fn stopped(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Whether the records that this snapshot relies on are here. Where they may not be, begins to fetch them from the
     /// member that sends it.
     pub fn is_ready_for(self: &Arc<Self>, snapshot: &str, sender: u64) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match &*state {
             State::Ready { snapshot: of } if of == snapshot => return true,
             State::Fetching { .. } => return false,
@@ -78,10 +87,10 @@ impl ChainFetch {
         }
         *state = State::Fetching { snapshot: snapshot.to_owned() };
         let this = Arc::clone(self);
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             let fetched = tokio::select! {
                 () = this.stop.cancelled() => Err(FetchError::Stopping),
-                fetched = catch_up(&this.agreed, &this.peers, sender, None) => fetched,
+                fetched = catch_up(&this.agreed, &this.peers, &this.tasks, sender, None) => fetched,
             };
             let done = match fetched {
                 Ok(()) => true,
@@ -91,7 +100,7 @@ impl ChainFetch {
                     false
                 }
             };
-            let mut state = this.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = this.state.lock();
             *state = match std::mem::take(&mut *state) {
                 State::Fetching { snapshot } if done => State::Ready { snapshot },
                 State::Fetching { .. } | State::Ready { .. } | State::Idle => State::Idle,
@@ -101,8 +110,9 @@ impl ChainFetch {
     }
 }
 
-/// Fetches until everything is here that the member had when it was first asked, and `upto` where that is more.
-async fn catch_up(agreed: &Arc<Agreed>, peers: &Peers, from: u64, upto: Option<u64>) -> Result<(), FetchError> {
+/// Fetches until everything is here that the member had when it was first asked, and `upto` where that is more. Dropped, it may still be
+/// writing one page: `tasks` has that.
+async fn catch_up(agreed: &Arc<Agreed>, peers: &Peers, tasks: &TaskTracker, from: u64, upto: Option<u64>) -> Result<(), FetchError> {
     let mut wanted = upto;
     loop {
         let after = agreed.audit_on_disk().seq;
@@ -118,7 +128,7 @@ async fn catch_up(agreed: &Arc<Agreed>, peers: &Peers, from: u64, upto: Option<u
             return Err(FetchError::Short { theirs: page.head.seq, wanted });
         }
         let agreed = Arc::clone(agreed);
-        let taken = tokio::task::spawn_blocking(move || agreed.take_audit(&page.records)).await;
+        let taken = tasks.spawn_blocking(move || agreed.take_audit(&page.records)).await;
         taken.map_err(|_| FetchError::Stopping)??;
     }
 }
@@ -132,7 +142,7 @@ pub(crate) async fn complete(agreed: &Arc<Agreed>, peers: &Peers) -> Result<(), 
     let others = peers.ids();
     while !others.is_empty() && Instant::now() < end {
         for member in &others {
-            match catch_up(agreed, peers, *member, Some(want.seq)).await {
+            match catch_up(agreed, peers, &TaskTracker::new(), *member, Some(want.seq)).await {
                 Ok(()) if agreed.has_audit(&want) => return Ok(()),
                 Ok(()) => {
                     agreed.cut_audit_back(&have)?;

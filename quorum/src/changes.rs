@@ -10,8 +10,9 @@ use crate::history::{ChangeSet, Compacted, History};
 use crate::ledger::{Changed, Ledger};
 use crate::wire::WatchPlace;
 use lattice_model::NodeId;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 
 /// Where changes are told.
@@ -33,7 +34,7 @@ impl Changes {
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock()
     }
 
     /// Keeps about so many bytes of changes.
@@ -79,7 +80,7 @@ impl Changes {
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<NodeId, Vec<Weak<Notify>>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     /// Tells what an entry changed. Called while the ledger cannot be read, so that nobody sees one without the other.

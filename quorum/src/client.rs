@@ -29,8 +29,9 @@ use away::Away;
 use futures::FutureExt;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
+use parking_lot::{Mutex, MutexGuard};
 use rand::seq::SliceRandom;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
@@ -106,7 +107,7 @@ impl QuorumClient {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock()
     }
 
     /// Takes the quorum's list, unless a newer one is known: a member that lags behind has an old one. True when it was

@@ -29,9 +29,10 @@ use crate::wire::{Answer, MemberList, Refusal, Request};
 use crate::witnesses::Witnesses;
 use futures::future::BoxFuture;
 use lattice_model::{MemberId, NodeId, Revision};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -123,7 +124,7 @@ impl Core {
 
     /// A leader's message was taken.
     pub fn heard_leader(&self) {
-        *self.contact.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.contact.lock() = Instant::now();
     }
 
     /// Whether there is a leader now: this member with a majority behind it, or one that is heard.
@@ -142,7 +143,7 @@ impl Core {
         if metrics.current_leader == Some(self.config.id) {
             metrics.millis_since_quorum_ack.map_or(Duration::ZERO, Duration::from_millis)
         } else {
-            self.contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+            self.contact.lock().elapsed()
         }
     }
 

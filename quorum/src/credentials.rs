@@ -29,11 +29,12 @@ use crate::tls::{ClientTls, TlsError, TlsFiles};
 use futures::future::BoxFuture;
 use lattice_model::Timestamp;
 use material::now;
+use parking_lot::{Mutex, MutexGuard};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::ServerConfig;
 use sources::{Found, KEPT_VERSION, Kept, Places, find, stamps};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -249,5 +250,5 @@ pub fn rough(seconds: i64) -> String {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

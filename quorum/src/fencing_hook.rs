@@ -10,7 +10,7 @@
 
 use crate::config::QuorumConfig;
 use crate::ledger::{Action, Ledger};
-use lattice_model::{AllocationId, Incarnation, Node, NodeId, NodeState, Timestamp};
+use lattice_model::{AllocationId, Backoff, Incarnation, Node, NodeId, NodeState, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -26,8 +26,8 @@ const ACTOR: &str = "fencing_hook";
 const AT_ONCE: usize = 8;
 /// Tries for one node that went Down.
 const TRIES_MAX: u32 = 5;
-/// Before the second try; doubled for each further one.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Before each further try.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(40));
 /// Bytes of its output that go into the log, and bytes that are read at all of a program that does not stop.
 const OUTPUT_BYTES_MAX: usize = 2048;
 /// How long its last words are waited for.
@@ -58,6 +58,7 @@ struct Ended {
 struct Tried {
     fall: Fall,
     tries: u32,
+    pauses: Backoff,
     standing: Standing,
 }
 
@@ -104,7 +105,12 @@ impl FencingHook {
         let mut actions = Vec::new();
         let mut running = self.tried.values().filter(|t| matches!(&t.standing, Standing::Runs(run) if !run.is_finished())).count();
         for (node, (fall, work)) in holds {
-            let tried = self.tried.entry(node.clone()).or_insert(Tried { fall, tries: 0, standing: Standing::Waits { until: now } });
+            let tried = self.tried.entry(node.clone()).or_insert(Tried {
+                fall,
+                tries: 0,
+                pauses: PAUSES,
+                standing: Standing::Waits { until: now },
+            });
             match &tried.standing {
                 Standing::Waits { until } if *until <= now && running < AT_ONCE => {
                     running += 1;
@@ -143,7 +149,7 @@ impl FencingHook {
                 Standing::GivenUp
             }
             Err(why) => {
-                let pause = PAUSE * 2u32.saturating_pow(tried.tries - 1);
+                let pause = tried.pauses.next_pause();
                 tracing::error!(%node, %why, again_s = pause.as_secs(), "the fencing hook failed");
                 Standing::Waits { until: now + pause }
             }

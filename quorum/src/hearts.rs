@@ -2,9 +2,9 @@
 
 use crate::wire::{HeldKeys, NodeHealth};
 use lattice_model::{Incarnation, NodeId};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -88,7 +88,7 @@ impl<T: Clone + PartialEq> Told<T> {
 impl Hearts {
     /// The node showed that it lives.
     pub fn heard(&self, node: NodeId, heard: Heard) {
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.fresh.lock();
         match fresh.entry(node) {
             Entry::Vacant(new) => drop(new.insert(heard)),
             Entry::Occupied(mut known) => known.get_mut().then(heard),
@@ -97,7 +97,7 @@ impl Hearts {
 
     /// Everything since the last call.
     pub fn take(&self) -> HashMap<NodeId, Heard> {
-        std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.fresh.lock())
     }
 
     /// The leader knows everything that was heard before `until`.

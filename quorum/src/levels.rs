@@ -1,8 +1,8 @@
 //! Which cluster level each member can follow, as it told the leader. In memory: every term asks anew.
 
 use crate::ledger::Action;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// What members said.
 #[derive(Debug, Default)]
@@ -11,22 +11,22 @@ pub struct Levels(Mutex<HashMap<u64, u32>>);
 impl Levels {
     /// A member says what it can follow.
     pub fn told(&self, member: u64, level: u32) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(member, level);
+        self.0.lock().insert(member, level);
     }
 
     /// Everybody is to say it again.
     pub fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 
     /// What this member is known to follow.
     pub fn of(&self, member: u64) -> Option<u32> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&member).copied()
+        self.0.lock().get(&member).copied()
     }
 
     /// The level to be proposed, where all of `members` can follow a higher one than the committed.
     pub fn raise(&self, members: impl IntoIterator<Item = u64>, committed: u32) -> Option<Action> {
-        let can = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let can = self.0.lock();
         let all: Option<Vec<u32>> = members.into_iter().map(|id| can.get(&id).copied()).collect();
         let level = all?.into_iter().min()?;
         (level > committed).then_some(Action::RaiseLevel { level })

@@ -199,15 +199,16 @@ impl Visit for Said {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     #[derive(Clone, Default)]
     struct Kept(Arc<Mutex<Vec<u8>>>);
 
     impl Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> std::io::Result<()> {
@@ -225,7 +226,7 @@ mod tests {
             let allocation = "1f0c9a4e";
             tracing::warn!(%allocation, pid = 7, ok = false, level = "a\"b\n", "it {}", "ends");
         });
-        let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(kept.0.lock().clone()).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.starts_with(r#"{"timestamp":"2"#), "{text}");
         let mut line: Value = serde_json::from_str(&text).unwrap();

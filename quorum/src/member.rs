@@ -49,12 +49,13 @@ use duties::duties;
 use lattice_model::MemberId;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
+use parking_lot::Mutex;
 use standing::watch_standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -344,6 +345,10 @@ impl Member {
         for task in self.tasks {
             // A task that panicked has said so.
             let _ended = task.await;
+        }
+        // The folder is locked by Raft's parts alone: nothing else may write into it once that lock is gone.
+        if tokio::time::timeout(STOP_TIMEOUT, self.core.chain.stopped()).await.is_err() {
+            tracing::warn!("audit records are still being written");
         }
         if let Err(error) = self.core.raft.shutdown().await {
             tracing::warn!(%error, "Raft did not stop cleanly");

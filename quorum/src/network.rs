@@ -22,11 +22,12 @@ use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
 };
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
@@ -88,7 +89,7 @@ impl Link {
     fn reads(&self, reply: &MetadataMap, took: Duration, at: Duration) {
         let shows = reply.get(CLOCK_HEADER).and_then(|shows| shows.to_str().ok()).and_then(|shows| shows.parse().ok());
         if let Some(shows) = shows.filter(|_| took <= CLOCK_READING_MAX) {
-            *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reading { shows: Timestamp(shows), at });
+            *self.clock.lock() = Some(Reading { shows: Timestamp(shows), at });
         }
     }
 }
@@ -100,7 +101,7 @@ impl Peers {
     }
 
     fn links(&self) -> MutexGuard<'_, BTreeMap<u64, Link>> {
-        self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.links.lock()
     }
 
     /// The connections to `member` at `peer`, made where there are none; nothing is sent yet.
@@ -158,7 +159,7 @@ impl Peers {
     /// What the others' clocks showed when they last answered.
     pub fn clocks(&self) -> BTreeMap<u64, Reading> {
         let links = self.links();
-        let reading = |link: &Link| *link.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let reading = |link: &Link| *link.clock.lock();
         links.iter().filter_map(|(member, link)| Some((*member, reading(link)?))).collect()
     }
 

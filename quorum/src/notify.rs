@@ -16,7 +16,7 @@ use crate::ledger::{Action, NotifyWay};
 use crate::notify_state::Notify;
 use crate::pack::with_causes;
 use crate::store::audit::Step;
-use lattice_model::{AuditAction, AuditFilter, AuditRecord};
+use lattice_model::{AuditAction, AuditFilter, AuditRecord, Backoff};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client};
@@ -38,9 +38,8 @@ const BATCH: usize = 64;
 const CURSOR_EVERY: Duration = Duration::from_secs(1);
 /// Records about other things that are passed over before the cursor is written for them alone.
 const PASSED_MAX: u64 = 4096;
-/// Before it is tried again; doubled for each further time.
-const PAUSE: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Before it is tried again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 /// Bytes that a secret has at least.
 const SECRET_BYTES_MIN: usize = 16;
 
@@ -192,15 +191,14 @@ impl Telling {
 
     /// Sends one until it is taken. False: this member leads no more.
     async fn told(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
-        let mut pause = PAUSE;
+        let mut pauses = PAUSES;
         loop {
             let Err(why) = self.send(cluster, generation, record).await else {
                 self.notify.says(self.means.way(), None);
                 return true;
             };
             self.trouble(format!("record {} is not taken: {why}", record.seq));
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(pauses.next_pause()).await;
             if !core.leads() {
                 return false;
             }

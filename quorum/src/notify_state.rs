@@ -2,8 +2,9 @@
 
 use crate::ledger::{Ledger, NotifyWay};
 use crate::wire::NotifyStanding;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// What is known of the ways that are configured. Cloneable; all clones are one.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +13,7 @@ pub struct Notify(Arc<Mutex<BTreeMap<NotifyWay, Option<String>>>>);
 impl Notify {
     /// How far each way is.
     pub fn standing(&self, ledger: &Ledger) -> Vec<NotifyStanding> {
-        let ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ways = self.0.lock();
         let standing = |(way, trouble): (&NotifyWay, &Option<String>)| NotifyStanding {
             way: way.to_string(),
             upto: ledger.notified(*way).unwrap_or_default(),
@@ -22,12 +23,12 @@ impl Notify {
     }
 
     pub fn says(&self, way: NotifyWay, trouble: Option<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(way, trouble);
+        self.0.lock().insert(way, trouble);
     }
 
     /// Notes what keeps a way from being told. `true`: it was not known.
     pub fn fails(&self, way: NotifyWay, why: &str) -> bool {
-        let mut ways = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ways = self.0.lock();
         let known = ways.insert(way, Some(why.to_owned()));
         known.flatten().as_deref() != Some(why)
     }

@@ -6,8 +6,9 @@ use crate::ledger::{Command, Outcome};
 use crate::wire::Refusal;
 use bytes::Bytes;
 use openraft::TokioRuntime;
+use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 openraft::declare_raft_types!(
     /// Lattice's Raft.
@@ -56,7 +57,7 @@ impl Proposal {
 
     /// The commands, to be applied.
     pub fn commands(&self) -> Result<Vec<Command>, crate::pack::PackError> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let known = self.known.lock().take();
         known.map_or_else(|| crate::pack::from_bytes(&self.bytes), Ok)
     }
 }

@@ -4,8 +4,8 @@
 use crate::ledger::Action;
 use crate::wire::{Refusal, RefusedClaim};
 use lattice_model::{AllocationId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Claims that are remembered; the oldest are forgotten.
 const KEPT_MAX: usize = 256;
@@ -41,7 +41,7 @@ impl RefusedClaims {
     }
 
     fn kept(&self) -> MutexGuard<'_, VecDeque<RefusedClaim>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -13,8 +13,8 @@ use crate::ledger::keyring::{CONFIGURED, KeySource, Keyring, Secret};
 use crate::ledger::{Action, Ledger};
 use crate::wire::{HeldKeys, KeyRole, KeyStanding, KeyringStanding};
 use lattice_model::{Incarnation, NodeId};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// For how long datagrams that were sealed with the older key may be under way, and in the queues of sockets.
@@ -29,7 +29,7 @@ pub struct KeysHeld(Mutex<HashMap<NodeId, (Incarnation, HeldKeys)>>);
 impl KeysHeld {
     /// A node says it. What it said in an earlier life counts no more.
     pub fn told(&self, node: NodeId, incarnation: Incarnation, keys: HeldKeys) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if all.get(&node).is_none_or(|(known, _)| incarnation >= *known) {
             all.insert(node, (incarnation, keys));
         }
@@ -37,12 +37,12 @@ impl KeysHeld {
 
     /// Everybody is to say it again.
     pub fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 
     /// Nodes that are not Down, each with what its present life said.
     fn of<'a, T>(&self, ledger: &'a Ledger, look: impl Fn(&'a NodeId, Option<&HeldKeys>) -> Option<T>) -> Vec<T> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let counts = ledger.nodes().filter(|n| !n.state.is_away() && !ledger.is_revoked(&n.id));
         let said = |n: &'a lattice_model::Node| all.get(&n.id).filter(|(of, _)| *of == n.incarnation).map(|(_, keys)| keys);
         counts.filter_map(|n| look(&n.id, said(n))).collect()

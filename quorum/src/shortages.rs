@@ -3,8 +3,8 @@
 
 use crate::roster::Roster;
 use crate::shortage::{Lack, Shortage};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What members said.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub struct Shortages(Mutex<BTreeMap<u64, Shortage>>);
 
 impl Shortages {
     fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Shortage>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A member says how it stands with it.

@@ -8,8 +8,9 @@ use crate::roster::Roster;
 use crate::store::machine::Agreed;
 use crate::wire::ClockAlarm;
 use lattice_model::{MemberId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// For how long the leader's clock shows another time than a majority's until another member is to lead.
@@ -42,7 +43,7 @@ impl Timekeeper {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     /// Lets the time pass until this moment.

@@ -4,8 +4,8 @@
 use crate::ledger::{Ledger, Registration};
 use crate::wire::{AdmissionsStanding, AdmittedNode, WaitingNode};
 use lattice_model::{NodeId, Timestamp};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 /// Nodes that are remembered; of more, the one that asked longest ago is forgotten.
 const WAITING_LEN_MAX: usize = 1000;
@@ -19,7 +19,7 @@ pub struct WaitingNodes(Mutex<BTreeMap<NodeId, WaitingNode>>);
 impl WaitingNodes {
     /// A node that is not admitted asked for its registration.
     pub fn asked(&self, refused: &Registration, from: Option<String>, now: Timestamp) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.0.lock();
         let known = waiting.get(&refused.node).map(|known| known.since);
         if known.is_none() && waiting.len() >= WAITING_LEN_MAX {
             let oldest = waiting.values().min_by_key(|node| node.asked).map(|node| node.node.clone());
@@ -39,7 +39,7 @@ impl WaitingNodes {
     /// Those that still wait, and the admissions that were not used yet.
     pub fn standing(&self, ledger: &Ledger) -> AdmissionsStanding {
         let mut waiting: Vec<WaitingNode> = {
-            let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = self.0.lock();
             waiting.retain(|node, _| ledger.may_register(node).is_err());
             waiting.values().cloned().collect()
         };

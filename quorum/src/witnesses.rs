@@ -8,9 +8,10 @@
 //! In memory only.
 
 use lattice_model::NodeId;
+use parking_lot::{Mutex, MutexGuard};
 use rand::seq::IteratorRandom;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Agents that each member asks.
@@ -107,7 +108,7 @@ impl Drop for Witness {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

@@ -1,10 +1,6 @@
 use super::*;
-use lattice_model::{
-    AllocationSpec, AskSignal, Boot, CheckpointPolicy, Entrypoint, Hold, Incarnation, NodeAddresses, NodeId, Principal, Resources,
-    Revision, Share, SharePhase,
-};
+use lattice_model::{AllocationSpec, AskSignal, CheckpointPolicy, Hold, NodeId, Resources, Share, SharePhase, test_builders};
 use proptest::prelude::*;
-use std::path::Path;
 
 const NOW: Timestamp = Timestamp(10_000_000_000);
 const SITE: Tuning = Tuning {
@@ -24,44 +20,21 @@ fn node_id(n: u64) -> NodeId {
 }
 
 fn node(n: u64, state: NodeState) -> Node {
-    Node {
-        id: node_id(n),
-        size: Resources { cores: 2, memory_bytes: 64 << 30, gpus: 0 },
-        addresses: NodeAddresses::default(),
-        schedulable: true,
-        boot: "00000000-0000-4000-8000-000000000000".parse::<Boot>().unwrap(),
-        incarnation: Incarnation(1),
-        state,
-        state_reason: String::new(),
-        state_since: Timestamp(0),
-        unlimited: vec![],
-        features: vec![],
-        holds: vec![],
-        leaving: vec![],
-        through: None,
-        home: String::new(),
-        conformance: None,
-        wipes: false,
-        wipe: None,
-        drain_asked: None,
-        hold_revision: Revision(n),
-        report_seq: 0,
-        revision: Revision(n),
-    }
+    let size = Resources { cores: 2, memory_bytes: 64 << 30, gpus: 0 };
+    Node { size, ..test_builders::node(node_id(n).as_str(), state) }
 }
 
 /// Work on the nodes `from..from + nodes` that has run for so long.
 fn running(n: u64, from: u64, nodes: u32, for_s: u64, automatic: Automatic) -> Allocation {
-    let command = Entrypoint::Command { argv: vec!["true".into()] };
     let policy = CheckpointPolicy { automatic: Some(automatic), ..CheckpointPolicy::default() };
-    let spec = AllocationSpec { nodes, walltime: None, checkpoint: Some(policy), ..AllocationSpec::new("a", command, Path::new("/")) };
-    let owner = Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] };
+    let spec = AllocationSpec { nodes, walltime: None, checkpoint: Some(policy), ..test_builders::spec() };
     let share = |n: u64| Share { node: node_id(n), resources: node(n, NodeState::Ready).size, phase: SharePhase::Prepared };
     Allocation {
         state: AllocationState::Running,
         started_at: Some(Timestamp(NOW.0 - for_s * 1000)),
         shares: (from..from + u64::from(nodes)).map(share).collect(),
-        ..Allocation::submitted(id(n), spec, owner, Timestamp(0))
+        spec,
+        ..test_builders::allocation(id(n))
     }
 }
 

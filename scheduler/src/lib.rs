@@ -4,6 +4,8 @@
 //! [`place`] decides and [`explain`] gives reasons; both ask `why_not`, so that the reason shown is the reason of the
 //! decision.
 
+#![forbid(unsafe_code)]
+
 pub mod broker;
 mod conformity;
 mod domains;
@@ -115,7 +117,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
 /// for two commits. `None` where anybody waits already in its queue, who comes first.
 pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
     let queue = view.queue_of(&newcomer).to_owned();
-    if view.allocations.values().any(|a| a.waits() && view.queue_of(a) == queue) {
+    if view.somebody_waits(&queue) {
         return None;
     }
     view.allocations.insert(newcomer.id, newcomer);

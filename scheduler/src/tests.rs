@@ -1,41 +1,17 @@
 use super::*;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, Boot, Entrypoint, Epoch, Exclusion, Incarnation, NodeAddresses, NodeState, Principal,
-    Resources, Revision, SchedulerKind, Share, SharePhase, Tenant, Timestamp, VniPool,
+    AllocationId, AllocationSpec, AllocationState, Exclusion, NodeState, Resources, Revision, SchedulerKind, Share, SharePhase, Tenant,
+    Timestamp, VniPool, test_builders,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 fn id(n: u64) -> AllocationId {
     format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
 }
 
 fn node(n: u64, state: NodeState) -> Node {
-    Node {
-        id: format!("n{n}").parse().unwrap(),
-        size: Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 },
-        addresses: NodeAddresses::default(),
-        schedulable: true,
-        boot: "00000000-0000-4000-8000-000000000000".parse::<Boot>().unwrap(),
-        incarnation: Incarnation(1),
-        state,
-        state_reason: String::new(),
-        state_since: Timestamp(0),
-        unlimited: vec![],
-        features: vec![],
-        holds: vec![],
-        leaving: vec![],
-        through: None,
-        home: String::new(),
-        conformance: None,
-        wipes: false,
-        wipe: None,
-        drain_asked: None,
-        hold_revision: Revision(n),
-        report_seq: 0,
-        revision: Revision(n),
-    }
+    Node { hold_revision: Revision(n), revision: Revision(n), ..test_builders::node(&format!("n{n}"), state) }
 }
 
 fn excluded(node: &str) -> Exclusion {
@@ -43,34 +19,9 @@ fn excluded(node: &str) -> Exclusion {
 }
 
 fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
-    Allocation {
-        id: id(n),
-        spec: AllocationSpec { nodes, ..AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")) },
-        owner: Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] },
-        state: AllocationState::Pending,
-        reason: None,
-        submitted_at: Timestamp(at),
-        claimed_at: None,
-        started_at: None,
-        ended_at: None,
-        epoch: Epoch(0),
-        shares: vec![],
-        vni: None,
-        requeue_count: 0,
-        quick_requeues: 0,
-        walltime_change: None,
-        waits_until: None,
-        attempts: Vec::new(),
-        excluded: vec![],
-        checkpoint: None,
-        preemption: None,
-        preempted_by: None,
-        preempted_count: 0,
-        held: false,
-        telemetry: None,
-        usage: None,
-        revision: Revision(0),
-    }
+    let mut allocation = test_builders::allocation(id(n));
+    (allocation.spec.nodes, allocation.submitted_at) = (nodes, Timestamp(at));
+    allocation
 }
 
 fn view(nodes: u64, allocations: Vec<Allocation>) -> View {

@@ -1,9 +1,9 @@
-//! The frozen view of the cluster from which everything here is decided.
+//! What is known of the cluster: from a frozen one everything here is decided.
 
-use lattice_model::{Allocation, AllocationId, Node, NodeId, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a scheduler knows at one moment. Free = size − committed shares; gossip can only subtract.
+/// What an agent knows at one moment, by its watch on the quorum and by gossip. Free = size − committed shares; gossip can only subtract.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// All nodes, by id.
@@ -20,8 +20,12 @@ pub struct View {
     pub vni_pool: Option<VniPool>,
     /// Allocations of one user that may hold nodes at once; `None`: any number.
     pub user_running: Option<u32>,
-    /// Nodes that this agent's gossip shows alive.
+    /// Nodes that this agent's gossip shows alive ([`View::with_alive`]).
     pub alive: BTreeSet<NodeId>,
+    /// The newest revision that the watch brought.
+    pub revision: Revision,
+    /// Whether the watch stands: what is here is no older than the network's delay.
+    pub fresh: bool,
 }
 
 impl View {
@@ -32,7 +36,27 @@ impl View {
 
     /// The vCluster in whose queue an allocation waits.
     pub fn queue_of(&self, allocation: &Allocation) -> &str {
-        VCluster::queue(self.named(allocation))
+        self.queue_named(&allocation.spec.vcluster)
+    }
+
+    /// The vCluster in whose queue work of this label stands.
+    pub fn queue_named(&self, label: &str) -> &str {
+        VCluster::queue(self.vclusters.get(label))
+    }
+
+    /// All vClusters.
+    pub fn queues(&self) -> BTreeSet<String> {
+        std::iter::once(DEFAULT_VCLUSTER.to_owned()).chain(self.vclusters.keys().cloned()).collect()
+    }
+
+    /// Whether an allocation waits for its place in this queue.
+    pub fn somebody_waits(&self, queue: &str) -> bool {
+        self.allocations.values().any(|a| a.waits() && self.queue_of(a) == queue)
+    }
+
+    /// What the scheduler decides by: the same, with the nodes that gossip shows alive now.
+    pub fn with_alive(&self, alive: BTreeSet<NodeId>) -> Self {
+        Self { alive, ..self.clone() }
     }
 
     /// What waits in a vCluster's queue, in the order in which it is served.

@@ -15,7 +15,7 @@ use crate::rank_socket::{PmiPort, PmiSocket};
 use crate::terminal::RankTerminal;
 use hung_up::HungUp;
 use lattice_model::input::Taken;
-use lattice_model::{Call, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
+use lattice_model::{Backoff, Call, LaunchId, LaunchSpec, MemoryKill, RankOutcome};
 use lattice_pmi::{Action, Event, PmixAction, PmixEvent, PmixServer, Server};
 use lattice_runtime::process::{NotStarted, Start};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
@@ -60,8 +60,8 @@ pub struct Launch {
     server: Server,
     /// What a rank may leave unread of its answers, in bytes.
     answer_bytes_max: usize,
-    /// When other nodes are asked again (milliseconds, CLOCK_BOOTTIME), and how long after that once more.
-    asks_again: Option<(u64, u64)>,
+    /// When other nodes are asked again (milliseconds, CLOCK_BOOTTIME), and the pauses after that.
+    asks_again: Option<(u64, Backoff)>,
     /// Where it is served PMIx.
     pmix: Option<Pmix>,
     /// How far bringing it down is.

@@ -3,8 +3,9 @@
 use crate::catalogue::process as family;
 use crate::process;
 use crate::sample::{Collect, Samples, Whose};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A handle; all clones share one state.
 #[derive(Clone)]
@@ -29,7 +30,7 @@ impl Exporter {
         let mut samples = Samples::new(self.0.common.clone());
         process::read(&mut samples);
         samples.add(&family::BUILD, &[env!("CARGO_PKG_VERSION"), self.0.process], 1);
-        for (code, count) in &*self.0.requests.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (code, count) in &*self.0.requests.lock() {
             samples.count(&family::SCRAPES, &[&code.to_string()], *count);
         }
         for part in &self.0.parts {
@@ -40,6 +41,6 @@ impl Exporter {
 
     /// Counts a request that was answered with this status code.
     pub(crate) fn answered(&self, code: u16) {
-        *self.0.requests.lock().unwrap_or_else(PoisonError::into_inner).entry(code).or_default() += 1;
+        *self.0.requests.lock().entry(code).or_default() += 1;
     }
 }

@@ -14,6 +14,8 @@
 //! Nothing here decides anything, and nothing waits for it: a scrape, a push or a reader that fails loses only its own
 //! numbers.
 
+#![forbid(unsafe_code)]
+
 pub mod alert;
 pub mod catalogue;
 pub mod energy;

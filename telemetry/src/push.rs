@@ -20,14 +20,15 @@ pub use wire::encode;
 use crate::catalogue::push as family;
 use crate::exporter::Exporter;
 use crate::sample::{Collect, Samples, Whose};
+use lattice_model::Backoff;
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::sync::Notify;
@@ -36,9 +37,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the store may take for one batch.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first and the longest pause between two tries of a batch.
-const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
+/// Between two tries of a batch.
+const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Where everything is pushed to.
 #[derive(Clone, Debug)]
@@ -228,7 +228,7 @@ impl Pushed {
     }
 
     fn buffer(&self) -> MutexGuard<'_, Buffer> {
-        self.0.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.buffer.lock()
     }
 
     /// Runs this on the buffer where blocking is allowed. An error is its text.
@@ -291,7 +291,7 @@ impl Pushed {
     }
 
     async fn send(&self, store: &Store, stop: &CancellationToken) {
-        let (mut backoff, mut disk_backoff) = (Backoff::default(), Backoff::default());
+        let (mut backoff, mut disk_backoff) = (Retry::default(), Retry::default());
         let mut refusing = false;
         loop {
             let batch = match self.with_buffer(Buffer::oldest).await {
@@ -357,18 +357,18 @@ impl Pushed {
 
 /// Something that fails and is retried with growing pauses.
 #[derive(Debug)]
-struct Backoff {
+struct Retry {
     is_on: bool,
-    again: Duration,
+    delays: Backoff,
 }
 
-impl Default for Backoff {
+impl Default for Retry {
     fn default() -> Self {
-        Self { is_on: false, again: RETRY_DELAY_MIN }
+        Self { is_on: false, delays: RETRY_DELAYS }
     }
 }
 
-impl Backoff {
+impl Retry {
     /// It failed; whether it did not the time before.
     fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.is_on, true)
@@ -382,8 +382,7 @@ impl Backoff {
     /// `None`: we stop.
     async fn pause(&mut self, stop: &CancellationToken) -> Option<()> {
         // All nodes of a cluster find it at once, and do not come back at once.
-        let wait = self.again.mul_f64(rand::random_range(0.5..1.0));
-        self.again = (self.again * 2).min(RETRY_DELAY_MAX);
+        let wait = self.delays.next_pause().mul_f64(rand::random_range(0.5..1.0));
         stop.run_until_cancelled(tokio::time::sleep(wait)).await
     }
 }

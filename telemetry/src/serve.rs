@@ -21,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs;
@@ -28,7 +29,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -130,7 +131,7 @@ struct OpenConnection {
 
 impl OpenConnections {
     fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (IpAddr, CancellationToken)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// One more connection; if there are too many, another one is closed.
@@ -197,7 +198,7 @@ impl Pages {
     }
 
     fn made(&self) -> MutexGuard<'_, Made> {
-        self.0.made.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.made.lock()
     }
 
     fn fresh(&self, whose: Whose) -> Option<Bytes> {

@@ -8,12 +8,13 @@ use crate::journal;
 use lattice_model::{AllocationId, Epoch};
 use lattice_telemetry::alert::idle::Idle;
 use lattice_telemetry::alert::rules::{HANG, Severity};
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -159,24 +160,24 @@ impl Drop for SavedAlerts {
 
 impl Desk {
     fn with(&self, change: impl FnOnce(&mut Wanted)) {
-        change(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.wanted.lock());
         self.changed.notify_one();
     }
 
     /// Writes what is wanted, until it is over. What cannot be written is tried again, unless there is something newer by then: an agent
     /// with a full disk has alerts to tell all the same.
     fn serve(&self, path: &Path) {
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = self.wanted.lock();
         loop {
             if let Some(contents) = wanted.contents.take() {
                 drop(wanted);
                 let written = write(path, &contents);
-                wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+                wanted = self.wanted.lock();
                 if let Err(error) = written {
                     tracing::debug!(path = %path.display(), %error, "alerts cannot be kept");
                     wanted.contents.get_or_insert(contents);
                     if !wanted.over {
-                        wanted = self.changed.wait_timeout(wanted, AGAIN).unwrap_or_else(PoisonError::into_inner).0;
+                        self.changed.wait_for(&mut wanted, AGAIN);
                         continue;
                     }
                     return;
@@ -184,7 +185,7 @@ impl Desk {
             } else if wanted.over {
                 return;
             } else {
-                wanted = self.changed.wait(wanted).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut wanted);
             }
         }
     }

@@ -8,32 +8,39 @@
 //! Without prologue, key, checkpoint and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
 //! millisecond.
 
-use super::Detail;
 use super::find::{self, Missing};
-use crate::checkpoint;
+use crate::allocations::Detail;
+use crate::checkpoint::restore::RestoreError;
+use crate::checkpoint::{self, CheckpointDirectoryError};
 use crate::config::UserImages;
 use crate::context::{Context, Shared};
-use crate::data_plane::Planned;
-use crate::devices;
+use crate::data_plane::{DataPlaneError, Planned};
+use crate::devices::{self, DeviceFilterError};
 use crate::environment::UENV_MOUNT;
+use crate::fabric::FabricError;
 use crate::hatch;
-use crate::hooks::Moment;
+use crate::hooks::{HookFailure, Moment};
 use crate::limits::given_open_files;
 use crate::machine;
 use crate::readiness::readable;
 use lattice_model::{Assignment, DesiredShare};
 use lattice_quorum::pack::with_causes;
+use lattice_runtime::cgroup::CgroupError;
+use lattice_runtime::cgroup::limits::LimitError;
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::image::HeldImage;
-use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
+use lattice_runtime::identity::Mismatch;
+use lattice_runtime::image::{HeldImage, ImageError};
+use lattice_runtime::shim::{NotOurs, PROTOCOL_MAJOR, ShimConfig, ShimDir, StartError, StartedShim, connect_shim, start_shim};
 use lattice_runtime::{identity, process};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use thiserror::Error;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// The line to a shim.
@@ -45,10 +52,55 @@ pub(super) struct Line {
     pub image: Option<HeldImage>,
 }
 
+/// Why an allocation is not prepared on this node.
+#[derive(Debug, Error)]
+pub(super) enum PrepareError {
+    #[error("cancelled while it was prepared")]
+    Cancelled,
+    #[error("cancelled while its image was copied")]
+    ImageCancelled,
+    #[error("preparing broke: {0}")]
+    Broke(#[from] JoinError),
+    #[error("{}: what listens there is not the shim: {source}", .socket.display())]
+    NotTheShim { socket: PathBuf, source: NotOurs },
+    #[error(transparent)]
+    Identity(#[from] Mismatch),
+    #[error("work as root is refused on this node (allow_root is false)")]
+    RootRefused,
+    #[error("work with an image is refused on this node (user_images: refuse)")]
+    ImageRefused,
+    #[error(transparent)]
+    Data(#[from] DataPlaneError),
+    #[error(transparent)]
+    CheckpointDirectory(#[from] CheckpointDirectoryError),
+    #[error(transparent)]
+    Prologue(#[from] HookFailure),
+    #[error("{}", with_causes(.0))]
+    FabricKey(#[source] FabricError),
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    #[error("{}", with_causes(.0))]
+    Image(#[source] ImageError),
+    #[error("{}", with_causes(.0))]
+    MakeScope(#[source] CgroupError),
+    #[error("writing its topology file below {}: {source}", .dir.display())]
+    WriteTopology { dir: PathBuf, source: io::Error },
+    #[error("writing its hostfiles below {}: {source}", .dir.display())]
+    WriteHostfiles { dir: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Devices(#[from] DeviceFilterError),
+    #[error("limits: {}", with_causes(.0))]
+    SetLimits(#[source] LimitError),
+    #[error("the shim does not answer: {0}")]
+    ConnectShim(#[source] io::Error),
+    #[error("{}", with_causes(.0))]
+    StartShim(#[source] StartError),
+}
+
 /// A prologue that is being made.
 pub(super) struct Preparing {
     cancel: CancellationToken,
-    done: JoinHandle<Result<Line, String>>,
+    done: JoinHandle<Result<Line, PrepareError>>,
 }
 
 impl Preparing {
@@ -66,8 +118,8 @@ impl Preparing {
     }
 
     /// The line to the shim, or why there is none. Safe to drop while it waits.
-    pub(super) async fn ended(&mut self) -> Result<Line, String> {
-        (&mut self.done).await.unwrap_or_else(|broke| Err(format!("preparing broke: {broke}")))
+    pub(super) async fn ended(&mut self) -> Result<Line, PrepareError> {
+        (&mut self.done).await.unwrap_or_else(|broke| Err(broke.into()))
     }
 
     /// Ends it soon. The line to the shim, where it came so far.
@@ -78,7 +130,7 @@ impl Preparing {
 }
 
 /// The pending half of a `select!`: never, where nothing is being prepared.
-pub(super) async fn ended(preparing: &mut Option<Preparing>) -> Result<Line, String> {
+pub(super) async fn ended(preparing: &mut Option<Preparing>) -> Result<Line, PrepareError> {
     match preparing {
         Some(preparing) => preparing.ended().await,
         None => std::future::pending().await,
@@ -93,9 +145,9 @@ async fn prepare(
     dir: ShimDir,
     detail: watch::Sender<Detail>,
     cancel: CancellationToken,
-) -> Result<Line, String> {
+) -> Result<Line, PrepareError> {
     let say = |text: &str| detail.send_modify(|d| text.clone_into(&mut d.text));
-    let going_on = || if cancel.is_cancelled() { Err("cancelled while it was prepared".to_owned()) } else { Ok(()) };
+    let going_on = || if cancel.is_cancelled() { Err(PrepareError::Cancelled) } else { Ok(()) };
     say("preparing: identity and scratch");
     let begun = {
         let (context, share, assignment) = (Arc::clone(&context), Arc::clone(&share), assignment.clone());
@@ -118,19 +170,19 @@ async fn prepare(
     going_on()?;
     say("preparing: the site's prologue");
     let hook = context.hooks.run(Moment::Prologue, (&context.me, context.slice.as_ref()), &share, &dir, &planned.env, &cancel);
-    hook.await.map_err(|failure| failure.to_string())?;
+    hook.await?;
     failpoint::pass(Point::PrologueOver);
     going_on()?;
     if context.fabric.concerns(&share, &context.me) {
         say("preparing: a key for the fabric");
         tokio::select! {
-            provided = context.fabric.provide(&share, &context.me) => provided.map_err(|error| with_causes(&error))?,
+            provided = context.fabric.provide(&share, &context.me) => provided.map_err(PrepareError::FabricKey)?,
             () = cancel.cancelled() => going_on()?,
         }
     }
     if let Some(from) = &share.restore {
         say("preparing: what it saved");
-        checkpoint::restore::restore(&context, &share, from, &cancel, say).await?;
+        checkpoint::restore::restore(&context.checkpoint_handles, &share, from, &cancel, say).await?;
         going_on()?;
     }
     say("preparing: image");
@@ -145,8 +197,8 @@ fn is_short(context: &Context, share: &DesiredShare) -> bool {
     !context.hooks.has_prologue() && share.spec.uenv.is_none() && share.restore.is_none() && !context.fabric.concerns(share, &context.me)
 }
 
-async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("preparing broke: {broke}")))
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, PrepareError> + Send + 'static) -> Result<T, PrepareError> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(broke.into()))
 }
 
 enum Begun {
@@ -156,19 +208,19 @@ enum Begun {
     Planned(Planned, Arc<DesiredShare>),
 }
 
-fn begin(context: &Context, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<Begun, String> {
+fn begin(context: &Context, share: &Arc<DesiredShare>, dir: &ShimDir) -> Result<Begun, PrepareError> {
     match find::find(context, share.allocation, dir) {
         Ok(stream) => return Ok(Begun::There(Line { stream, fresh: false, image: held(context, share) })),
-        Err(Missing::NotOurs(why)) => return Err(format!("{}: what listens there is not the shim: {why}", dir.socket().display())),
+        Err(Missing::NotOurs(source)) => return Err(PrepareError::NotTheShim { socket: dir.socket(), source }),
         Err(Missing::Gone | Missing::Unreachable(_)) => {}
     }
-    let owner = identity::resolve(&share.owner).map_err(|e| e.to_string())?;
+    let owner = identity::resolve(&share.owner)?;
     let share = if owner == share.owner { Arc::clone(share) } else { Arc::new(DesiredShare { owner, ..DesiredShare::clone(share) }) };
     if share.owner.is_root() && !context.allow_root {
-        return Err("work as root is refused on this node (allow_root is false)".to_owned());
+        return Err(PrepareError::RootRefused);
     }
     if share.spec.uenv.is_some() && context.user_images == UserImages::Refuse {
-        return Err("work with an image is refused on this node (user_images: refuse)".to_owned());
+        return Err(PrepareError::ImageRefused);
     }
     failpoint::pass(Point::IdentityChecked);
     let planned = context.data.plan(&share)?;
@@ -185,7 +237,7 @@ pub(super) fn held(context: &Context, share: &DesiredShare) -> Option<HeldImage>
 
 /// The image in the cache. Given up, a copy ends at its next piece, behind our back: it
 /// touches nothing but the cache.
-async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &CancellationToken) -> Result<Option<HeldImage>, String> {
+async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &CancellationToken) -> Result<Option<HeldImage>, PrepareError> {
     let Some(wanted) = share.spec.uenv.clone() else { return Ok(None) };
     let cancelled = Arc::new(AtomicBool::new(false));
     let admitted = {
@@ -193,14 +245,14 @@ async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &Cancellatio
         blocking(move || {
             let admitted = context.images.admit(&share.owner, &wanted, &cancelled);
             failpoint::pass(Point::ImageAdmitted);
-            admitted.map_err(|e| with_causes(&e))
+            admitted.map_err(PrepareError::Image)
         })
     };
     tokio::select! {
         admitted = admitted => Ok(Some(admitted?.held)),
         () = cancel.cancelled() => {
             cancelled.store(true, Ordering::Relaxed);
-            Err("cancelled while its image was copied".to_owned())
+            Err(PrepareError::ImageCancelled)
         }
     }
 }
@@ -212,9 +264,9 @@ fn start(
     dir: &ShimDir,
     image: Option<HeldImage>,
     planned: &Planned,
-) -> Result<Line, String> {
+) -> Result<Line, PrepareError> {
     let scope = match &context.slice {
-        Some(slice) => Some(slice.create_scope(share.allocation).map_err(|e| with_causes(&e))?),
+        Some(slice) => Some(slice.create_scope(share.allocation).map_err(PrepareError::MakeScope)?),
         None => None,
     };
     if let Some(scope) = &scope {
@@ -223,15 +275,14 @@ fn start(
     failpoint::pass(Point::ScopeMade);
     if let Some(assignment) = assignment {
         machine::tell(&context.state_dir, context.me.as_str(), share, &context.topology(), assignment)
-            .map_err(|e| format!("writing its topology file below {}: {e}", context.state_dir.display()))?;
+            .map_err(|source| PrepareError::WriteTopology { dir: context.state_dir.clone(), source })?;
     }
     let placement = assignment.map(|a| machine::placement(&context.topology(), a));
     hatch::tell(&context.state_dir, share, placement.as_ref())
-        .map_err(|e| format!("writing its hostfiles below {}: {e}", context.state_dir.display()))?;
+        .map_err(|source| PrepareError::WriteHostfiles { dir: context.state_dir.clone(), source })?;
     let mut limits = context.bounds.limits(share, assignment);
     context.device_filter.apply(scope.as_ref(), devices::denied(&context.topology().gpu, assignment), &mut limits)?;
-    let v1_groups =
-        context.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(|e| format!("limits: {}", with_causes(&e)))?;
+    let v1_groups = context.bounds.controllers.set(share.allocation, scope.as_ref(), &limits).map_err(PrepareError::SetLimits)?;
     failpoint::pass(Point::LimitsSet);
     let config = ShimConfig {
         protocol: PROTOCOL_MAJOR,
@@ -260,9 +311,9 @@ fn start(
             Ok(Line { stream, fresh: true, image })
         }
         Err(StartError::AlreadyRunning { .. }) => {
-            connect_shim(dir).map(|stream| Line { stream, fresh: false, image }).map_err(|e| format!("the shim does not answer: {e}"))
+            connect_shim(dir).map(|stream| Line { stream, fresh: false, image }).map_err(PrepareError::ConnectShim)
         }
-        Err(error) => Err(with_causes(&error)),
+        Err(error) => Err(PrepareError::StartShim(error)),
     }
 }
 

@@ -1,12 +1,14 @@
 //! Makes the probes of a service, and tells when it is dead. What an outcome means is decided in [`ProbeWatch`].
 
-use super::Detail;
+use crate::allocations::Detail;
 use crate::context::Shared;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LivenessProbe, NodeId, ProbeCheck};
 use lattice_node::{Event, ProbeWatch, Verdict};
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -38,8 +40,9 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
         tokio::time::sleep_until(began + watch.due()).await;
         let outcome = match tokio::time::timeout(probe.timeout, make(&probe)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(format!("no answer within {} s", probe.timeout.as_secs())),
+            Err(_) => Err(ProbeError::Timeout(probe.timeout)),
         };
+        let outcome = outcome.map_err(|error| error.to_string());
         let verdict = watch.probed(began.elapsed(), outcome.as_ref().copied().map_err(String::as_str));
         let text = match &verdict {
             Verdict::Alive => "running; its liveness probe succeeds".to_owned(),
@@ -59,9 +62,22 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
     }
 }
 
+/// Why a probe did not succeed.
+#[derive(Debug, Error)]
+enum ProbeError {
+    #[error("no answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("{}", in_words(.0))]
+    Connection(#[from] io::Error),
+    #[error("status {0}")]
+    Status(u16),
+    #[error("the answer is not HTTP")]
+    NotHttp,
+}
+
 /// One probe.
-async fn make(probe: &LivenessProbe) -> Result<(), String> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, probe.port)).await.map_err(|e| in_words(&e))?;
+async fn make(probe: &LivenessProbe) -> Result<(), ProbeError> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, probe.port)).await?;
     match &probe.check {
         ProbeCheck::Tcp => Ok(()),
         ProbeCheck::Http { path } => {
@@ -69,19 +85,19 @@ async fn make(probe: &LivenessProbe) -> Result<(), String> {
                 "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nUser-Agent: lattice-probe\r\nAccept: */*\r\nConnection: close\r\n\r\n",
                 probe.port
             );
-            stream.write_all(request.as_bytes()).await.map_err(|e| in_words(&e))?;
+            stream.write_all(request.as_bytes()).await?;
             let mut answer = Vec::new();
             while !answer.contains(&b'\n') && answer.len() < STATUS_LINE_BYTES_MAX {
                 let mut chunk = [0; 256];
-                match stream.read(&mut chunk).await.map_err(|e| in_words(&e))? {
+                match stream.read(&mut chunk).await? {
                     0 => break,
                     n => answer.extend_from_slice(&chunk[..n]),
                 }
             }
             match status_code(&answer) {
                 Some(200..=399) => Ok(()),
-                Some(code) => Err(format!("status {code}")),
-                None => Err("the answer is not HTTP".to_owned()),
+                Some(code) => Err(ProbeError::Status(code)),
+                None => Err(ProbeError::NotHttp),
             }
         }
     }

@@ -1,17 +1,9 @@
 //! Signals to the work of one allocation on this node, on their way to its shim and until it answers.
 
-use lattice_runtime::shim::{SignalWhom, ToShim};
+use crate::allocations::SendSignal;
+use lattice_runtime::shim::ToShim;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
-
-/// A signal that a user sends.
-#[derive(Debug)]
-pub struct SendSignal {
-    pub signal: i32,
-    pub to: SignalWhom,
-    /// How many processes got it. Dropped where that will not be known.
-    pub answer: oneshot::Sender<u32>,
-}
 
 /// Those that the shim has not answered, by their requests' numbers, which are never used twice.
 #[derive(Default)]

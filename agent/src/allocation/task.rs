@@ -5,88 +5,59 @@ mod ending;
 mod lease;
 mod line;
 mod parts;
+mod shim_line;
+mod wakeups;
 
-use super::link::Link;
 use super::local_launch::LocalLaunch;
 use super::prepare::{self, Preparing};
-use super::run_lease::{self, RunLease};
 use super::signals::Signals;
-use super::terminals::{OpenTerminal, Terminals};
-use super::{Activity, Command, Detail, Standing};
+use super::terminals::Terminals;
+use crate::allocations::{Command, OpenTerminal, Says, Standing, TaskEnds};
 use crate::context::Shared;
 use crate::mesh::terminal::ToTerminal;
 use crate::spool::launches;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
-use lattice_node::Event;
+use lattice_node::allocation::{EntryEvent, TaskEvent, TaskPhase};
+use lattice_node::walltime::{Walltime, WalltimeEvent};
+use lattice_node::{Event, RunLease, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
-use line::hear;
+use shim_line::ShimLine;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Where the task says how it is.
-pub(super) struct Says {
-    pub(super) activity: watch::Sender<Activity>,
-    pub(super) standing: watch::Sender<Standing>,
-    pub(super) detail: watch::Sender<Detail>,
-}
-
-/// Begins the task of `share`'s allocation.
-pub(super) fn begin(
-    context: &Shared,
-    share: &Arc<DesiredShare>,
-    dir: ShimDir,
-    own: mpsc::WeakSender<Command>,
-    queue: mpsc::Receiver<Command>,
-    says: Says,
-) {
+/// Begins the task of an allocation.
+pub(super) fn begin(context: &Shared, ends: TaskEnds) {
+    let TaskEnds { share, dir, own, queue, says } = ends;
     let task = AllocationTask {
         own,
         context: Arc::clone(context),
-        share: Arc::clone(share),
         dir,
-        link: None,
+        line: ShimLine::Absent,
         preparing: None,
         assigned: None,
         probing: None,
         warning: None,
-        phase: Phase::Idle,
-        left_looked_at: None,
-        fresh: false,
+        phase: TaskPhase::default(),
         image: None,
-        synced: false,
-        started: false,
-        entry_waits: false,
         launches: BTreeMap::new(),
         typed_ahead: VecDeque::new(),
         terminals: Terminals::default(),
         signals: Signals::default(),
-        entry_over: false,
-        walltime_over: false,
-        walltime_told: false,
+        walltime: Walltime::default(),
         script_kill: None,
         acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
-        lease: RunLease::default(),
+        lease: RunLease::of(share.run_lease_ms),
+        share,
         says,
     };
     tokio::spawn(task.run(queue));
-}
-
-/// What the task is waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Nothing in particular.
-    Idle,
-    /// The shim's word that its mounts are there.
-    AwaitingReady,
-    /// The shim's word that nothing is left.
-    AwaitingStopped,
 }
 
 struct AllocationTask {
@@ -94,7 +65,7 @@ struct AllocationTask {
     context: Shared,
     share: Arc<DesiredShare>,
     dir: ShimDir,
-    link: Option<Link>,
+    line: ShimLine,
     preparing: Option<Preparing>,
     /// When it was to be prepared, until its first process begins; not over a restart of this agent.
     assigned: Option<Instant>,
@@ -102,28 +73,15 @@ struct AllocationTask {
     probing: Option<AbortOnDropHandle<()>>,
     /// Asks it to save itself before its walltime ends, on the head.
     warning: Option<AbortOnDropHandle<()>>,
-    phase: Phase,
-    /// When it is looked at what keeps its work from ending, while that is awaited.
-    left_looked_at: Option<tokio::time::Instant>,
-    /// Whether the shim was just started when the present line came.
-    fresh: bool,
+    phase: TaskPhase,
     /// Keeps its image in the cache until the shim says that it is mounted.
     image: Option<HeldImage>,
-    /// Whether the shim has told all that it has, on the present line.
-    synced: bool,
-    /// Whether the brain said that it may run.
-    started: bool,
-    /// Whether the inline command's launch is to begin once the shim has told all that it has.
-    entry_waits: bool,
     launches: BTreeMap<LaunchId, LocalLaunch>,
     /// What was typed at launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
     terminals: Terminals,
     signals: Signals,
-    entry_over: bool,
-    walltime_over: bool,
-    /// Whether it is said what that means, or will be: a checkpoint that is under way may be waited for.
-    walltime_told: bool,
+    walltime: Walltime,
     /// What was killed of the script for its memory.
     script_kill: Option<MemoryKill>,
     /// When the newest heartbeat was sent that the leader acknowledged; `None`: the work is under no run lease.
@@ -135,8 +93,8 @@ struct AllocationTask {
 impl AllocationTask {
     async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
         loop {
-            if std::mem::take(&mut self.lease.begins) {
-                self.begin_what_waited().await;
+            if let Some(due) = self.lease.take_due() {
+                self.begin_what_waited(due).await;
             }
             let heard = tokio::select! {
                 command = queue.recv() => {
@@ -153,15 +111,15 @@ impl AllocationTask {
                     self.prepared(prepared).await;
                     continue;
                 }
-                () = run_lease::renewed(&mut self.acknowledged) => {
+                () = wakeups::renewed(&mut self.acknowledged) => {
                     self.renew().await;
                     continue;
                 }
-                () = ending::due(self.left_looked_at), if self.phase == Phase::AwaitingStopped => {
+                () = wakeups::due(self.phase.look_at_ms()) => {
                     self.say_what_is_left().await;
                     continue;
                 }
-                heard = hear(&mut self.link) => heard,
+                heard = self.line.next() => heard,
             };
             match heard {
                 Some(message) => self.heard(message).await,
@@ -187,7 +145,7 @@ impl AllocationTask {
 
     /// Says whether launches can begin.
     fn stand(&self) {
-        let now = match (*self.says.standing.borrow(), self.started && self.synced && self.may_begin()) {
+        let now = match (*self.says.standing.borrow(), self.phase.is_started() && self.line.is_synced() && self.lease.may_begin()) {
             (Standing::Ending, _) => Standing::Ending,
             (_, true) => Standing::Running,
             (_, false) => Standing::NotYet,
@@ -217,7 +175,7 @@ impl AllocationTask {
                     self.look_after_logs(true);
                 }
             }
-            Command::Start(share) => self.start(&share).await,
+            Command::Start(share) => self.start(share).await,
             Command::ChangeWalltime(share) => self.change_walltime(&share).await,
             Command::Stop => self.stop().await,
             Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
@@ -225,7 +183,7 @@ impl AllocationTask {
             Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
             Command::Signal(signal) => {
                 let message = self.signals.begin(signal);
-                if self.synced {
+                if self.line.is_synced() {
                     self.send(message).await;
                 } else {
                     self.signals.lost();
@@ -245,7 +203,7 @@ impl AllocationTask {
                 if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
                     let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
                     tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
-                    self.link = None;
+                    self.line = ShimLine::Absent;
                     return self.shim_lost(&why).await;
                 }
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
@@ -253,18 +211,15 @@ impl AllocationTask {
             FromShim::Ready { failed } => {
                 // Its loop device keeps it from here on.
                 drop(self.image.take());
-                if self.phase == Phase::AwaitingReady {
+                if self.phase == TaskPhase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
-                    self.phase = Phase::Idle;
-                    self.say(failed.as_deref().unwrap_or("prepared"));
-                    let result = failed.map_or(Ok(()), Err);
-                    self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
                 }
+                self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), Err) }).await;
             }
             FromShim::Going => {}
             FromShim::ScriptStarted => self.began(),
-            FromShim::RunLease { until_ms } => self.keeps_lease(until_ms),
-            FromShim::RunLeaseLapsed => self.lease_lapsed().await,
+            FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
+            FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,
             FromShim::AttachStarted { session } => {
                 failpoint::pass(Point::TerminalStarted);
                 self.terminals.started(session);
@@ -278,8 +233,8 @@ impl AllocationTask {
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndHeard);
                 self.over(0);
-                self.entry_over = true;
-                if !self.walltime_over && !self.lease.lapsed && self.phase != Phase::AwaitingStopped {
+                self.handle_entry(EntryEvent::Over);
+                if !self.walltime.is_over() && !self.lease.is_lapsed() && !self.phase.is_stopping() {
                     let reason = self.script_reason(outcome);
                     self.ended(reason).await;
                 }
@@ -303,7 +258,7 @@ impl AllocationTask {
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.me);
                 if headed_here {
                     // After a restart of this agent the shim is who remembers the launches that it headed.
-                    self.context.launches.begin(&self.context, &self.share, launch);
+                    self.context.launches.begin(&self.share, launch);
                 }
                 for (launch, message) in std::mem::take(&mut self.typed_ahead) {
                     self.typed(launch, message).await;
@@ -325,18 +280,17 @@ impl AllocationTask {
             FromShim::Over { launch } => self.of(launch, |l| l.lost("it ended before, and its end was reported then")),
             FromShim::Stopping { why } => {
                 if why == StopReason::Walltime {
-                    self.walltime_is_over().await;
+                    self.handle_walltime(WalltimeEvent::Over).await;
                 }
             }
             FromShim::Stopped { why } => {
                 if why == StopReason::Walltime {
-                    self.walltime_is_over().await;
+                    self.handle_walltime(WalltimeEvent::Over).await;
                 }
-                if self.phase == Phase::AwaitingStopped {
+                if self.phase.is_stopping() {
                     failpoint::pass(Point::StoppedHeard);
-                    self.phase = Phase::Idle;
-                    self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
                 }
+                self.handle_phase(TaskEvent::ProcessesGone).await;
             }
         }
     }
@@ -352,7 +306,7 @@ impl AllocationTask {
 
     /// The shim has told all that it has: what it does not have and has log files is over and was forgotten.
     async fn is_synced(&mut self) {
-        let on_disk = if self.fresh {
+        let on_disk = if self.line.is_fresh() {
             BTreeSet::new()
         } else {
             let dir = self.dir.clone();
@@ -365,18 +319,16 @@ impl AllocationTask {
         }
         failpoint::pass(Point::ShimToldAll);
         if self.is_head() {
-            self.context.checkpoints.resume(&self.context, &self.share, &self.dir).await;
+            self.context.checkpoints.resume(&self.context.checkpoint_handles, &self.share, &self.dir).await;
         }
         self.context.adoption.found(self.share.allocation);
-        self.synced = true;
-        self.tell_walltime().await;
+        self.line.set_synced();
+        self.handle_walltime(WalltimeEvent::Synced).await;
         if self.has_begun() {
             // The line may have broken under a change of it.
             self.send_walltime().await;
         }
-        if std::mem::take(&mut self.entry_waits) {
-            self.begin_entry();
-        }
+        self.handle_entry(EntryEvent::Synced);
         self.begin_launches().await;
         for terminal in self.terminals.wanted() {
             self.send(terminal).await;
@@ -386,11 +338,19 @@ impl AllocationTask {
 
     async fn open_terminal(&mut self, terminal: OpenTerminal) {
         self.terminals.open(terminal);
-        if self.synced {
+        if self.line.is_synced() {
             for terminal in self.terminals.wanted() {
                 self.send(terminal).await;
                 failpoint::pass(Point::TerminalAsked);
             }
         }
+    }
+}
+
+/// Waits until then; for ever where it is never.
+async fn due(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }

@@ -1,35 +1,9 @@
 //! Attached terminals of one allocation on this node, as far as its shim is concerned.
 
+use crate::allocations::{News, OpenTerminal};
 use lattice_model::RankOutcome;
 use lattice_runtime::shim::ToShim;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use tokio::sync::mpsc;
-
-/// A program that is to run on a terminal whose other end an agent's task holds.
-#[derive(Debug)]
-pub struct OpenTerminal {
-    /// Never used twice, not by an earlier life of this agent either.
-    pub session: u64,
-    /// The programs' end.
-    pub tty: PathBuf,
-    pub argv: Vec<String>,
-    pub env: Vec<(String, String)>,
-    pub working_dir: PathBuf,
-    /// Room for two messages is enough. Once it is closed the terminal is gone, and nobody is to be put on it any more.
-    pub news: mpsc::Sender<News>,
-}
-
-/// What becomes of it.
-#[derive(Debug, PartialEq, Eq)]
-pub enum News {
-    /// Its process has the terminal.
-    Started,
-    /// It ended; or it could not be started, and then `why`.
-    Ended { outcome: RankOutcome, why: Option<String> },
-    /// How it ended will not be known.
-    Lost { why: String },
-}
 
 /// By session. Those that are not wanted any more leave with their end.
 #[derive(Default)]
@@ -86,6 +60,7 @@ impl Terminals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::mpsc;
 
     fn terminal(session: u64) -> (OpenTerminal, mpsc::Receiver<News>) {
         let (news, receiver) = mpsc::channel(2);

@@ -1,17 +1,22 @@
 //! Taking an allocation away: processes, scratch, scope, files. Its log files stay, within the spool's limit.
 
+use crate::checkpoint::DirectoryError;
 use crate::context::Context;
+use crate::data_plane::DataPlaneError;
+use crate::fabric::FabricError;
 use crate::hatch;
 use crate::machine;
 use lattice_model::{AllocationId, DesiredShare};
 use lattice_quorum::pack::with_causes;
+use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ShimDir;
 use lattice_runtime::stuck;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use thiserror::Error;
 
 /// How long killed processes may take to be gone before it is said that they are not.
 pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
@@ -19,16 +24,37 @@ pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 /// Processes that are named.
 const TOLD_MAX: usize = 4;
 
+/// Why an allocation cannot be taken away yet.
+#[derive(Debug, Error)]
+pub(super) enum UndoError {
+    #[error("{}", with_causes(.0))]
+    Cgroup(#[from] CgroupError),
+    #[error("{processes}")]
+    StillThere { processes: String },
+    #[error(transparent)]
+    Data(#[from] DataPlaneError),
+    #[error(transparent)]
+    CheckpointDirectory(#[from] DirectoryError),
+    #[error("{}: {source}", .path.display())]
+    RemoveFile { path: PathBuf, source: io::Error },
+    #[error("its topology file: {0}")]
+    RemoveTopology(#[source] io::Error),
+    #[error("its hostfiles: {0}")]
+    RemoveHostfiles(#[source] io::Error),
+    #[error("{}", with_causes(.0))]
+    Fabric(#[from] FabricError),
+}
+
 /// Kills whatever is in the allocation's scope and waits until it is empty.
-pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<(), String> {
+pub(super) fn kill_scope(context: &Context, allocation: AllocationId) -> Result<(), UndoError> {
     let Some(slice) = &context.slice else { return Ok(()) };
-    let scopes = slice.scopes().map_err(|e| with_causes(&e))?;
+    let scopes = slice.scopes()?;
     let Some((_, scope)) = scopes.into_iter().find(|(id, _)| *id == allocation) else { return Ok(()) };
-    scope.whole().kill().map_err(|e| with_causes(&e))?;
-    if scope.whole().wait_empty(KILL_WAIT).map_err(|e| with_causes(&e))? {
+    scope.whole().kill()?;
+    if scope.whole().wait_empty(KILL_WAIT)? {
         return Ok(());
     }
-    Err(still_there(&scope.whole().processes()))
+    Err(UndoError::StillThere { processes: still_there(&scope.whole().processes()) })
 }
 
 /// What keeps its work from ending, which was killed; `None`: nothing is left in its scope, or that cannot be known.
@@ -46,20 +72,20 @@ fn still_there(left: &[i32]) -> String {
 }
 
 /// Takes away scratch, scope and files. Fails while processes are left.
-pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<(), String> {
+pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Result<(), UndoError> {
     kill_scope(context, share.allocation)?;
     failpoint::pass(Point::ScopeKilled);
     context.data.remove_scratch(share.allocation)?;
     failpoint::pass(Point::ScratchRemoved);
     context.checkpoints.remove(share)?;
     if let Some(slice) = &context.slice {
-        let scopes = slice.scopes().map_err(|e| with_causes(&e))?;
+        let scopes = slice.scopes()?;
         if let Some((_, scope)) = scopes.into_iter().find(|(id, _)| *id == share.allocation) {
-            scope.whole().remove().map_err(|e| with_causes(&e))?;
+            scope.whole().remove()?;
         }
     }
     failpoint::pass(Point::ScopeRemoved);
-    context.bounds.controllers.remove(share.allocation, KILL_WAIT).map_err(|e| with_causes(&e))?;
+    context.bounds.controllers.remove(share.allocation, KILL_WAIT)?;
     failpoint::pass(Point::LimitsRemoved);
     if !wrote_nothing(dir) {
         context.spools.note(share, &context.me, dir);
@@ -75,16 +101,16 @@ pub(super) fn undo(context: &Context, share: &DesiredShare, dir: &ShimDir) -> Re
     ];
     for (file, removed) in files {
         match fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(format!("{}: {error}", file.display())),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(UndoError::RemoveFile { path: file, source: error }),
             Ok(()) | Err(_) => failpoint::pass(removed),
         }
     }
-    machine::forget(&context.state_dir, share.allocation, share.epoch).map_err(|e| format!("its topology file: {e}"))?;
-    hatch::forget(&context.state_dir, share.allocation, share.epoch).map_err(|e| format!("its hostfiles: {e}"))?;
-    context.fabric.end(share.allocation, share.epoch).map_err(|e| with_causes(&e))?;
+    machine::forget(&context.state_dir, share.allocation, share.epoch).map_err(UndoError::RemoveTopology)?;
+    hatch::forget(&context.state_dir, share.allocation, share.epoch).map_err(UndoError::RemoveHostfiles)?;
+    context.fabric.end(share.allocation, share.epoch)?;
     if wrote_nothing(dir) {
         // Many short silent jobs would use up the inodes.
-        fs::remove_dir_all(&dir.0).map_err(|e| format!("{}: {e}", dir.0.display()))?;
+        fs::remove_dir_all(&dir.0).map_err(|source| UndoError::RemoveFile { path: dir.0.clone(), source })?;
     }
     context.spools.end(share, &context.me, dir);
     context.spools.trim();

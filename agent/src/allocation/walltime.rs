@@ -10,32 +10,22 @@
 //! that is not is discarded. Which one is waited for is written down: an agent that is killed follows that one again, and says of the
 //! allocation's end what it would have said.
 
-use crate::checkpoint;
+use crate::checkpoint::{self, BeginError};
 use crate::context::Shared;
 use crate::journal;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use lattice_model::checkpoint::{DEADLINE_MS, walltime_lead_ms};
 use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, EndReason};
-use lattice_node::{CheckpointEnd, CheckpointPhase, Checkpointing, Event};
+use lattice_node::walltime::{
+    AwaitedCheckpoint, HeadWait, HeadWaitAction, LastSave, LastSaveAction, LastSaveEvent, awaited_checkpoint, end_of_walltime,
+};
+use lattice_node::{Checkpointing, Event};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
-
-/// Between two tries to ask work that is not settled yet for its last checkpoint.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// The longest pause before it is asked again where it was asked in vain.
-const ASK_AGAIN_MAX: Duration = Duration::from_secs(60);
-/// How much longer than the head's grace its word is waited for on the other nodes, while they hear the quorum: cut off with it, the
-/// head could not say it.
-const HEAD_LATE: Duration = Duration::from_secs(10);
-/// How often it is looked whether the quorum is heard.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two heartbeats that the quorum acknowledged, in milliseconds, while it is heard.
-const HEARD_MS: u64 = 5_000;
 
 /// On the head, when its processes are about to begin: since when its walltime runs, by the boot's clock, is on the disk.
 pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
@@ -95,67 +85,101 @@ pub(super) fn warn(context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) -
 
 async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, walltime_ms: u64) {
     let Some(began_ms) = began_at(&share, &dir).await else { return };
-    let ends_ms = began_ms.saturating_add(walltime_ms);
-    let until = |lead_ms: u64| Duration::from_millis(ends_ms.saturating_sub(lead_ms).saturating_sub(boottime_ms()));
-    // It is never asked earlier than this, and where no checkpoint was made by then, not before the second look.
-    for look_ms in [walltime_ms / 2, walltime_ms / 10] {
-        tokio::time::sleep(until(look_ms)).await;
-        let known = context.cluster.borrow().allocations.get(&share.allocation).cloned();
-        let took_ms = match known {
-            Some(allocation) => checkpoint::broker::last_took_ms(&context, &allocation).await,
-            None => None,
-        };
-        let lead_ms = walltime_lead_ms(walltime_ms, took_ms);
-        if lead_ms > walltime_ms / 10 || look_ms == walltime_ms / 10 {
-            tokio::time::sleep(until(lead_ms)).await;
-            break;
-        }
-    }
     // One that a former life asked for is asked for again: it is that one.
-    let mut id = noted(&share, &dir).await.unwrap_or_else(|| CheckpointId(Uuid::new_v4()));
-    // Under way in the grace it is waited for as any other.
-    let grace_ms = u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX);
-    let length_ms = ends_ms.saturating_sub(boottime_ms()).saturating_add(grace_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1);
-    let mut pause = ASK_AGAIN;
-    while boottime_ms() < ends_ms {
-        let open = CheckpointOpen {
-            id: *id.0.as_bytes(),
-            allocation: *share.allocation.0.as_bytes(),
-            epoch: share.epoch.0,
-            length_ms,
-            uid: share.owner.uid,
-            user: share.owner.name.clone(),
-        };
-        match checkpoint::begin(&context, &open).await {
-            Ok(mut items) => {
-                let mut noted_as = None;
-                while let Some(item) = items.recv().await {
-                    // Another one's, where there was one under way.
-                    let (CheckpointItem::Stands { id, .. } | CheckpointItem::Ended { id, .. }) = &item else { return };
-                    let made = CheckpointId(Uuid::from_bytes(*id));
-                    if noted_as != Some(made) {
-                        tracing::info!(allocation = %share.allocation, checkpoint = %made, "its walltime ends soon: it saves itself");
-                        note(&share, &dir, made).await;
-                        noted_as = Some(made);
-                        failpoint::pass(Point::WalltimeWarned);
-                    }
-                    match item {
-                        CheckpointItem::Ended { complete: true, .. } => return,
-                        CheckpointItem::Ended { why, .. } => {
-                            tracing::warn!(allocation = %share.allocation, %why, "asked before its walltime ends it did not save itself");
-                        }
-                        CheckpointItem::Stands { .. } | CheckpointItem::Refused { .. } => {}
-                    }
+    let id = noted(&share, &dir).await.unwrap_or_else(new_id);
+    let (mut save, first) = LastSave::begin(began_ms, walltime_ms, grace_ms(&context), id);
+    let (mut actions, mut answers) = (vec![first], None);
+    loop {
+        for action in std::mem::take(&mut actions) {
+            let event = match action {
+                LastSaveAction::WaitUntil { at_ms } => {
+                    wait_until(at_ms).await;
+                    LastSaveEvent::Due
                 }
-                // Its own, or another one's that was under way: there may be time for one more, by an id that was not used.
-                id = CheckpointId(Uuid::new_v4());
-                pause = (pause * 2).min(ASK_AGAIN_MAX);
-            }
-            Err(why) => {
-                tracing::debug!(allocation = %share.allocation, %why, "it cannot be asked to save itself now; its walltime ends soon");
-            }
+                LastSaveAction::FindCost => LastSaveEvent::CostKnown { took_ms: checkpoint_took_ms(&context, &share).await },
+                LastSaveAction::Ask { id, length_ms } => match ask(&context, &share, id, length_ms).await {
+                    Ok(items) => {
+                        answers = Some(items);
+                        continue;
+                    }
+                    Err(why) => {
+                        tracing::debug!(allocation = %share.allocation, %why, "it cannot be asked to save itself now; its walltime ends soon");
+                        LastSaveEvent::NotAsked
+                    }
+                },
+                LastSaveAction::Note { id } => {
+                    tracing::info!(allocation = %share.allocation, checkpoint = %id, "its walltime ends soon: it saves itself");
+                    note(&share, &dir, id).await;
+                    failpoint::pass(Point::WalltimeWarned);
+                    continue;
+                }
+            };
+            save.handle(boottime_ms(), event, &mut actions);
         }
-        tokio::time::sleep(pause).await;
+        if save.is_over() {
+            return;
+        }
+        if !actions.is_empty() {
+            continue;
+        }
+        let Some(items) = &mut answers else { return };
+        let event = match items.recv().await {
+            Some(item) => answered(&share, item),
+            None => {
+                answers = None;
+                LastSaveEvent::AnswersOver { next: new_id() }
+            }
+        };
+        save.handle(boottime_ms(), event, &mut actions);
+    }
+}
+
+fn new_id() -> CheckpointId {
+    CheckpointId(Uuid::new_v4())
+}
+
+fn grace_ms(context: &Shared) -> u64 {
+    u64::try_from(context.grace.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn wait_until(at_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(boottime_ms()))).await;
+}
+
+async fn checkpoint_took_ms(context: &Shared, share: &DesiredShare) -> Option<u64> {
+    let known = context.cluster.borrow().allocations.get(&share.allocation).cloned();
+    checkpoint::broker::last_took_ms(&context.checkpoint_handles, &known?).await
+}
+
+async fn ask(
+    context: &Shared,
+    share: &DesiredShare,
+    id: CheckpointId,
+    length_ms: u64,
+) -> Result<mpsc::Receiver<CheckpointItem>, BeginError> {
+    let open = CheckpointOpen {
+        id: *id.0.as_bytes(),
+        allocation: *share.allocation.0.as_bytes(),
+        epoch: share.epoch.0,
+        length_ms,
+        uid: share.owner.uid,
+        user: share.owner.name.clone(),
+    };
+    checkpoint::begin(&context.checkpoint_handles, &open).await
+}
+
+/// What the checkpoint's head reports: of another one than was asked for, where there was one under way.
+fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
+    let id_of = |id| CheckpointId(Uuid::from_bytes(id));
+    match item {
+        CheckpointItem::Refused { .. } => LastSaveEvent::Refused,
+        CheckpointItem::Stands { id, .. } => LastSaveEvent::UnderWay { id: id_of(id) },
+        CheckpointItem::Ended { id, why, complete, .. } => {
+            if !complete {
+                tracing::warn!(allocation = %share.allocation, %why, "asked before its walltime ends it did not save itself");
+            }
+            LastSaveEvent::Ended { id: id_of(id), is_whole: complete }
+        }
     }
 }
 
@@ -171,29 +195,33 @@ pub(super) enum Awaited {
 /// what the work saved when it was asked before its walltime ended.
 pub(super) async fn awaited(context: &Shared, share: &DesiredShare, dir: &ShimDir) -> Option<Awaited> {
     let view = context.checkpoints.last(share.allocation, share.epoch)?;
-    let (id, is_over, made) = {
-        let state = view.borrow();
-        (state.id, state.end().is_some(), whole(&state).cloned())
-    };
-    if !is_over {
-        note(share, dir, id).await;
-        return Some(Awaited::UnderWay(view));
-    }
-    let noted = noted(share, dir).await?;
-    // The one here is that one or was begun after it. Where it failed, that one may be whole all the same.
-    let committed = || context.cluster.borrow().allocations.get(&share.allocation).and_then(|a| a.checkpoint.clone());
-    match made.or_else(|| committed().filter(|c| (c.epoch, c.id) == (share.epoch, noted))) {
-        Some(checkpoint) => Some(Awaited::Whole(checkpoint)),
-        None => (noted == id).then_some(Awaited::UnderWay(view)),
+    // As it is now: one that ends while the disk is looked at was under way.
+    let last = view.borrow().clone();
+    let noted = noted(share, dir).await;
+    let committed = context.cluster.borrow().allocations.get(&share.allocation).and_then(|a| a.checkpoint.clone());
+    match awaited_checkpoint(&last, noted, share.epoch, committed.as_ref()) {
+        AwaitedCheckpoint::UnderWay => {
+            note(share, dir, last.id).await;
+            Some(Awaited::UnderWay(view))
+        }
+        AwaitedCheckpoint::Again => Some(Awaited::UnderWay(view)),
+        AwaitedCheckpoint::Whole(checkpoint) => Some(Awaited::Whole(checkpoint)),
+        AwaitedCheckpoint::Nothing => None,
     }
 }
 
 /// On the head: says that the work saved itself before its walltime was over.
 pub(super) async fn end_saved(context: Shared, share: Arc<DesiredShare>, checkpoint: CheckpointRef) {
-    let (allocation, epoch) = (share.allocation, share.epoch);
     let reason = EndReason::WalltimeSaved { checkpoint: checkpoint.id };
-    // Its report goes before that of the end, whether the quorum is there or not. It may be told twice.
-    context.tell(Event::Checkpointed { allocation, epoch, checkpoint }).await;
+    report_end(&context, &share, Some(checkpoint), reason).await;
+}
+
+/// The report of a checkpoint goes before that of the end, whether the quorum is there or not. It may be told twice.
+async fn report_end(context: &Shared, share: &DesiredShare, checkpoint: Option<CheckpointRef>, reason: EndReason) {
+    let (allocation, epoch) = (share.allocation, share.epoch);
+    if let Some(checkpoint) = checkpoint {
+        context.tell(Event::Checkpointed { allocation, epoch, checkpoint }).await;
+    }
     context.tell(Event::Ended { allocation, epoch, reason }).await;
 }
 
@@ -204,43 +232,24 @@ pub(super) async fn end(context: Shared, share: Arc<DesiredShare>, mut view: wat
     }
     failpoint::pass(Point::WalltimeAwaitsSave);
     let _ = tokio::time::timeout(context.grace, view.wait_for(|state| state.end().is_some())).await;
-    let (allocation, epoch) = (share.allocation, share.epoch);
-    let (id, made) = {
+    let (id, (made, reason)) = {
         let state = view.borrow();
-        (state.id, whole(&state).cloned())
+        (state.id, end_of_walltime(&state))
     };
-    let Some(checkpoint) = made else {
+    if made.is_none() {
         // By who drives it, once the allocation is being ended: it knows what the quorum was told.
-        tracing::warn!(%allocation, checkpoint = %id, "walltime was over before the checkpoint was whole: it is discarded");
-        context.tell(Event::Ended { allocation, epoch, reason: EndReason::WalltimeExceeded }).await;
-        return;
-    };
-    end_saved(context, share, checkpoint).await;
+        tracing::warn!(allocation = %share.allocation, checkpoint = %id, "walltime was over before the checkpoint was whole: it is discarded");
+    }
+    report_end(&context, &share, made, reason).await;
 }
 
 /// On the other nodes: the head decides, and says it to the quorum, which ends the work here as well. Where it does not, walltime was over.
 pub(super) async fn end_without_head(context: Shared, share: Arc<DesiredShare>) {
-    tokio::time::sleep(context.grace).await;
-    let mut late = Duration::ZERO;
-    while late < HEAD_LATE {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let newest = *context.acknowledged.borrow();
-        if newest.is_some_and(|at| boottime_ms().saturating_sub(at) < HEARD_MS) {
-            late += LOOK_EVERY;
-        }
+    let (mut wait, mut action) = HeadWait::begin(boottime_ms(), grace_ms(&context));
+    while let HeadWaitAction::LookAt { at_ms } = action {
+        wait_until(at_ms).await;
+        let acknowledged_ms = *context.acknowledged.borrow();
+        action = wait.handle(boottime_ms(), acknowledged_ms);
     }
-    let (allocation, epoch) = (share.allocation, share.epoch);
-    context.tell(Event::Ended { allocation, epoch, reason: EndReason::WalltimeExceeded }).await;
-}
-
-/// The checkpoint, where all of it is in the store.
-fn whole(state: &Checkpointing) -> Option<&CheckpointRef> {
-    match &state.phase {
-        CheckpointPhase::Committing { checkpoint } | CheckpointPhase::Ended(CheckpointEnd::Complete { checkpoint }) => Some(checkpoint),
-        CheckpointPhase::Asking { .. }
-        | CheckpointPhase::Saving { .. }
-        | CheckpointPhase::Deferred { .. }
-        | CheckpointPhase::Verifying { .. }
-        | CheckpointPhase::Ended(CheckpointEnd::Failed { .. } | CheckpointEnd::TimedOut { .. }) => None,
-    }
+    report_end(&context, &share, None, EndReason::WalltimeExceeded).await;
 }

@@ -7,8 +7,9 @@
 //! written: a head that was killed then would ask for the round anew, and nodes that save
 //! themselves in it already have no answer for that.
 
+use super::handles::Shared;
 use crate::checkpoint;
-use crate::context::Shared;
+use crate::mesh::UnreachedNode;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::mesh::frame;
 use crate::mesh::open::Open;
@@ -25,20 +26,20 @@ pub async fn ask(
     head: &NodeId,
     address: Option<String>,
     open: &CheckpointOpen,
-) -> Result<mpsc::Receiver<CheckpointItem>, String> {
+) -> Result<mpsc::Receiver<CheckpointItem>, UnreachedNode> {
     if *head == context.me {
         return match checkpoint::begin(context, open).await {
             Ok(items) => Ok(items),
-            Err(why) => {
+            Err(error) => {
                 let (send, items) = mpsc::channel(1);
-                let _ = send.try_send(CheckpointItem::Refused { why });
+                let _ = send.try_send(CheckpointItem::Refused { why: error.to_string() });
                 Ok(items)
             }
         };
     }
-    let address = address.ok_or("its address is not known")?;
-    let (mut send, mut recv) = context.mesh.open(head, &address).await.map_err(|e| e.to_string())?;
-    frame::write(&mut send, &Open::Checkpoint(Box::new(open.clone()))).await.map_err(|e| e.to_string())?;
+    let address = address.ok_or(UnreachedNode::NoAddress)?;
+    let (mut send, mut recv) = context.mesh.open(head, &address).await?;
+    frame::write(&mut send, &Open::Checkpoint(Box::new(open.clone()))).await?;
     let (items, receiver) = mpsc::channel(ITEMS);
     tokio::spawn(async move {
         let _send = send;

@@ -1,5 +1,17 @@
 //! Work of a checkpoint for a thread that may block.
 
-pub(super) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(format!("saving broke: {broke}")))
+use thiserror::Error;
+use tokio::task::JoinError;
+
+/// A thread that worked for a checkpoint did not come to its end.
+#[derive(Debug, Error)]
+#[error("saving broke: {0}")]
+pub struct SavingBroke(#[from] JoinError);
+
+pub(super) async fn blocking<T, E>(act: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<SavingBroke> + Send + 'static,
+{
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(SavingBroke(broke).into()))
 }

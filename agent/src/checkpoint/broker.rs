@@ -9,11 +9,12 @@
 //! makes one checkpoint of two requests. Nothing of it is needed for work to run, or for anybody to ask for a checkpoint.
 
 use super::broker_knowledge::Latest;
+use super::handles::Shared;
 use super::store::{CheckpointStore, Owner, StoreError};
 use super::{ask, retention, saving};
 use crate::cluster::Cluster;
 use crate::config::checkpoint::CheckpointSettings;
-use crate::context::Shared;
+use crate::mesh::UnreachedNode;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use crate::placing::Placing;
 use futures::StreamExt;
@@ -24,9 +25,10 @@ use lattice_quorum::pack::with_causes;
 use lattice_scheduler::View;
 use lattice_scheduler::broker::{BrokerView, Judgement, Known, LastSaved, Storage, Tried, Verdict, should_checkpoint};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use thiserror::Error;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -51,6 +53,32 @@ fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
 /// deadline again; the broker does not keep others waiting for that, and asked again it is followed.
 fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
     Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
+}
+
+/// Why work that the broker asked has no checkpoint of that.
+#[derive(Debug, Error)]
+enum BrokeredError {
+    #[error(transparent)]
+    Ask(#[from] UnreachedNode),
+    #[error("{why}")]
+    Refused { why: String },
+    #[error("{why}")]
+    CameToNothing { why: String },
+    #[error("its head {head} went away in the middle of it")]
+    HeadLost { head: NodeId },
+    #[error("nothing was heard of it any more")]
+    NoEnd,
+    #[error(transparent)]
+    Broke(#[from] JoinError),
+}
+
+/// Why it is not known when a checkpoint was made.
+#[derive(Debug, Error)]
+enum LastSavedError {
+    #[error("{}", with_causes(.0))]
+    ReadManifest(#[source] StoreError),
+    #[error("no answer within {} s", ANSWER.as_secs())]
+    Timeout,
 }
 
 /// Runs until `stop`; does something while this agent has the lease.
@@ -78,7 +106,7 @@ struct Broker {
     /// By allocation, with the checkpoint that `last` tells of.
     known: BTreeMap<AllocationId, (Option<CheckpointId>, Known)>,
     storage: Storage,
-    asked: JoinSet<(AllocationId, Result<(), String>)>,
+    asked: JoinSet<(AllocationId, Result<(), BrokeredError>)>,
     /// Which allocation a task asks.
     of: BTreeMap<tokio::task::Id, AllocationId>,
 }
@@ -94,7 +122,7 @@ impl Broker {
                 Some(ended) = self.asked.join_next_with_id() => {
                     let (task, ended) = match ended {
                         Ok((task, (_, ended))) => (task, ended),
-                        Err(error) => (error.id(), Err(error.to_string())),
+                        Err(error) => (error.id(), Err(error.into())),
                     };
                     if let Some(allocation) = self.of.remove(&task) {
                         self.ended(allocation, ended);
@@ -123,7 +151,7 @@ impl Broker {
         self.context.checkpoints.broker_says(None);
     }
 
-    fn ended(&mut self, allocation: AllocationId, ended: Result<(), String>) {
+    fn ended(&mut self, allocation: AllocationId, ended: Result<(), BrokeredError>) {
         self.context.checkpoints.counts().brokered(ended.is_ok());
         let Some((_, known)) = self.known.get_mut(&allocation) else { return };
         known.tried = match ended {
@@ -182,7 +210,7 @@ impl Broker {
         if !self.placing.leads() {
             return self.rest();
         }
-        let view = cluster.view(&self.placing.membership);
+        let view = cluster.with_alive(self.placing.membership.alive());
         let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
         let tuning = self.settings.tuning();
         let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
@@ -284,7 +312,7 @@ impl Broker {
         let patience = patience(length_ms, self.settings.deferral_ms_max());
         let task = self.asked.spawn(async move {
             let asked = tokio::time::timeout(patience, asked(&context, &head, address, &open)).await;
-            (id, asked.unwrap_or_else(|_| Err("nothing was heard of it any more".to_owned())))
+            (id, asked.unwrap_or_else(|_| Err(BrokeredError::NoEnd)))
         });
         self.of.insert(task.id(), id);
     }
@@ -296,18 +324,20 @@ fn is_candidate(allocation: &&Allocation) -> bool {
 }
 
 /// Asks the head, and hears how that ends.
-async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &CheckpointOpen) -> Result<(), String> {
+async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &CheckpointOpen) -> Result<(), BrokeredError> {
     let mut items = ask(context, head, address, open).await?;
     while let Some(item) = items.recv().await {
         match item {
             CheckpointItem::Stands { .. } => {}
-            CheckpointItem::Refused { why } => return Err(why),
+            CheckpointItem::Refused { why } => return Err(BrokeredError::Refused { why }),
             CheckpointItem::Ended { complete: true, .. } => return Ok(()),
-            CheckpointItem::Ended { word, why, .. } => return Err(if why.is_empty() { word } else { why }),
+            CheckpointItem::Ended { word, why, .. } => {
+                return Err(BrokeredError::CameToNothing { why: if why.is_empty() { word } else { why } });
+            }
         }
     }
     // It goes on there, where it had begun: asked again, this follows it.
-    Err(format!("its head {head} went away in the middle of it"))
+    Err(BrokeredError::HeadLost { head: head.clone() })
 }
 
 /// Whether the store takes something small.
@@ -320,7 +350,7 @@ pub async fn probe(store: &CheckpointStore) -> Storage {
 }
 
 /// What its manifest says of a checkpoint; `None`: there is none that could be read.
-async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: CheckpointId) -> Result<Option<LastSaved>, String> {
+async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: CheckpointId) -> Result<Option<LastSaved>, LastSavedError> {
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let owner = Owner { tenant, project, allocation: allocation.id };
     match tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await {
@@ -329,8 +359,8 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
             Ok(Some(LastSaved { at: Timestamp(manifest.made_at_ms), bytes, took_ms: manifest.took_ms }))
         }
         Ok(Err(StoreError::NoSuch(_) | StoreError::Damaged { .. })) => Ok(None),
-        Ok(Err(error)) => Err(with_causes(&error)),
-        Err(_) => Err(format!("no answer within {} s", ANSWER.as_secs())),
+        Ok(Err(error)) => Err(LastSavedError::ReadManifest(error)),
+        Err(_) => Err(LastSavedError::Timeout),
     }
 }
 
@@ -338,7 +368,7 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
 /// the store says.
 pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
     let store = context.checkpoints.store().ok()?;
-    let latest = context.checkpoints.0.broker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let latest = context.checkpoints.0.broker.lock().clone();
     let Latest { known, saving, storage } = match latest {
         Some(latest) => latest,
         None => {
@@ -349,7 +379,7 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
             };
             match last {
                 Ok(last) => Latest { known: [(allocation.id, Known { last, ..Known::default() })].into(), ..Latest::default() },
-                Err(why) => Latest { storage: Storage::Away { why }, ..Latest::default() },
+                Err(error) => Latest { storage: Storage::Away { why: error.to_string() }, ..Latest::default() },
             }
         }
     };

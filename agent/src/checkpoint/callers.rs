@@ -5,8 +5,10 @@
 
 use lattice_model::{AllocationId, Epoch};
 use lattice_node::Progress;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use thiserror::Error;
 use tokio::sync::{OwnedMutexGuard, watch};
 
 /// Calls of one allocation on this node that wait at once.
@@ -50,7 +52,7 @@ impl Default for Called {
 
 impl Callers {
     fn of(&self) -> MutexGuard<'_, BTreeMap<Key, Called>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// One that waits, for as long as what is given lives; `None`: too many do.
@@ -89,10 +91,10 @@ impl Callers {
     }
 
     /// Why no answer to this token is of use; `None`: one may be.
-    pub fn given_up(&self, key: Key, token: &str) -> Option<String> {
+    pub fn given_up(&self, key: Key, token: &str) -> Option<Unasked> {
         let all = self.of();
         let over = all.get(&key).is_some_and(|called| called.given_up.as_deref() == Some(token));
-        over.then(|| unasked(token))
+        over.then(|| Unasked::of(token))
     }
 
     /// Its answer lies there: it is not asked for any more.
@@ -103,7 +105,7 @@ impl Callers {
     }
 
     /// Keeps what it says of how far it is.
-    pub fn progresses(&self, key: Key, token: &str, progress: Progress) -> Result<(), String> {
+    pub fn progresses(&self, key: Key, token: &str, progress: Progress) -> Result<(), Unasked> {
         present(self.of().get_mut(&key), token)?.progress = Some(progress);
         Ok(())
     }
@@ -131,15 +133,23 @@ impl Callers {
     }
 }
 
-fn present<'a>(called: Option<&'a mut Called>, token: &str) -> Result<&'a mut Called, String> {
+fn present<'a>(called: Option<&'a mut Called>, token: &str) -> Result<&'a mut Called, Unasked> {
     let asks = |called: &Called| called.asked.borrow().as_ref().is_some_and(|asked| asked.token == token);
-    called.filter(|called| asks(called)).ok_or_else(|| unasked(token))
+    called.filter(|called| asks(called)).ok_or_else(|| Unasked::of(token))
 }
 
-/// Why nothing is heard of it.
-pub fn unasked(token: &str) -> String {
-    let token: String = token.chars().take(80).collect();
-    format!("{token:?} is not asked for now: it was answered, was given up, or is of another round")
+/// An answer or its progress is refused: nobody waits for this token.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("{token:?} is not asked for now: it was answered, was given up, or is of another round")]
+pub struct Unasked {
+    token: String,
+}
+
+impl Unasked {
+    /// `token`: as the caller gave it, of any length.
+    pub fn of(token: &str) -> Self {
+        Self { token: token.chars().take(80).collect() }
+    }
 }
 
 /// A call that waits.

@@ -5,8 +5,8 @@
 //! once more directly before the signal is sent. The first time may be long before anybody asks ([`super::sightings`]): what began in the
 //! last moment alone is waited for, and keeps the others from nothing.
 
+use super::handles::Handles;
 use super::sightings::{Program, Sightings, unsure_for};
-use crate::context::Context;
 use lattice_model::{AllocationId, AskSignal, SignalTo};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::Slice;
@@ -18,6 +18,18 @@ use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
+use thiserror::Error;
+
+/// Why an allocation's processes are not asked by a signal.
+#[derive(Debug, Error)]
+pub enum CatchingError {
+    #[error("what runs there cannot be looked at: {0}")]
+    Look(#[source] io::Error),
+    #[error("{signal} cannot be sent: {source}")]
+    Send { signal: AskSignal, source: io::Error },
+    #[error("{why}")]
+    NotCaught { why: String },
+}
 
 /// Processes that are to get the signal, where they catch it; terminals that users attached are not among them.
 pub struct Hearers {
@@ -50,7 +62,7 @@ pub(super) enum Look {
 impl Hearers {
     /// Looks at what runs now but for `asked`, once; an error where that cannot be told. `shim`: its process, by which they are found on
     /// a machine without scopes.
-    fn find(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
+    fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
         let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
         let listed = || addressed(context, allocation, shim, signal.whom());
@@ -194,49 +206,49 @@ impl Hearer {
 }
 
 /// An allocation's, and the process of its shim, by which it is found on a machine without scopes.
-pub type Work<'a> = (&'a Context, AllocationId, Option<u32>);
+pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
 
-/// Looks at what runs now, with what went wrong for people.
-pub fn look(context: &Context, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, String> {
-    Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(unseen)
+/// Looks at what runs now.
+pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, CatchingError> {
+    Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
 }
 
 /// Those that catch it of what runs there now, with nothing sent; `None`: nobody was seen to long enough ago.
-pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, String> {
+pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
     let mut now = look(context, allocation, shim, signal)?;
-    now.not_to_be_asked(signal).map_err(unseen)?;
-    Ok(if now.is_heard() { Some(now.unasked(signal).map_err(unseen)?) } else { None })
+    now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
+    Ok(if now.is_heard() { Some(now.unasked(signal).map_err(CatchingError::Look)?) } else { None })
 }
 
 /// Sends it to what runs there now. `seen`: as it was looked at when nobody was asked yet; who was seen to catch it then has it before
 /// anybody else is looked at again, unless ranks are asked together. Gives those that lived to get it. `going_on`: whether it is wanted yet.
-pub fn ask(
+pub fn ask<E: From<CatchingError>>(
     (context, allocation, shim): Work<'_>,
     signal: AskSignal,
     seen: Option<Hearers>,
-    going_on: impl Fn() -> Result<(), String>,
-) -> Result<Vec<OwnedFd>, String> {
-    let unsent = |e: io::Error| format!("{signal} cannot be sent: {e}");
+    going_on: impl Fn() -> Result<(), E>,
+) -> Result<Vec<OwnedFd>, E> {
+    let unsent = |source| CatchingError::Send { signal, source };
     let mut sent = match seen.filter(|seen| seen.is_heard() && signal.whom() != SignalTo::Ranks) {
         Some(seen) => {
-            let listed = addressed(context, allocation, shim, signal.whom()).map_err(unseen)?;
+            let listed = addressed(context, allocation, shim, signal.whom()).map_err(CatchingError::Look)?;
             going_on()?;
             seen.send_at_once(signal, &listed).map_err(unsent)?
         }
         None => Vec::new(),
     };
     let asked: BTreeSet<i32> = sent.iter().map(|hearer| hearer.pid).collect();
-    let rest = Hearers::find(context, allocation, shim, signal, &asked).map_err(unseen);
+    let rest = Hearers::find(context, allocation, shim, signal, &asked).map_err(CatchingError::Look);
     if sent.is_empty() {
         let mut now = rest?;
-        if let Some(why) = now.not_to_be_asked(signal).map_err(unseen)? {
-            return Err(why);
+        if let Some(why) = now.not_to_be_asked(signal).map_err(CatchingError::Look)? {
+            return Err(CatchingError::NotCaught { why }.into());
         }
         going_on()?;
         let all = now.all;
         sent = now.send(signal).map_err(unsent)?;
         if sent.is_empty() {
-            return Err(none_catches(all, signal));
+            return Err(CatchingError::NotCaught { why: none_catches(all, signal) }.into());
         }
     } else {
         match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
@@ -248,13 +260,8 @@ pub fn ask(
     Ok(sent.into_iter().map(|hearer| hearer.fd).collect())
 }
 
-/// Why it is not known what runs there, for people.
-pub fn unseen(error: io::Error) -> String {
-    format!("what runs there cannot be looked at: {error}")
-}
-
 /// Whether a process of the script or of launches lives.
-pub fn lives(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
+pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
     let Some(slice) = &context.slice else {
         for pid in of_work(context, allocation, shim)? {
             if look_at(pid, AskSignal::default())?.is_some() {
@@ -283,7 +290,7 @@ fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Processes of the script and of launches.
-pub(super) fn of_work(context: &Context, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
+pub(super) fn of_work(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
     match &context.slice {
         Some(slice) => Ok(by_launch(slice, allocation)?.into_values().flatten().collect()),
         None => {
@@ -325,7 +332,7 @@ fn known(shim: Option<u32>) -> io::Result<i32> {
 }
 
 /// Those to which the signal goes, whether they catch it or not.
-fn addressed(context: &Context, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
+fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
     let Some(slice) = context.slice.as_ref().filter(|_| to != SignalTo::All) else { return of_work(context, allocation, shim) };
     let mut found = Vec::new();
     for (launch, pids) in by_launch(slice, allocation)? {

@@ -5,9 +5,9 @@ use lattice_node::CheckpointEnd;
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::sample::Samples;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// From what saves at once to a deadline of hours.
@@ -75,7 +75,7 @@ impl Counts {
         if saved || order.cause.ends_unsaved() {
             let vcluster = if spec.vcluster.is_empty() { DEFAULT_VCLUSTER } else { &spec.vcluster };
             let key = (vcluster.to_owned(), order.cause.to_string());
-            *self.preempted.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+            *self.preempted.lock().entry(key).or_default() += 1;
         }
     }
 
@@ -118,7 +118,7 @@ impl Counts {
 
     /// Tells all of it.
     pub fn tell(&self, samples: &mut Samples) {
-        for ((vcluster, cause), count) in self.preempted.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for ((vcluster, cause), count) in self.preempted.lock().iter() {
             for metric in [&family::PREEMPTIONS, &family::SCHEDULING_PREEMPTIONS] {
                 samples.count(metric, &[vcluster, cause], *count);
             }

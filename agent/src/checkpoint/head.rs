@@ -1,15 +1,17 @@
 //! The checkpoint of an allocation whose head this node is: drives [`Checkpointing`], writes its states down, asks the nodes.
 
+use super::handles::Shared;
 use super::heads::Head;
 use super::part;
 use super::parts::Ends;
 use super::store::{Manifest, StoreError};
 use super::{Checkpoints, late, owner_of, wall_ms};
-use crate::allocation::Standing;
-use crate::context::Shared;
+use crate::allocations::{NotRunning, Standing};
+use crate::config::checkpoint::CheckpointsUnavailable;
 use crate::journal;
+use crate::mesh::UnreachedNode;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpen, ToSaver};
-use crate::mesh::frame::{self, FrameError};
+use crate::mesh::frame;
 use crate::mesh::open::{Open, vouched};
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, DesiredShare, Epoch, NodeId};
@@ -18,8 +20,9 @@ use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -36,6 +39,30 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How long the nodes that can be reached may take to hear that a round is over.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Why no checkpoint of an allocation is begun here.
+#[derive(Debug, Error)]
+pub enum BeginError {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("allocation {} belongs to {owner}", .allocation.short())]
+    NotTheOwner { allocation: AllocationId, owner: String },
+    #[error("allocation {} was submitted without --checkpoint: it does not say how it is asked to save itself", .allocation.short())]
+    NoPolicy { allocation: AllocationId },
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error("{node} is not the head of allocation {}", .allocation.short())]
+    NotTheHead { node: NodeId, allocation: AllocationId },
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error(
+        "checkpoint {id} was made before, under epoch {epoch}, and another may be in force since: `lattice checkpoint list` shows them; \
+         `lattice checkpoint create` asks for a new one"
+    )]
+    MadeBefore { id: CheckpointId, epoch: Epoch },
+    #[error("checkpoint {id} was made before: {source}")]
+    MadeBeforeAndDamaged { id: CheckpointId, source: StoreError },
+}
+
 /// What the nodes of a round are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
@@ -45,21 +72,20 @@ enum Word {
 }
 
 /// Begins a checkpoint of a user's allocation whose head this node is, or follows the one that is under way. Gives how it goes.
-pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Receiver<CheckpointItem>, String> {
+pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Receiver<CheckpointItem>, BeginError> {
     let (id, allocation, epoch) =
         (CheckpointId(Uuid::from_bytes(open.id)), AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let short = allocation.short();
-    let worker = context.workers.of_epoch(allocation, epoch).ok_or_else(|| format!("allocation {short} is not running on this node"))?;
+    let worker = context.workers.of_epoch(allocation, epoch).ok_or(BeginError::NotHere { allocation })?;
     let share = Arc::clone(&worker.share);
     if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
-        return Err(format!("allocation {short} belongs to {}", share.owner.name));
+        return Err(BeginError::NotTheOwner { allocation, owner: share.owner.name.clone() });
     }
     if share.spec.checkpoint.is_none() {
-        return Err(format!("allocation {short} was submitted without --checkpoint: it does not say how it is asked to save itself"));
+        return Err(BeginError::NoPolicy { allocation });
     }
     context.checkpoints.store()?;
     if share.nodes.first().is_none_or(|(node, _)| node != &context.me) {
-        return Err(format!("{} is not the head of allocation {short}", context.me));
+        return Err(BeginError::NotTheHead { node: context.me.clone(), allocation });
     }
     worker.settled().await?;
     let checkpoints = context.checkpoints.clone();
@@ -109,18 +135,21 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
 
 /// Refuses an id under which a checkpoint was made. Gives whether it is known that none was: where the store is away, writing the
 /// manifest refuses it, and what is there by that id is not to be removed then.
-async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, String> {
+async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, BeginError> {
     let (store, owner) = (context.checkpoints.store()?, owner_of(share));
     let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(false) };
     match found {
-        Ok(made) => Err(format!(
-            "checkpoint {id} was made before, under epoch {}, and another may be in force since: `lattice checkpoint list` shows them; \
-             `lattice checkpoint create` asks for a new one",
-            made.epoch
-        )),
-        Err(error @ StoreError::Damaged { .. }) => Err(format!("checkpoint {id} was made before: {error}")),
+        Ok(made) => Err(BeginError::MadeBefore { id, epoch: made.epoch }),
+        Err(source @ StoreError::Damaged { .. }) => Err(BeginError::MadeBeforeAndDamaged { id, source }),
         Err(StoreError::NoSuch(_)) => Ok(true),
-        Err(StoreError::Store(_) | StoreError::Unfit(_) | StoreError::Io { .. }) => Ok(false),
+        Err(
+            StoreError::Store(_)
+            | StoreError::Unavailable(_)
+            | StoreError::Directory(_)
+            | StoreError::Place(_)
+            | StoreError::Unfit(_)
+            | StoreError::Io { .. },
+        ) => Ok(false),
     }
 }
 
@@ -249,7 +278,7 @@ impl Checkpoints {
         state: Checkpointing,
         is_new: Option<oneshot::Receiver<bool>>,
     ) -> watch::Receiver<Checkpointing> {
-        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.heads.lock();
         if let Some(there) = heads.get(&share.allocation)
             && there.epoch == share.epoch
             && there.view.borrow().id == state.id
@@ -285,7 +314,7 @@ impl Checkpoints {
 
     /// As if one had never begun.
     fn never_begun(&self, allocation: AllocationId, view: &watch::Receiver<Checkpointing>) {
-        let mut heads = self.0.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.heads.lock();
         // It may have been begun again since, by the same id.
         if heads.get(&allocation).is_some_and(|head| head.view.same_channel(view)) {
             heads.remove(&allocation);
@@ -549,7 +578,7 @@ async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) 
     loop {
         let store = match context.checkpoints.store() {
             Ok(store) => store,
-            Err(why) => return CheckpointEvent::NotWritten { why },
+            Err(error) => return CheckpointEvent::NotWritten { why: error.to_string() },
         };
         match store.put_manifest(&owner, &manifest).await {
             Ok(()) => return CheckpointEvent::Written,
@@ -576,8 +605,9 @@ impl Asking {
     /// Until it is told to stop, and has said so.
     async fn run(self) {
         while *self.word.borrow() != Word::Stop {
-            let asked = if self.node == self.context.me { self.here().await } else { self.there().await };
-            if let Err(error) = asked {
+            if self.node == self.context.me {
+                self.here().await;
+            } else if let Err(error) = self.there().await {
                 tracing::debug!(node = %self.node, allocation = %self.share.allocation, %error, "a node is asked for its part again");
             }
             tokio::select! {
@@ -610,7 +640,7 @@ impl Asking {
         let _ = self.events.send(event).await;
     }
 
-    async fn here(&self) -> Result<(), String> {
+    async fn here(&self) {
         let Ends { go, mut says, .. } = part::attach(&self.context, &self.share, &self.open);
         let goes = async {
             self.told(Word::Go).await;
@@ -632,13 +662,12 @@ impl Asking {
             }
         };
         tokio::select! { () = goes => {}, () = hears => {} }
-        Ok(())
     }
 
-    async fn there(&self) -> Result<(), String> {
-        let address = self.context.mesh_address(&self.share, &self.node).ok_or("its address is not known")?;
-        let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await.map_err(|e| e.to_string())?;
+    async fn there(&self) -> Result<(), UnreachedNode> {
+        let address = self.context.mesh_address(&self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
+        let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await?;
+        frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await?;
         let goes = async {
             self.told(Word::Go).await;
             if *self.word.borrow() == Word::Go {
@@ -657,6 +686,6 @@ impl Asking {
                 self.hear(word).await;
             }
         };
-        tokio::select! { ended = goes => ended, ended = hears => ended }.map_err(|e: FrameError| e.to_string())
+        tokio::select! { ended = goes => ended, ended = hears => ended }
     }
 }

@@ -8,8 +8,8 @@
 //! What the quorum was not told of, or refuses, is nobody's to begin from. What it was told of goes only once the quorum is seen to take
 //! nothing of that claim any more, and to have something else: a report that was on its way may have been taken.
 
+use super::handles::Handles;
 use super::owner_of;
-use crate::context::Context;
 use lattice_model::{Allocation, CheckpointId, DesiredShare};
 use lattice_node::CheckpointEnd;
 use lattice_quorum::pack::with_causes;
@@ -21,7 +21,7 @@ const TRIES: (Duration, u32) = (Duration::from_secs(5), 24);
 const PASSES: u32 = 2;
 
 /// Why the quorum takes nothing of this claim any more, once it does not.
-pub async fn superseded(context: &Context, share: &DesiredShare) -> String {
+pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     let mut cluster = context.cluster.clone();
     let mut now = None;
     let seen = cluster.wait_for(|cluster| {
@@ -46,7 +46,7 @@ fn is_past(allocation: &Allocation, share: &DesiredShare) -> bool {
 }
 
 /// Removes what is left of one. `told`: the quorum was told of it, or may have been, or one may have been made by this id before.
-pub async fn discard(context: &Context, share: &DesiredShare, id: CheckpointId, told: bool) {
+pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, told: bool) {
     let (allocation, owner) = (share.allocation, owner_of(share));
     let Ok(store) = context.checkpoints.store() else { return };
     let ((pause, most), mut passes) = (TRIES, PASSES);
@@ -94,7 +94,7 @@ pub async fn discard(context: &Context, share: &DesiredShare, id: CheckpointId, 
 }
 
 /// It is under way by the same id, asked for again, or was made by it.
-fn is_wanted(context: &Context, share: &DesiredShare, id: CheckpointId) -> bool {
+fn is_wanted(context: &Handles, share: &DesiredShare, id: CheckpointId) -> bool {
     let now = context.checkpoints.last(share.allocation, share.epoch);
     now.is_some_and(|now| {
         let now = now.borrow();

@@ -2,8 +2,8 @@
 //! [`super::sightings`] remembers them.
 
 use super::catching;
-use crate::allocation::{AllocationHandle, Standing};
-use crate::context::Shared;
+use super::handles::Shared;
+use crate::allocations::{AllocationHandle, Standing};
 use lattice_model::{AskBy, AskSignal};
 use std::io;
 use std::sync::Arc;

@@ -9,20 +9,20 @@
 //! file alone. The process ends with the work or with its agent; an agent that gives a file up kills it.
 
 use super::pack::{PackError, pack};
-use crate::context::Context;
+use crate::bounds::Bounds;
 use lattice_model::{DesiredShare, Principal};
-use lattice_runtime::cgroup::Scope;
 use lattice_runtime::cgroup::controllers::open_v1_procs;
+use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_runtime::process::{self, Program};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The hidden command by which this program is such a process.
@@ -54,9 +54,9 @@ pub struct Packers {
 
 impl Packers {
     /// `None`: this machine has no cgroups that could hold them.
-    pub(super) fn of(context: &Context, share: &DesiredShare) -> Option<Self> {
-        let scope = context.slice.as_ref().map(|slice| slice.scope(share.allocation));
-        let groups = context.bounds.controllers.v1_groups(share.allocation);
+    pub(super) fn of(slice: Option<&Slice>, bounds: &Bounds, share: &DesiredShare) -> Option<Self> {
+        let scope = slice.map(|slice| slice.scope(share.allocation));
+        let groups = bounds.controllers.v1_groups(share.allocation);
         // One of a controller by which nothing is limited was never made.
         let v1_groups: Vec<_> = groups.iter().map(|group| group.path()).filter(|path| path.exists()).collect();
         if scope.is_none() && v1_groups.is_empty() {
@@ -73,10 +73,10 @@ impl Packers {
         to: &mut impl Write,
         is_given_up: &impl Fn() -> bool,
     ) -> Result<blake3::Hash, PackError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let mut packer = idle.map_or_else(|| self.start(), Ok)?;
         let hash = packer.pack(file, size, to, is_given_up)?;
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(packer);
+        self.idle.lock().push(packer);
         Ok(hash)
     }
 

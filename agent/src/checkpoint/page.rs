@@ -6,7 +6,7 @@
 //! that is not there is an error of those calls, where it would be the end of a process that touched it.
 
 use super::answer::{Answer, Claims, reason};
-use super::simulated::SimulatedTime;
+use super::simulated::{NoTime, SimulatedTime};
 use lattice_checkpoint::layout::{
     AT_ANSWER, AT_ANSWERED, AT_BYTES, AT_DEADLINE, AT_DEFERRAL, AT_FILES, AT_LEFT, AT_OF_REQUEST, AT_PERCENT, AT_REASON, AT_REQUEST,
     AT_SAVED_BYTES, AT_STEP, AT_TAKEN, AT_TIME, AT_TIME_TOLD, AT_TOKEN, AT_VERSION, BYTES, DEFERRED, DONE, FAILED, MAGIC, REASON_BYTES,
@@ -22,11 +22,50 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
+use thiserror::Error;
 
 /// `FUTEX_WAKE_OP`: add the argument to the word.
 const OP_ADD: u32 = 1 << 28;
 /// The longest time that a day's clock has, in milliseconds.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// What failed with an allocation's page.
+#[derive(Debug, Error)]
+pub enum PageError {
+    #[error("{}: {source}", .path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", .path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{}: it is not the file that was made for the allocation's owner", .path.display())]
+    NotTheOwners { path: PathBuf },
+    #[error("the shared page {}: {source}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "the shared page {}: the application made it shorter than {BYTES} bytes, and cannot be asked through it any more",
+        .path.display()
+    )]
+    Shortened { path: PathBuf },
+    #[error("the shared page {}: {source}", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("the shared page {}: {source}", .path.display())]
+    SeeListeners { path: PathBuf, source: io::Error },
+    #[error("the shared page {}: {source}", .path.display())]
+    CountUp { path: PathBuf, source: io::Error },
+    #[error("the shared page {}: a token of {bytes} bytes has no room", .path.display())]
+    TokenTooLong { path: PathBuf, bytes: usize },
+    #[error(
+        "the shared page {}: the application writes where the agent does: what it is asked for cannot be said there",
+        .path.display()
+    )]
+    Overwritten { path: PathBuf },
+    #[error(transparent)]
+    AnswerTime(#[from] NoTime),
+    #[error(
+        "the shared page {}: the application answers {answer}, which is none of 1 (done), 2 (failed), 3 (deferred)",
+        .path.display()
+    )]
+    Answer { path: PathBuf, answer: u32 },
+}
 
 /// An allocation's page, opened.
 pub struct Page {
@@ -36,8 +75,8 @@ pub struct Page {
 
 /// Makes an allocation's page, whole from the moment that it is there; one that is there already stays. `aside` is on the same file
 /// system, and nobody else writes to the directory of either.
-pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), String> {
-    let failed = |e: io::Error| format!("{}: {e}", path.display());
+pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), PageError> {
+    let failed = |source| PageError::Make { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(_) => return Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
@@ -66,39 +105,33 @@ fn beginning() -> [u8; AT_BYTES + 4] {
 }
 
 impl Page {
-    pub fn open(path: PathBuf, owner: &Principal) -> Result<Self, String> {
-        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    pub fn open(path: PathBuf, owner: &Principal) -> Result<Self, PageError> {
+        let failed = |source| PageError::Open { path: path.clone(), source };
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = File::options().read(true).write(true).custom_flags(flags).open(&path).map_err(|e| failed(&e))?;
-        let about = file.metadata().map_err(|e| failed(&e))?;
+        let file = File::options().read(true).write(true).custom_flags(flags).open(&path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
         if !about.is_file() || about.uid() != owner.uid {
-            return Err(failed(&"it is not the file that was made for the allocation's owner"));
+            return Err(PageError::NotTheOwners { path });
         }
         Ok(Self { file, path })
     }
 
-    fn failed(&self, why: impl std::fmt::Display) -> String {
-        format!("the shared page {}: {why}", self.path.display())
-    }
-
     /// Its bytes.
-    fn read(&self) -> Result<[u8; BYTES], String> {
+    fn read(&self) -> Result<[u8; BYTES], PageError> {
         let mut page = [0; BYTES];
         match self.file.read_exact_at(&mut page, 0) {
             Ok(()) => Ok(page),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                Err(self.failed(format!("the application made it shorter than {BYTES} bytes, and cannot be asked through it any more")))
-            }
-            Err(error) => Err(self.failed(error)),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(PageError::Shortened { path: self.path.clone() }),
+            Err(source) => Err(PageError::Read { path: self.path.clone(), source }),
         }
     }
 
-    fn write(&self, at: usize, bytes: &[u8]) -> Result<(), String> {
-        self.file.write_all_at(bytes, at as u64).map_err(|e| self.failed(e))
+    fn write(&self, at: usize, bytes: &[u8]) -> Result<(), PageError> {
+        self.file.write_all_at(bytes, at as u64).map_err(|source| PageError::Write { path: self.path.clone(), source })
     }
 
     /// Whether somebody listens: who does holds a shared lock.
-    pub fn is_listened(&self) -> Result<bool, String> {
+    pub fn is_listened(&self) -> Result<bool, PageError> {
         // SAFETY: the descriptor is open for as long as `self` lives.
         if unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
             // Given up in so many words: a child that is being forked has the descriptor as well.
@@ -108,24 +141,24 @@ impl Page {
         }
         match io::Error::last_os_error() {
             held if held.kind() == ErrorKind::WouldBlock => Ok(true),
-            error => Err(self.failed(error)),
+            source => Err(PageError::SeeListeners { path: self.path.clone(), source }),
         }
     }
 
     /// The number under which this token was asked for, where it is what is asked for now.
-    pub fn asked(&self, token: &str) -> Result<Option<u32>, String> {
+    pub fn asked(&self, token: &str) -> Result<Option<u32>, PageError> {
         Ok(asked(&self.read()?, token))
     }
 
     /// Asks, and wakes all that wait for it. Asked for the same again, only wakes. Gives the number that an answer is to.
-    pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<u32, String> {
+    pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<u32, PageError> {
         let page = self.read()?;
         if let Some(number) = asked(&page, token) {
             self.count_up(0)?;
             return Ok(number);
         }
         if token.len() >= TOKEN_BYTES {
-            return Err(self.failed(format!("a token of {} bytes has no room", token.len())));
+            return Err(PageError::TokenTooLong { path: self.path.clone(), bytes: token.len() });
         }
         // What is ours there the application may have written over.
         if page[..AT_BYTES + 4] != beginning() {
@@ -151,12 +184,12 @@ impl Page {
         if self.asked(token)? == Some(number) {
             return Ok(number);
         }
-        Err(self.failed("the application writes where the agent does: what it is asked for cannot be said there"))
+        Err(PageError::Overwritten { path: self.path.clone() })
     }
 
     /// Takes back the request for this token, where it is what is asked for now and was not answered: the number of what the deadline
     /// and the token are of becomes 0. Asked for again, it gets another number.
-    pub fn withdraw(&self, token: &str) -> Result<(), String> {
+    pub fn withdraw(&self, token: &str) -> Result<(), PageError> {
         match self.asked(token)? {
             Some(number) if word(&self.read()?, AT_ANSWERED) != number => self.write(AT_OF_REQUEST, &0u32.to_ne_bytes()),
             Some(_) | None => Ok(()),
@@ -165,12 +198,13 @@ impl Page {
 
     /// Adds to the number of the request, and wakes all that wait for another one: one call of the kernel, for which a page that is
     /// gone is an error. Nothing here reads or writes what is mapped.
-    fn count_up(&self, by: u32) -> Result<(), String> {
+    fn count_up(&self, by: u32) -> Result<(), PageError> {
+        let failed = |source| PageError::CountUp { path: self.path.clone(), source };
         // SAFETY: no address is wanted, the descriptor is open, and the result is looked at.
         let base =
             unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, self.file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
-            return Err(self.failed(io::Error::last_os_error()));
+            return Err(failed(io::Error::last_os_error()));
         }
         let word = base.wrapping_byte_add(AT_REQUEST);
         let none: libc::c_long = 0;
@@ -179,11 +213,11 @@ impl Page {
         let error = io::Error::last_os_error();
         // SAFETY: mapped above with this length, and nobody else has the address.
         unsafe { libc::munmap(base, BYTES) };
-        if woken < 0 { Err(self.failed(error)) } else { Ok(()) }
+        if woken < 0 { Err(failed(error)) } else { Ok(()) }
     }
 
     /// What the application answered to this request, if it did.
-    pub fn answer(&self, number: u32) -> Result<Option<Answer>, String> {
+    pub fn answer(&self, number: u32) -> Result<Option<Answer>, PageError> {
         if word(&self.read()?, AT_ANSWERED) != number {
             return Ok(None);
         }
@@ -195,7 +229,7 @@ impl Page {
                 let (step, files, bytes) = (said(AT_STEP), said(AT_FILES), said(AT_SAVED_BYTES));
                 // An application that says no time leaves zeros there.
                 let time = (word(&page, AT_TIME_TOLD) == 1).then(|| SimulatedTime::try_from(f64::from_bits(long(&page, AT_TIME))));
-                let time = time.transpose().map_err(|odd| odd.to_string())?;
+                let time = time.transpose()?;
                 Ok(Some(Answer::Done(Claims { step, time, files, bytes, ..Claims::default() })))
             }
             FAILED => {
@@ -203,12 +237,12 @@ impl Page {
                 Ok(Some(Answer::Failed { why: reason(&why) }))
             }
             DEFERRED => Ok(Some(Answer::Deferred { for_ms: long(&page, AT_DEFERRAL).min(DAY_MS) })),
-            other => Err(self.failed(format!("the application answers {other}, which is none of 1 (done), 2 (failed), 3 (deferred)"))),
+            answer => Err(PageError::Answer { path: self.path.clone(), answer }),
         }
     }
 
     /// How far it says that it is with this request.
-    pub fn progress(&self, number: u32) -> Result<Option<Progress>, String> {
+    pub fn progress(&self, number: u32) -> Result<Option<Progress>, PageError> {
         let page = self.read()?;
         if word(&page, AT_TAKEN) != number {
             return Ok(None);

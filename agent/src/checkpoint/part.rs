@@ -1,14 +1,15 @@
 //! One node's part of a checkpoint's round: look, ask, wait for the answer, bring what was saved into the store.
 
-use super::blocking::blocking;
-use super::directory::{self, Answer, Claims, Place};
+use super::blocking::{SavingBroke, blocking};
+use super::directory::{self, Answer, Claims, DirectoryError, Place, PlaceError};
+use super::handles::{Handles, Shared};
 use super::owner_of;
 use super::packers::Packers;
 use super::parts::{Ends, NewPart, Ready};
 use super::store::{Part, Source, StoreError, Uploads};
-use super::way::{AskedFor, Found, Request, Way};
-use crate::allocation::Standing;
-use crate::context::{Context, Shared};
+use super::way::{AskedFor, Found, Request, Way, WayError};
+use crate::allocations::Standing;
+use crate::config::checkpoint::CheckpointsUnavailable;
 use crate::environment;
 use crate::mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
 use crate::mesh::frame::{self, FrameError};
@@ -17,9 +18,11 @@ use lattice_node::{Progress, Saved};
 use lattice_quorum::identity::Caller;
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +38,45 @@ const AGAIN: Duration = Duration::from_millis(500);
 const KEPT: Duration = Duration::from_secs(600);
 /// What a small file takes on a disk, in bytes.
 const BLOCK: u64 = 4096;
+
+/// Why this node's part of a checkpoint came to nothing.
+#[derive(Debug, Error)]
+pub(super) enum PartError {
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Way(#[from] WayError),
+    #[error("no rank of it runs there: it has not begun yet, or is over")]
+    NoRanks,
+    #[error("what ran there was asked, and has ended without an answer")]
+    EndedUnanswered,
+    #[error("something was begun there when it was asked for already: ask for another")]
+    BegunMeanwhile,
+    #[error("{why}")]
+    Deaf { why: String },
+    #[error("{why}")]
+    NoAnswerComes { why: String },
+    #[error("{why}")]
+    ApplicationFailed { why: String },
+    #[error("this node has no part of it")]
+    NoPart,
+    #[error("its disk is full, and the application does not say how much it saved: it may be cut short; say files= or bytes=")]
+    DiskFull,
+    #[error("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}")]
+    NoFiles { token: String },
+    #[error("{difference}")]
+    NotAsClaimed { difference: String },
+    #[error("{}", with_causes(.0))]
+    Put(#[source] StoreError),
+    #[error("asking for it broke")]
+    AskingBroke,
+    #[error(transparent)]
+    Broke(#[from] SavingBroke),
+}
 
 /// The part of this round: the one that goes on, or a new one in place of an older round's.
 pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
@@ -132,7 +174,7 @@ impl Round {
             () = self.stop.cancelled() => None,
             () = tokio::time::sleep(until) => None,
             () = ended => None,
-            word = self.saved() => Some(word.unwrap_or_else(|why| FromSaver::Failed { why })),
+            word = self.saved() => Some(word.unwrap_or_else(|error| FromSaver::Failed { why: error.to_string() })),
         };
         if last.is_none() {
             // Before it is taken back: a thread that asks yet goes no further.
@@ -161,22 +203,22 @@ impl Round {
 
     /// Takes back what was asked for and not answered. `failed`: what was saved is of no use, and takes room where it may be lacking; who
     /// has not said that it failed, and was given up, may be writing yet.
-    async fn withdrawn(&self, failed: bool) -> Result<(), String> {
+    async fn withdrawn(&self, failed: bool) -> Result<(), WayError> {
         let (context, share, asking) = (Arc::clone(&self.context), Arc::clone(&self.share), Arc::clone(&self.asking));
         let token = self.token();
         blocking(move || {
             // Whatever comes of it: no thread of this round asks, or removes what is there, behind this.
-            let _asked_before = asking.lock().unwrap_or_else(PoisonError::into_inner);
+            let _asked_before = asking.lock();
             let way = Way::of(&context, &share)?;
             let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
             way.withdraw(&place, &token)?;
-            if failed { place.forget(&token).map_err(|e| format!("{token}: {e}")) } else { Ok(()) }
+            if failed { place.forget(&token).map_err(|source| WayError::ForgetSaved { token, source }) } else { Ok(()) }
         })
         .await
     }
 
     /// All of it; gives the last word.
-    async fn saved(&self) -> Result<FromSaver, String> {
+    async fn saved(&self) -> Result<FromSaver, PartError> {
         let (context, share, out) = (&self.context, &self.share, &self.out);
         let (id, token) = (CheckpointId(Uuid::from_bytes(self.open.id)), self.token());
         let Looked { way, place, before } = {
@@ -192,23 +234,23 @@ impl Round {
             Before::Unanswered { asked, found } => {
                 let now = way.heard(found, asked).await;
                 if !now.lives && has_ranks_here(context, share) {
-                    return Err("no rank of it runs there: it has not begun yet, or is over".to_owned());
+                    return Err(PartError::NoRanks);
                 }
                 if !now.lives {
                     if asked {
-                        return Err("what ran there was asked, and has ended without an answer".to_owned());
+                        return Err(PartError::EndedUnanswered);
                     }
                     out.send_replace(Some(FromSaver::Able { idle: true }));
                     self.may_ask().await;
                     // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
                     let (context, allocation) = (Arc::clone(context), share.allocation);
                     if blocking(move || way.find(&context, allocation)).await?.lives {
-                        return Err("something was begun there when it was asked for already: ask for another".to_owned());
+                        return Err(PartError::BegunMeanwhile);
                     }
                     return Ok(FromSaver::from(Saved::default()));
                 }
-                if let Some(deaf) = now.deaf {
-                    return Err(deaf);
+                if let Some(why) = now.deaf {
+                    return Err(PartError::Deaf { why });
                 }
                 let request = Request {
                     context: Arc::clone(context),
@@ -232,7 +274,7 @@ impl Round {
         };
         failpoint::pass(Point::SaveAnswered);
         match answer {
-            Answer::Failed { why } => Err(why),
+            Answer::Failed { why } => Err(PartError::ApplicationFailed { why }),
             Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),
             Answer::Done(claims) => {
                 let part = part_of(context, share, id, self.open.round)?;
@@ -246,7 +288,7 @@ impl Round {
     }
 
     /// Says that it could ask, and what was asked for once it may: by the thread that has written that down, or by one of its own.
-    async fn asked(&self, request: Request) -> Result<AskedFor, String> {
+    async fn asked(&self, request: Request) -> Result<AskedFor, PartError> {
         let (made, mut asked) = oneshot::channel();
         self.ready.put(Box::new(move || {
             failpoint::pass(Point::SaveUnasked);
@@ -254,18 +296,14 @@ impl Round {
         }));
         self.out.send_replace(Some(FromSaver::Able { idle: false }));
         tokio::select! {
-            made = &mut asked => return made.unwrap_or_else(|_| Err(broke())),
+            made = &mut asked => return Ok(made.map_err(|_| PartError::AskingBroke)??),
             () = self.may_ask() => {}
         }
         if let Some(act) = self.ready.take() {
             tokio::task::spawn_blocking(act);
         }
-        asked.await.unwrap_or_else(|_| Err(broke()))
+        Ok(asked.await.map_err(|_| PartError::AskingBroke)??)
     }
-}
-
-fn broke() -> String {
-    "asking for it broke".to_owned()
 }
 
 /// What a node's part begins from: looked at at once, since each change of the thread takes longer than all of it.
@@ -283,7 +321,7 @@ enum Before {
 }
 
 impl Looked {
-    fn at(context: &Context, share: &DesiredShare, token: &str) -> Result<Self, String> {
+    fn at(context: &Handles, share: &DesiredShare, token: &str) -> Result<Self, PartError> {
         let way = Way::of(context, share)?;
         let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
         // What was never asked for was not answered.
@@ -297,7 +335,7 @@ impl Looked {
 }
 
 /// Whether an inline command's ranks belong on this node. What a script runs where is its own affair.
-fn has_ranks_here(context: &Context, share: &DesiredShare) -> bool {
+fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
     match &share.spec.entrypoint {
         Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
         Entrypoint::Script { .. } => false,
@@ -317,7 +355,7 @@ struct Waiting<'a> {
 
 impl Waiting<'_> {
     /// Waits for the answer for as long as one lives that was asked, and says how far that is.
-    async fn answer(&self) -> Result<Answer, String> {
+    async fn answer(&self) -> Result<Answer, PartError> {
         let (mut last_looks, mut told, mut told_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
         loop {
             let (way, place, token) = (self.way.clone(), Arc::clone(self.place), self.token.to_owned());
@@ -328,7 +366,7 @@ impl Waiting<'_> {
                 looked_at = Instant::now();
                 match self.asked.in_vain(self.context, self.share).await? {
                     // What was written in the last moment is old enough to be read after a few more.
-                    Some(why) if last_looks > 10 => return Err(why),
+                    Some(why) if last_looks > 10 => return Err(PartError::NoAnswerComes { why }),
                     Some(_) => last_looks += 1,
                     None => last_looks = 0,
                 }
@@ -347,14 +385,14 @@ impl Waiting<'_> {
 }
 
 /// What was brought for this token.
-async fn uploads_of(context: &Shared, share: &DesiredShare, token: &str) -> Result<Uploads, String> {
+async fn uploads_of(context: &Shared, share: &DesiredShare, token: &str) -> Result<Uploads, PartError> {
     let path = context.checkpoints.means()?.directories.uploads_of(share.allocation);
     let (token, epoch) = (token.to_owned(), share.epoch.0);
     blocking(move || Ok(Uploads::open(&path, &token, epoch))).await
 }
 
-fn part_of(context: &Shared, share: &DesiredShare, id: CheckpointId, round: u32) -> Result<Part, String> {
-    let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or("this node has no part of it")?;
+fn part_of(context: &Shared, share: &DesiredShare, id: CheckpointId, round: u32) -> Result<Part, PartError> {
+    let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or(PartError::NoPart)?;
     Ok(Part { owner: owner_of(share), id, epoch: share.epoch, round, index, node: context.me.clone() })
 }
 
@@ -366,28 +404,27 @@ async fn put(
     claims: Claims,
     place: &Arc<Place>,
     token: &str,
-) -> Result<Saved, String> {
+) -> Result<Saved, PartError> {
     let store = context.checkpoints.store()?;
     let uploads = uploads_of(context, share, token).await?;
-    let packers = Packers::of(context, share).map(Arc::new);
+    let packers = Packers::of(context.slice.as_ref(), &context.bounds, share).map(Arc::new);
     let source = Source { directory: Arc::clone(place), token: token.to_owned(), packers };
     loop {
         let (at, of) = (Arc::clone(place), token.to_owned());
         let no_room = claims.is_of_no_size();
         let found = blocking(move || {
             if no_room && at.is_full()? {
-                let why = "its disk is full, and the application does not say how much it saved: it may be cut short; say files= or bytes=";
-                return Err(why.to_owned());
+                return Err(PartError::DiskFull);
             }
-            at.saved(&of)
+            Ok(at.saved(&of)?)
         })
         .await?;
         let files = found.iter().filter(|f| f.size.is_some()).count() as u64;
         if files == 0 {
-            return Err(format!("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}"));
+            return Err(PartError::NoFiles { token: token.to_owned() });
         }
-        if let Some(wrong) = claims.wrong(&found) {
-            return Err(wrong);
+        if let Some(difference) = claims.wrong(&found) {
+            return Err(PartError::NotAsClaimed { difference });
         }
         match store.put_part(part, &claims, &source, found, &uploads).await {
             Ok(saved) => {
@@ -398,7 +435,7 @@ async fn put(
                 tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint waits for its store");
                 tokio::time::sleep(AGAIN).await;
             }
-            Err(error) => return Err(with_causes(&error)),
+            Err(error) => return Err(PartError::Put(error)),
         }
     }
 }

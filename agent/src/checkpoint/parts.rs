@@ -2,8 +2,9 @@
 
 use crate::mesh::checkpoint::{FromSaver, PartOpen};
 use lattice_model::{AllocationId, CheckpointId, Epoch};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -40,11 +41,11 @@ pub(super) struct Ready(Arc<Mutex<Option<Act>>>);
 
 impl Ready {
     pub fn put(&self, act: Act) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(act);
+        *self.0.lock() = Some(act);
     }
 
     pub fn take(&self) -> Option<Act> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
@@ -62,7 +63,7 @@ pub(super) struct NewPart {
 impl Parts {
     /// The part of this round: the running one, or a new one, which `begin` starts, in place of that of an older round.
     pub fn attach(&self, allocation: AllocationId, of: (Epoch, CheckpointId, u32), begin: impl FnOnce(NewPart)) -> Ends {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if let Some(going) = all.get(&allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {
             return going.ends.clone();
         }
@@ -83,7 +84,7 @@ impl Parts {
     /// thread that may block, and that has just written it down: changing to another one would take longer than
     /// asking.
     pub fn act(&self, allocation: AllocationId, (epoch, id, round): (Epoch, CheckpointId, u32)) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let going = all.get(&allocation).filter(|going| going.of == (epoch, id, round) && !going.stop.is_cancelled());
         let act = going.and_then(|going| going.ends.ready.take());
         drop(all);
@@ -95,7 +96,7 @@ impl Parts {
     /// Ends that of a round, which nobody waits for any more.
     pub fn give_up(&self, open: &PartOpen) {
         let of = (Epoch(open.epoch), CheckpointId(Uuid::from_bytes(open.id)), open.round);
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let allocation = AllocationId(Uuid::from_bytes(open.allocation));
         // It stays there: the next one waits until it has taken back what it asked for.
         if let Some(going) = all.get(&allocation).filter(|going| going.of == of) {
@@ -105,7 +106,7 @@ impl Parts {
 
     /// Ends an allocation's.
     pub fn stop(&self, allocation: AllocationId) {
-        if let Some(going) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation) {
+        if let Some(going) = self.0.lock().remove(&allocation) {
             going.stop.cancel();
         }
     }

@@ -13,11 +13,13 @@
 //! looked at, and nothing else counts. The kernel keeps with each socket the cgroup in which it was made
 //! ([`lattice_runtime::sockets`]), which is within the allocation's scope where its work made it.
 
-use super::Checkpoints;
+use super::blocking::SavingBroke;
 use super::callers::Asked;
 use super::directory::Answer;
-use super::said;
-use crate::context::Context;
+use super::handles::Handles;
+use super::said::{self, AppMessageError};
+use super::{Checkpoints, PutAnswerError};
+use crate::config::checkpoint::CheckpointsUnavailable;
 use lattice_api::client::checkpoint_endpoint;
 use lattice_api::v1;
 use lattice_api::v1::save_word::Word;
@@ -26,14 +28,16 @@ use lattice_runtime::cgroup::Cgroup;
 use lattice_runtime::sockets::{self, Whose};
 use std::error::Error as _;
 use std::fmt;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// How long its listener may take to take a connection: with a queue that is full it would take minutes.
 const CONNECTS: Duration = Duration::from_secs(5);
@@ -43,6 +47,57 @@ const LOOKS: (Duration, u32) = (Duration::from_millis(2), 100);
 const AGAIN: Duration = Duration::from_millis(200);
 /// Between two words of how far it is that are read: who says more waits.
 const PACE: Duration = Duration::from_millis(1);
+
+/// Why work is not asked at its port, or gave no answer there. `at`: where that port is.
+#[derive(Debug, Error)]
+pub enum PortError {
+    #[error("whose work listens at a port cannot be told on this machine, which has no cgroup v2")]
+    NoCgroups,
+    #[error("who listens at {at} cannot be told: {source}")]
+    FindListener { at: SocketAddr, source: io::Error },
+    #[error("{why}")]
+    Deaf { why: String },
+    #[error("{at} takes no connection within {} s", CONNECTS.as_secs())]
+    ConnectTimeout { at: SocketAddr },
+    #[error("{at} cannot be connected to: {source}")]
+    Connect { at: SocketAddr, source: io::Error },
+    #[error("a connection to {at}: {source}")]
+    NameEnds { at: SocketAddr, source: io::Error },
+    #[error("{at}: no connection of IPv4")]
+    NoIpv4 { at: SocketAddr },
+    #[error("whose the other end of a connection to {at} is cannot be told: {source}")]
+    FindOtherEnd { at: SocketAddr, source: io::Error },
+    #[error(
+        "whose the other end of a connection to {at} is cannot be told: it is made with the first byte alone, or closed (listen without \
+         TCP_DEFER_ACCEPT)"
+    )]
+    NoOtherEnd { at: SocketAddr },
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error("the call to {at} ended without an answer")]
+    NoAnswer { at: SocketAddr },
+    #[error("what {at} says: {source}")]
+    Message { at: SocketAddr, source: CallMessageError },
+    #[error("{at} answers {code:?}: {what}")]
+    Status { at: SocketAddr, code: Code, what: String },
+    #[error("too many answers of it wait to be taken")]
+    AnswersWait,
+    #[error("its answer is not taken: {0}")]
+    PutAnswer(#[source] PutAnswerError),
+    #[error(transparent)]
+    Broke(#[from] SavingBroke),
+}
+
+/// What is wrong with a message of the work that is called.
+#[derive(Debug, Error)]
+pub enum CallMessageError {
+    #[error("an empty word")]
+    Empty,
+    #[error("it is of {token:?}, it was asked for {asked}")]
+    OfAnother { token: String, asked: String },
+    #[error(transparent)]
+    Message(#[from] AppMessageError),
+}
 
 /// A port of an allocation's work on this node.
 #[derive(Clone, Debug)]
@@ -58,14 +113,14 @@ impl Port {
     ///
     /// # Errors
     /// Whose work listens cannot be told on this machine.
-    pub fn of(context: &Context, allocation: AllocationId, port: NonZeroU16) -> Result<Self, String> {
-        let slice = context.slice.as_ref().ok_or("whose work listens at a port cannot be told on this machine, which has no cgroup v2")?;
+    pub fn of(context: &Handles, allocation: AllocationId, port: NonZeroU16) -> Result<Self, PortError> {
+        let slice = context.slice.as_ref().ok_or(PortError::NoCgroups)?;
         Ok(Self { port, allocation, work: slice.scope(allocation).work() })
     }
 
     /// Why nothing can be asked there now; `None`: its work listens. For a thread that may block.
-    pub fn deaf(&self) -> Result<Option<String>, String> {
-        let found = sockets::listener(self.port.get()).map_err(|e| format!("who listens at {self} cannot be told: {e}"))?;
+    pub fn deaf(&self) -> Result<Option<String>, PortError> {
+        let found = sockets::listener(self.port.get()).map_err(|source| PortError::FindListener { at: self.at(), source })?;
         Ok(match found {
             None => Some(format!(
                 "nothing listens at {self}: nothing was asked; --checkpoint-port is for programs that serve CheckpointEndpoint there"
@@ -73,6 +128,10 @@ impl Port {
             Some(whose) if self.is_ours(whose) => None,
             Some(whose) => Some(self.foreign(whose)),
         })
+    }
+
+    fn at(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port.get()).into()
     }
 
     fn is_ours(&self, whose: Whose) -> bool {
@@ -89,41 +148,40 @@ impl Port {
     }
 
     /// A connection whose other end is this work's.
-    async fn connect(&self) -> Result<TcpStream, String> {
+    async fn connect(&self) -> Result<TcpStream, PortError> {
         if let Some(why) = self.looked(|port| port.deaf()).await? {
-            return Err(why);
+            return Err(PortError::Deaf { why });
         }
         self.connected().await
     }
 
-    async fn connected(&self) -> Result<TcpStream, String> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port.get()));
-        let connected = tokio::time::timeout(CONNECTS, TcpStream::connect(address)).await;
-        let connected = connected.map_err(|_| format!("{self} takes no connection within {} s", CONNECTS.as_secs()))?;
-        let stream = connected.map_err(|e| format!("{self} cannot be connected to: {e}"))?;
-        let unnamed = |e| format!("a connection to {self}: {e}");
+    async fn connected(&self) -> Result<TcpStream, PortError> {
+        let at = self.at();
+        let connected = tokio::time::timeout(CONNECTS, TcpStream::connect(at)).await;
+        let connected = connected.map_err(|_| PortError::ConnectTimeout { at })?;
+        let stream = connected.map_err(|source| PortError::Connect { at, source })?;
+        let unnamed = |source| PortError::NameEnds { at, source };
         let ends = (stream.local_addr().map_err(unnamed)?, stream.peer_addr().map_err(unnamed)?);
-        let (SocketAddr::V4(local), SocketAddr::V4(peer)) = ends else { return Err(format!("{self}: no connection of IPv4")) };
+        let (SocketAddr::V4(local), SocketAddr::V4(peer)) = ends else { return Err(PortError::NoIpv4 { at }) };
         let whose = self.looked(move |port| port.other_end(local, peer)).await?;
-        if self.is_ours(whose) { Ok(stream) } else { Err(self.foreign(whose)) }
+        if self.is_ours(whose) { Ok(stream) } else { Err(PortError::Deaf { why: self.foreign(whose) }) }
     }
 
-    async fn looked<T: Send + 'static>(&self, look: impl FnOnce(&Self) -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    async fn looked<T: Send + 'static>(&self, look: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static) -> Result<T, PortError> {
         let this = self.clone();
         super::blocking::blocking(move || look(&this)).await
     }
 
-    fn other_end(&self, local: SocketAddrV4, peer: SocketAddrV4) -> Result<Whose, String> {
+    fn other_end(&self, local: SocketAddrV4, peer: SocketAddrV4) -> Result<Whose, PortError> {
         let (pause, most) = LOOKS;
         for _ in 0..most {
             match sockets::other_end(local, peer) {
                 Ok(Some(whose)) => return Ok(whose),
                 Ok(None) => std::thread::sleep(pause),
-                Err(error) => return Err(format!("whose the other end of a connection to {self} is cannot be told: {error}")),
+                Err(source) => return Err(PortError::FindOtherEnd { at: self.at(), source }),
             }
         }
-        let why = "it is made with the first byte alone, or closed";
-        Err(format!("whose the other end of a connection to {self} is cannot be told: {why} (listen without TCP_DEFER_ACCEPT)"))
+        Err(PortError::NoOtherEnd { at: self.at() })
     }
 }
 
@@ -155,7 +213,7 @@ impl Calling {
             tokio::select! {
                 () = stopped.cancelled() => {}
                 ended = call.run() => if let Err(why) = ended {
-                    out.send_replace(Some(why));
+                    out.send_replace(Some(why.to_string()));
                 }
             }
         });
@@ -175,12 +233,12 @@ enum Ended {
     /// The connection broke: it is called again.
     Broken(String),
     /// It says something that is none, or that there will be none.
-    Failed(String),
+    Failed(PortError),
 }
 
 impl Call {
     /// Until its answer lies there, or the error says why none will.
-    async fn run(&self) -> Result<(), String> {
+    async fn run(&self) -> Result<(), PortError> {
         loop {
             let stream = self.port.connect().await?;
             match self.once(stream).await {
@@ -196,17 +254,17 @@ impl Call {
 
     async fn once(&self, stream: TcpStream) -> Result<Answer, Ended> {
         let Asked { token, deadline_ms } = self.asked.clone();
-        let directory = self.checkpoints.directory_of(self.share.allocation).map_err(Ended::Failed)?;
+        let directory = self.checkpoints.directory_of(self.share.allocation).map_err(|e| Ended::Failed(e.into()))?;
         let directory = directory.join(&token).display().to_string();
         let client = checkpoint_endpoint(stream, said::MESSAGE_BYTES_MAX).await;
         let mut client = client.map_err(|e| Ended::Broken(e.to_string()))?;
-        let ended = |status: &Status| self.ended(status);
+        let (ended, at) = (|status: &Status| self.ended(status), self.port.at());
         let called = client.checkpoint(v1::SaveRequest { token, directory, deadline_ms }).await;
         let mut words = called.map_err(|status| ended(&status))?.into_inner();
         loop {
             let word = words.message().await.map_err(|status| ended(&status))?;
-            let word = word.ok_or_else(|| Ended::Failed(format!("the call to {} ended without an answer", self.port)))?;
-            if let Some(answer) = self.heard(word).map_err(|why| Ended::Failed(format!("what {} says: {why}", self.port)))? {
+            let word = word.ok_or(Ended::Failed(PortError::NoAnswer { at }))?;
+            if let Some(answer) = self.heard(word).map_err(|source| Ended::Failed(PortError::Message { at, source }))? {
                 return Ok(answer);
             }
             tokio::time::sleep(PACE).await;
@@ -214,15 +272,14 @@ impl Call {
     }
 
     /// The answer, or how far it is.
-    fn heard(&self, word: v1::SaveWord) -> Result<Option<Answer>, String> {
-        let word = word.word.ok_or("an empty word")?;
+    fn heard(&self, word: v1::SaveWord) -> Result<Option<Answer>, CallMessageError> {
+        let word = word.word.ok_or(CallMessageError::Empty)?;
         let (Word::Progress(v1::SaveProgress { token, .. })
         | Word::Deferral(v1::SaveDeferral { token, .. })
         | Word::Failure(v1::SaveFailure { token, .. })
         | Word::Done(v1::SaveDone { token, .. })) = &word;
         if *token != self.asked.token {
-            let token: String = token.chars().take(80).collect();
-            return Err(format!("it is of {token:?}, it was asked for {}", self.asked.token));
+            return Err(CallMessageError::OfAnother { token: token.chars().take(80).collect(), asked: self.asked.token.clone() });
         }
         match word {
             Word::Progress(now) => {
@@ -233,7 +290,7 @@ impl Call {
             }
             Word::Deferral(now) => Ok(Some(said::deferral(&now))),
             Word::Failure(now) => Ok(Some(said::failure(&now))),
-            Word::Done(now) => said::done(now).map(Some),
+            Word::Done(now) => Ok(Some(said::done(now)?)),
         }
     }
 
@@ -243,17 +300,17 @@ impl Call {
             return Ended::Broken(status.to_string());
         }
         let what = super::directory::reason(status.message());
-        Ended::Failed(format!("{} answers {:?}: {what}", self.port, status.code()))
+        Ended::Failed(PortError::Status { at: self.port.at(), code: status.code(), what })
     }
 
     /// Writes the answer down, where answers of calls to the agent lie as well.
-    async fn taken(&self, answer: Answer) -> Result<(), String> {
+    async fn taken(&self, answer: Answer) -> Result<(), PortError> {
         let turn = self.checkpoints.callers().turn((self.share.allocation, self.share.epoch)).await;
-        let turn = turn.ok_or("too many answers of it wait to be taken")?;
+        let turn = turn.ok_or(PortError::AnswersWait)?;
         let (checkpoints, share, token) = (self.checkpoints.clone(), Arc::clone(&self.share), self.asked.token.clone());
         super::blocking::blocking(move || {
             let _turn = turn;
-            checkpoints.put_answer(&share, &token, &answer).map_err(|why| format!("its answer is not taken: {why}"))
+            checkpoints.put_answer(&share, &token, &answer).map_err(PortError::PutAnswer)
         })
         .await
     }
@@ -279,13 +336,13 @@ mod tests {
         let (port, listens) = foreign();
         assert!(port.deaf().unwrap().unwrap().contains("is of uid"), "it is not even connected to");
         // As though somebody else had begun to listen since that was looked at.
-        let why = port.connected().await.unwrap_err();
+        let why = port.connected().await.unwrap_err().to_string();
         assert!(why.contains(&format!("{port} is of uid")) && why.contains("no work of allocation 1f0c9a4e"), "{why}");
         let mut got = Vec::new();
         listens.accept().unwrap().0.read_to_end(&mut got).unwrap();
         assert!(got.is_empty(), "{got:?}");
         drop(listens);
         assert!(port.deaf().unwrap().unwrap().contains("nothing listens"));
-        assert!(port.connected().await.unwrap_err().contains("cannot be connected to"));
+        assert!(port.connected().await.unwrap_err().to_string().contains("cannot be connected to"));
     }
 }

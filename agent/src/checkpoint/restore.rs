@@ -1,16 +1,17 @@
 //! What an allocation begins from: its last checkpoint's files, brought to this node and compared with the manifest before it runs.
 
-use super::directory::{Found, give_all, lay_down};
+use super::directory::{DirectoryError, Found, give_all, lay_down};
+use super::handles::Handles;
 use super::owner_of;
 use super::store::{CheckpointStore, FileEntry, Manifest, Owner, Part, StoreError};
-use crate::context::Context;
 use futures::{StreamExt, TryStreamExt};
-use lattice_model::{CheckpointRef, DesiredShare};
+use lattice_model::{CheckpointId, CheckpointRef, DesiredShare};
 use lattice_quorum::pack::with_causes;
 use lattice_runtime::failpoint::{self, Point};
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
+use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// Between two tries of a store that is away.
@@ -20,15 +21,24 @@ const SAID_EVERY: u32 = 60;
 /// Files brought at once.
 const FILES_AT_ONCE: usize = 4;
 
+/// Why an allocation cannot begin from its checkpoint here.
+#[derive(Debug, Error)]
+pub enum RestoreError {
+    #[error("checkpoint {}: {}", .id.short(), with_causes(.source))]
+    Bring { id: CheckpointId, source: StoreError },
+    #[error("cancelled while its checkpoint was restored")]
+    Cancelled,
+}
+
 /// Brings this node's part of `from` to where the allocation's work looks for it. May be done again. A store that is away is waited
 /// for until it is back or the allocation is cancelled: it is no fault of this node's, and would be away for the next one as well.
 pub async fn restore(
-    context: &Context,
+    context: &Handles,
     share: &DesiredShare,
     from: &CheckpointRef,
     cancel: &CancellationToken,
     say: impl Fn(&str),
-) -> Result<(), String> {
+) -> Result<(), RestoreError> {
     let tried = async {
         let mut tries = 0;
         loop {
@@ -41,13 +51,13 @@ pub async fn restore(
                     tries += 1;
                     tokio::time::sleep(AGAIN).await;
                 }
-                other => return other.map_err(|error| format!("checkpoint {}: {}", from.id.short(), with_causes(&error))),
+                other => return other.map_err(|source| RestoreError::Bring { id: from.id, source }),
             }
         }
     };
     tokio::select! {
         restored = tried => restored,
-        () = cancel.cancelled() => Err("cancelled while its checkpoint was restored".to_owned()),
+        () = cancel.cancelled() => Err(RestoreError::Cancelled),
     }
 }
 
@@ -60,8 +70,8 @@ fn may_pass(error: &object_store::Error) -> bool {
     )
 }
 
-async fn try_restore(context: &Context, share: &DesiredShare, from: &CheckpointRef) -> Result<(), StoreError> {
-    let means = context.checkpoints.means().map_err(StoreError::Unfit)?;
+async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointRef) -> Result<(), StoreError> {
+    let means = context.checkpoints.means()?;
     let owner = owner_of(share);
     let manifest = means.store.manifest(&owner, from.id).await?;
     if manifest.epoch != from.epoch {
@@ -81,7 +91,7 @@ async fn try_restore(context: &Context, share: &DesiredShare, from: &CheckpointR
     let (directories, user) = (means.directories.clone(), share.owner.clone());
     blocking(move || {
         let found: Vec<Found> = files.into_iter().map(|f| Found { path: f.path, mode: f.mode, size: f.size }).collect();
-        give_all(&root, &found, &user).map_err(|e| format!("{}: {e}", root.display()))?;
+        give_all(&root, &found, &user).map_err(|source| DirectoryError::GiveRestored { path: root.clone(), source })?;
         directories.restored(allocation, &root)
     })
     .await?;
@@ -89,8 +99,8 @@ async fn try_restore(context: &Context, share: &DesiredShare, from: &CheckpointR
     Ok(())
 }
 
-async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, StoreError> {
-    unblocked(move || act().map_err(StoreError::Unfit)).await
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, DirectoryError> + Send + 'static) -> Result<T, StoreError> {
+    unblocked(move || act().map_err(StoreError::Directory)).await
 }
 
 /// Directories in their order first: each stands in the list before what is in it.

@@ -8,9 +8,9 @@
 //! A time is over when it is by this agent's clock, by the store's and by the quorum's, counted from when the store was told that the
 //! allocation had ended: one clock that is wrong removes nothing too early.
 
+use super::handles::Shared;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
 use crate::config::checkpoint::CheckpointSettings;
-use crate::context::Shared;
 use crate::placing::Placing;
 use futures::StreamExt;
 use lattice_model::{Allocation, AllocationId, CheckpointId};
@@ -21,6 +21,7 @@ use lattice_runtime::failpoint::{self, Point};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
+use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// How long the quorum may take to say what it has of an allocation.
@@ -62,17 +63,17 @@ struct Sweep {
 
 impl Sweep {
     /// One look. What cannot be read of one allocation keeps no other's; a store or a quorum that is away ends it.
-    async fn all(&self) -> Result<(), String> {
+    async fn all(&self) -> Result<(), SweepError> {
         let Ok(store) = self.context.checkpoints.store() else { return Ok(()) };
         if (self.settings.retention_seconds == 0 && self.settings.keep == 0) || !self.placing.leads() {
             return Ok(());
         }
-        let clock_ms = store.clock_ms().await.map_err(|e| with_causes(&e))?.min(self.quorums_clock_ms().await?);
+        let clock_ms = store.clock_ms().await?.min(self.quorums_clock_ms().await?);
         let (mut others, mut unknown) = (0u64, 0u64);
         let mut first_unknown = Vec::new();
         let mut all = pin!(store.all_kept());
         while let Some(allocation) = all.next().await {
-            let allocation = allocation.map_err(|e| with_causes(&e))?;
+            let allocation = allocation?;
             if !self.placing.leads() {
                 return Ok(());
             }
@@ -103,11 +104,11 @@ impl Sweep {
     }
 
     /// What the clock of the member says that answers.
-    async fn quorums_clock_ms(&self) -> Result<u64, String> {
+    async fn quorums_clock_ms(&self) -> Result<u64, SweepError> {
         match self.quorum.call(&Request::Status, ANSWER).await {
             Ok(Answer::Status(status)) => Ok(status.at.0),
-            Ok(_) => Err("the quorum answered with something else".to_owned()),
-            Err(error) => Err(with_causes(&error)),
+            Ok(_) => Err(SweepError::OtherAnswer),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -162,9 +163,9 @@ impl Sweep {
         }
         match self.quorum.call(&Request::GetAllocation { key: id.to_string() }, ANSWER).await {
             Ok(Answer::Allocation(allocation)) => Ok(Some(*allocation)),
-            Ok(_) => Err(Stopped::Here("the quorum answered with something else".to_owned())),
+            Ok(_) => Err(Stopped::Here(SweepError::OtherAnswer)),
             Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => Ok(None),
-            Err(error) => Err(Stopped::Everywhere(with_causes(&error))),
+            Err(error) => Err(Stopped::Everywhere(error.into())),
         }
     }
 
@@ -262,21 +263,36 @@ enum Looked {
     Anothers,
 }
 
+/// What failed while it was looked for checkpoints that are to go.
+#[derive(Debug, Error)]
+enum SweepError {
+    #[error("{}", with_causes(.0))]
+    Store(#[from] StoreError),
+    #[error("{}", with_causes(.0))]
+    CallQuorum(#[from] CallError),
+    #[error("the quorum answered with something else")]
+    OtherAnswer,
+}
+
 /// Why a look ended early.
 enum Stopped {
     /// For this allocation.
-    Here(String),
+    Here(SweepError),
     /// For all: who does not answer for one will not for the next.
-    Everywhere(String),
+    Everywhere(SweepError),
 }
 
 impl From<StoreError> for Stopped {
     fn from(error: StoreError) -> Self {
         match &error {
-            StoreError::Store(_) => Self::Everywhere(with_causes(&error)),
-            StoreError::Damaged { .. } | StoreError::Unfit(_) | StoreError::Io { .. } | StoreError::NoSuch(_) => {
-                Self::Here(with_causes(&error))
-            }
+            StoreError::Store(_) => Self::Everywhere(error.into()),
+            StoreError::Damaged { .. }
+            | StoreError::Unavailable(_)
+            | StoreError::Directory(_)
+            | StoreError::Place(_)
+            | StoreError::Unfit(_)
+            | StoreError::Io { .. }
+            | StoreError::NoSuch(_) => Self::Here(error.into()),
         }
     }
 }
@@ -284,8 +300,7 @@ impl From<StoreError> for Stopped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Epoch, Principal, Timestamp};
-    use std::path::Path;
+    use lattice_model::{AllocationState, Epoch, Timestamp, test_builders};
     use uuid::Uuid;
 
     fn made(number: u128) -> Manifest {
@@ -333,14 +348,8 @@ mod tests {
     const DAY_MS: u64 = 86_400_000;
 
     fn of_state(state: AllocationState) -> Allocation {
-        let owner = Principal { name: "u".to_owned(), uid: 7, gid: 7, groups: vec![] };
-        let entrypoint = Entrypoint::Command { argv: vec!["x".to_owned()] };
-        let mut allocation = Allocation::submitted(
-            AllocationId(Uuid::from_u128(9)),
-            AllocationSpec::new("n", entrypoint, Path::new("/")),
-            owner,
-            Timestamp(DAY_MS),
-        );
+        let mut allocation = test_builders::allocation(AllocationId(Uuid::from_u128(9)));
+        allocation.submitted_at = Timestamp(DAY_MS);
         allocation.state = state;
         allocation.ended_at = state.is_terminal().then_some(Timestamp(2 * DAY_MS));
         allocation

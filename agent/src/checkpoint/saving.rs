@@ -7,9 +7,9 @@
 //! Nothing is decided by it but whose turn it is with the store. A head that does not answer in time counts as one that has nothing
 //! to tell.
 
+use super::handles::{Handles, Shared};
 use super::heads::is_writing;
 use crate::cluster::Cluster;
-use crate::context::{Context, Shared};
 use crate::mesh::checkpoint::SavingNow;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::Open;
@@ -31,14 +31,14 @@ const AT_ONCE: usize = 32;
 const TOLD_MAX: usize = 1000;
 
 /// Of this node, for another agent.
-pub async fn answer(context: &Context, send: &mut SendStream) -> Result<(), FrameError> {
+pub async fn answer(context: &Handles, send: &mut SendStream) -> Result<(), FrameError> {
     let allocations = here(context).into_iter().take(TOLD_MAX).map(|id| *id.0.as_bytes()).collect();
     frame::write(send, &SavingNow { allocations }).await
 }
 
 /// Whose heads are here.
-fn here(context: &Context) -> BTreeSet<AllocationId> {
-    let heads = context.checkpoints.0.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+fn here(context: &Handles) -> BTreeSet<AllocationId> {
+    let heads = context.checkpoints.0.heads.lock();
     heads.iter().filter(|(_, head)| is_writing(&head.view.borrow())).map(|(id, _)| *id).collect()
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<Allocat
     all
 }
 
-async fn asked(context: &Context, head: &NodeId, address: Option<String>) -> BTreeSet<AllocationId> {
+async fn asked(context: &Handles, head: &NodeId, address: Option<String>) -> BTreeSet<AllocationId> {
     let Some(address) = address else { return BTreeSet::new() };
     let conversation = async {
         let (mut send, mut recv) = context.mesh.open(head, &address).await.map_err(|e| e.to_string())?;

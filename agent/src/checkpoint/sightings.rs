@@ -13,8 +13,9 @@
 //! seconds the agent looks at processes that it has not seen to catch the signal ([`super::lookout`]).
 
 use lattice_model::AllocationId;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Processes of one allocation that are remembered, and that are looked at each time. The rest are looked at when they are asked.
@@ -43,7 +44,7 @@ struct Sighting {
 
 impl Sightings {
     fn all(&self) -> MutexGuard<'_, BTreeMap<AllocationId, BTreeMap<i32, Sighting>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A process was seen to catch the signal. Gives when this very program of it was first seen to.

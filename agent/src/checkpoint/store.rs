@@ -20,7 +20,9 @@ pub use manifest::{FileEntry, Manifest, NodeEntry, NodeManifest};
 pub use source::Source;
 pub use uploads::Uploads;
 
+use super::directory::{DirectoryError, PlaceError};
 use crate::config::AgentConfig;
+use crate::config::checkpoint::CheckpointsUnavailable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, Epoch, NodeId};
@@ -48,6 +50,12 @@ pub enum StoreError {
     /// What is there is not what was put there.
     #[error("{what}: {why}")]
     Damaged { what: String, why: String },
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// What is to be saved cannot be.
     #[error("{0}")]
     Unfit(String),

@@ -1,8 +1,9 @@
 //! Whose turn it is with an allocation: one at a time, and no other allocation waits for it.
 
 use lattice_model::AllocationId;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 /// Of all allocations. One that nobody has a turn with, or waits for, is not kept.
@@ -27,7 +28,7 @@ impl Turns {
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<AllocationId, Arc<tokio::sync::Mutex<()>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,25 +1,56 @@
 //! The ways in which work is asked to save itself, each with its answer: by a signal and a file, through a page of memory, in a call in
 //! which it waits, or in a call to a port of its own.
 
-use super::blocking::blocking;
+use super::blocking::{SavingBroke, blocking};
 use super::callers::{Asked, Asking, Callers};
-use super::catching::{self, Hearers};
-use super::directory::{Answer, Place};
-use super::page::Page;
-use super::port::{Calling, Port};
-use crate::context::{Context, Shared};
+use super::catching::{self, CatchingError, Hearers};
+use super::directory::{Answer, DirectoryError, Place, PlaceError};
+use super::handles::{Handles, Shared};
+use super::page::{Page, PageError};
+use super::port::{Calling, Port, PortError};
+use crate::config::checkpoint::CheckpointsUnavailable;
 use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
 use lattice_runtime::identity;
+use parking_lot::Mutex;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 /// How long work may take to call again after its agent came back.
 const CALLS_AGAIN: Duration = Duration::from_secs(5);
 /// Between two looks at whether processes of it live.
 const LIVES: Duration = Duration::from_millis(500);
+
+/// Why one allocation's work on this node is not asked, or its answer is not known.
+#[derive(Debug, Error)]
+pub enum WayError {
+    #[error("its submission asks for no checkpoints")]
+    NoPolicy,
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error(transparent)]
+    Signal(#[from] CatchingError),
+    #[error(transparent)]
+    Page(#[from] PageError),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error("what earlier checkpoints left there: {0}")]
+    ForgetEarlier(#[source] io::Error),
+    #[error("{token}: {source}")]
+    ForgetSaved { token: String, source: io::Error },
+    #[error("given up")]
+    GivenUp,
+    #[error(transparent)]
+    Broke(#[from] SavingBroke),
+}
 
 /// How one allocation's work on this node is asked.
 #[derive(Clone)]
@@ -54,13 +85,13 @@ pub enum AskedFor {
 
 impl Way {
     /// As the submission has it.
-    pub fn of(context: &Context, share: &DesiredShare) -> Result<Self, String> {
-        let policy = share.spec.checkpoint.ok_or("its submission asks for no checkpoints")?;
+    pub fn of(context: &Handles, share: &DesiredShare) -> Result<Self, WayError> {
+        let policy = share.spec.checkpoint.ok_or(WayError::NoPolicy)?;
         match policy.by {
             AskBy::Signal => Ok(Self::Signal(policy.signal)),
             AskBy::SharedMemory => {
                 let path = context.checkpoints.means()?.directories.page_of(share.allocation);
-                Page::open(path, &share.owner).map(|page| Self::Page(Arc::new(page)))
+                Ok(Self::Page(Arc::new(Page::open(path, &share.owner)?)))
             }
             AskBy::Call => {
                 let (key, callers) = ((share.allocation, share.epoch), context.checkpoints.callers().clone());
@@ -74,14 +105,14 @@ impl Way {
 
     /// What runs there, and whether it would hear. Of work that waits in calls [`Self::heard`] tells the rest. For a thread that may
     /// block.
-    pub fn find(&self, context: &Context, allocation: AllocationId) -> Result<Found, String> {
+    pub fn find(&self, context: &Handles, allocation: AllocationId) -> Result<Found, WayError> {
         let shim = shim_of(context, allocation);
         if let Self::Signal(signal) = self {
             let mut now = catching::look(context, allocation, shim, *signal)?;
-            let deaf = now.not_to_be_asked(*signal).map_err(catching::unseen)?;
+            let deaf = now.not_to_be_asked(*signal).map_err(CatchingError::Look)?;
             return Ok(Found { lives: now.all > 0, deaf, hearers: Some(now) });
         }
-        let lives = catching::lives(context, allocation, shim).map_err(catching::unseen)?;
+        let lives = catching::lives(context, allocation, shim).map_err(CatchingError::Look)?;
         let deaf = match self {
             Self::Page(page) if lives => {
                 let why = "no process listens on the page that $LATTICE_CHECKPOINT_SHM names: nothing was asked; \
@@ -110,22 +141,26 @@ impl Way {
     }
 
     /// The answer to this token, if it is there. For a thread that may block.
-    pub fn answer(&self, place: &Place, token: &str) -> Result<Option<Answer>, String> {
-        match self {
-            Self::Signal(_) | Self::Call { .. } | Self::Port { .. } => place.answer(token),
-            Self::Page(page) => page.asked(token)?.map_or(Ok(None), |number| page.answer(number)),
-        }
+    pub fn answer(&self, place: &Place, token: &str) -> Result<Option<Answer>, WayError> {
+        Ok(match self {
+            Self::Signal(_) | Self::Call { .. } | Self::Port { .. } => place.answer(token)?,
+            Self::Page(page) => match page.asked(token)? {
+                Some(number) => page.answer(number)?,
+                None => None,
+            },
+        })
     }
 
     /// Takes back what was asked for, where no answer came: the application would save itself for nobody, and be told that it was heard.
     /// For a thread that may block, behind all that ask for this token.
-    pub fn withdraw(&self, place: &Place, token: &str) -> Result<(), String> {
+    pub fn withdraw(&self, place: &Place, token: &str) -> Result<(), WayError> {
         match self {
-            Self::Signal(_) => Ok(()),
-            Self::Page(page) => page.withdraw(token),
-            Self::Call { .. } | Self::Port { .. } if matches!(place.answered(token), Ok(Some(_))) => Ok(()),
-            Self::Call { .. } | Self::Port { .. } => place.withdraw(token),
+            Self::Signal(_) => {}
+            Self::Page(page) => page.withdraw(token)?,
+            Self::Call { .. } | Self::Port { .. } if matches!(place.answered(token), Ok(Some(_))) => {}
+            Self::Call { .. } | Self::Port { .. } => place.withdraw(token)?,
         }
+        Ok(())
     }
 }
 
@@ -151,9 +186,9 @@ pub struct Request {
 
 impl Request {
     /// Says what is asked for. Asked for the same again, who has begun to answer is left alone. For a thread that may block.
-    pub fn make(mut self) -> Result<AskedFor, String> {
+    pub fn make(mut self) -> Result<AskedFor, WayError> {
         let asking = Arc::clone(&self.asking);
-        let _turn = asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = asking.lock();
         self.goes_on()?;
         let again = self.asked && self.place.saved(&self.token).is_ok_and(|found| !found.is_empty());
         // Removing what an earlier one left takes as long as there is much of it: the work is told first, where there is room for both.
@@ -181,25 +216,26 @@ impl Request {
     }
 
     /// A thread outlives the round that it works for: what is asked for since then stays as it is.
-    fn goes_on(&self) -> Result<(), String> {
-        if self.stop.is_cancelled() { Err("given up".to_owned()) } else { Ok(()) }
+    fn goes_on(&self) -> Result<(), WayError> {
+        if self.stop.is_cancelled() { Err(WayError::GivenUp) } else { Ok(()) }
     }
 
-    fn forget_earlier(&self) -> Result<(), String> {
-        self.place.forget_all_but(&self.token).map_err(|e| format!("what earlier checkpoints left there: {e}"))
+    fn forget_earlier(&self) -> Result<(), WayError> {
+        self.place.forget_all_but(&self.token).map_err(WayError::ForgetEarlier)
     }
 
     /// All that lies there before the work is told. Who is asked through the page reads what is asked for there, and no file.
-    fn prepare(&self) -> Result<(), String> {
+    fn prepare(&self) -> Result<(), WayError> {
         self.place.make_room(&self.token)?;
         match self.way {
-            Way::Page(_) => Ok(()),
-            Way::Signal(_) | Way::Call { .. } | Way::Port { .. } => self.place.request(&self.token, self.deadline_ms),
+            Way::Page(_) => {}
+            Way::Signal(_) | Way::Call { .. } | Way::Port { .. } => self.place.request(&self.token, self.deadline_ms)?,
         }
+        Ok(())
     }
 
     /// `again`: it has begun to answer.
-    fn tell(&mut self, again: bool) -> Result<AskedFor, String> {
+    fn tell(&mut self, again: bool) -> Result<AskedFor, WayError> {
         let (token, deadline_ms, allocation) = (self.token.clone(), self.deadline_ms, self.share.allocation);
         let seen = self.hearers.take();
         self.goes_on()?;
@@ -214,7 +250,7 @@ impl Request {
                 };
                 Ok(AskedFor::Processes(asked))
             }
-            Way::Page(page) => page.ask(&token, deadline_ms).map(|number| AskedFor::Page(Arc::clone(page), number)),
+            Way::Page(page) => Ok(AskedFor::Page(Arc::clone(page), page.ask(&token, deadline_ms)?)),
             Way::Call { callers, key } => {
                 let _asking = callers.ask(*key, Asked { token, deadline_ms });
                 Ok(AskedFor::Call { callers: callers.clone(), key: *key, _asking })
@@ -231,7 +267,7 @@ impl Request {
 
 impl AskedFor {
     /// Why no answer can come any more; `None`: one may.
-    pub async fn in_vain(&self, context: &Shared, share: &DesiredShare) -> Result<Option<String>, String> {
+    pub async fn in_vain(&self, context: &Shared, share: &DesiredShare) -> Result<Option<String>, WayError> {
         match self {
             Self::Processes(asked) => {
                 let ended = asked.iter().all(|fd| identity::pidfd_ended(fd.as_fd()).unwrap_or(true));
@@ -239,13 +275,16 @@ impl AskedFor {
             }
             Self::Page(page, _) => {
                 let page = Arc::clone(page);
-                let listened = blocking(move || page.is_listened()).await?;
+                let listened = blocking(move || page.is_listened().map_err(WayError::from)).await?;
                 Ok((!listened).then(|| "nobody listens any more who was asked, and none said that it had saved".to_owned()))
             }
             Self::Port { calling, .. } => Ok(calling.over()),
             Self::Call { .. } => {
                 let (context, allocation) = (Arc::clone(context), share.allocation);
-                let lives = move || catching::lives(&context, allocation, shim_of(&context, allocation)).map_err(catching::unseen);
+                let lives = move || {
+                    let lives = catching::lives(&context, allocation, shim_of(&context, allocation));
+                    lives.map_err(|error| WayError::Signal(CatchingError::Look(error)))
+                };
                 Ok((!blocking(lives).await?).then(|| "what was asked has ended, and none of it said that it had saved".to_owned()))
             }
         }
@@ -266,13 +305,13 @@ impl AskedFor {
             Self::Page(page, number) => {
                 let (page, number) = (Arc::clone(page), *number);
                 // What is wrong with it, the answer says.
-                blocking(move || page.progress(number)).await.ok().flatten()
+                blocking(move || page.progress(number).map_err(WayError::from)).await.ok().flatten()
             }
             Self::Call { callers, key, .. } | Self::Port { callers, key, .. } => callers.progress(*key),
         }
     }
 }
 
-fn shim_of(context: &Context, allocation: AllocationId) -> Option<u32> {
+fn shim_of(context: &Handles, allocation: AllocationId) -> Option<u32> {
     context.workers.get(allocation).and_then(|worker| worker.detail.borrow().shim_pid)
 }

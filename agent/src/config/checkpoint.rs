@@ -4,7 +4,33 @@ use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_node::DEFERRAL_MS_MAX;
 use lattice_scheduler::broker::Tuning;
 use serde::Deserialize;
+use std::path::PathBuf;
 use thiserror::Error;
+
+/// Why a configuration lets no checkpoints be made.
+#[derive(Clone, Debug, Error)]
+pub enum NoCheckpoints {
+    #[error("neither checkpoint_store nor log_store is configured")]
+    NoStore,
+    #[error(
+        "{setting} {url}: others can enter {} (mode {mode:o}), and would read users' checkpoints: chmod 700 it, or name another place as \
+         checkpoint_store",
+        .dir.display()
+    )]
+    OthersEnterStore { setting: &'static str, url: String, dir: PathBuf, mode: u32 },
+    #[error(
+        "checkpoint_dir {} is on {kind}, which other nodes may have as well, and requests and answers of two nodes would lie in one \
+         place: name a directory on a disk of the node as checkpoint_dir; what nodes share is the store, as checkpoint_store: \
+         file:///DIRECTORY there",
+        .dir.display()
+    )]
+    SharedDirectory { dir: PathBuf, kind: String },
+}
+
+/// An agent that makes no checkpoints was asked for one.
+#[derive(Clone, Debug, Error)]
+#[error("this agent makes no checkpoints: {0}")]
+pub struct CheckpointsUnavailable(#[from] pub NoCheckpoints);
 
 /// Failures of a node in so many days.
 const FAILURES_PER_DAYS: f64 = 1000.0;

@@ -7,9 +7,21 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// What of the kernel's could not be looked at.
+#[derive(Debug, Error)]
+pub(super) enum LookError {
+    #[error("{}: {source}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", .path.display())]
+    List { path: PathBuf, source: io::Error },
+    #[error("the driver of {device}: {source}")]
+    AskDriver { device: String, source: io::Error },
+}
 
 /// What there is of the agent's own components. Names are those of [`OWN`](crate::config::conformance::OWN).
-pub(super) fn all(ignored: &[String]) -> Result<Components, String> {
+pub(super) fn all(ignored: &[String]) -> Result<Components, LookError> {
     let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
     let found = [
         ("gpu driver", gpu_driver(sys)?),
@@ -25,26 +37,26 @@ pub(super) fn all(ignored: &[String]) -> Result<Components, String> {
 }
 
 /// `None`: it is not there, or not for this agent to read.
-fn read(path: &Path) -> Result<Option<String>, String> {
+fn read(path: &Path) -> Result<Option<String>, LookError> {
     match fs::read(path) {
         // What firmware says of itself need not be UTF-8.
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|text| !text.is_empty())),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(None),
         // Devices whose driver has nothing to say.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EOPNOTSUPP | libc::EINVAL)) => Ok(None),
-        Err(error) => Err(format!("{}: {error}", path.display())),
+        Err(source) => Err(LookError::Read { path: path.to_owned(), source }),
     }
 }
 
 /// What lies in a directory, by name; nothing where there is none.
-fn entries(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let failed = |error: io::Error| format!("{}: {error}", dir.display());
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, LookError> {
+    let failed = |source| LookError::List { path: dir.to_owned(), source };
     let listed = match fs::read_dir(dir) {
         Ok(listed) => listed,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
-    let found: Result<Vec<PathBuf>, String> = listed.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect();
+    let found: Result<Vec<PathBuf>, LookError> = listed.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect();
     let mut found = found?;
     found.sort();
     Ok(found)
@@ -56,7 +68,7 @@ fn together(found: BTreeSet<String>) -> Option<String> {
 }
 
 /// Drivers that come with the kernel have its version.
-fn gpu_driver(sys: &Path) -> Result<Option<String>, String> {
+fn gpu_driver(sys: &Path) -> Result<Option<String>, LookError> {
     let mut found = BTreeSet::new();
     for driver in ["nvidia", "amdgpu"] {
         found.extend(read(&sys.join("module").join(driver).join("version"))?.map(|version| format!("{driver} {version}")));
@@ -64,7 +76,7 @@ fn gpu_driver(sys: &Path) -> Result<Option<String>, String> {
     Ok(together(found))
 }
 
-fn nic_firmware(sys: &Path) -> Result<Option<String>, String> {
+fn nic_firmware(sys: &Path) -> Result<Option<String>, LookError> {
     let mut found = BTreeSet::new();
     for device in entries(&sys.join("class/infiniband"))? {
         let board = read(&device.join("board_id"))?.unwrap_or_else(|| "infiniband".to_owned());
@@ -78,7 +90,7 @@ fn nic_firmware(sys: &Path) -> Result<Option<String>, String> {
     Ok(together(found))
 }
 
-fn bios(sys: &Path) -> Result<Option<String>, String> {
+fn bios(sys: &Path) -> Result<Option<String>, LookError> {
     let dmi = sys.join("class/dmi/id");
     let mut parts = Vec::new();
     for name in ["bios_vendor", "bios_version", "bios_date"] {
@@ -88,7 +100,7 @@ fn bios(sys: &Path) -> Result<Option<String>, String> {
 }
 
 /// As the kernel's IPMI driver has it.
-fn bmc(sys: &Path) -> Result<Option<String>, String> {
+fn bmc(sys: &Path) -> Result<Option<String>, LookError> {
     let is_bmc = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ipmi_bmc"));
     let mut found = BTreeSet::new();
     for device in entries(&sys.join("devices/platform"))?.into_iter().filter(is_bmc) {
@@ -105,7 +117,7 @@ fn parameters(line: &str, ignored: &[String]) -> String {
 }
 
 /// See os-release(5).
-fn base_image() -> Result<Option<String>, String> {
+fn base_image() -> Result<Option<String>, LookError> {
     let text = match read(Path::new("/etc/os-release"))? {
         Some(text) => Some(text),
         None => read(Path::new("/usr/lib/os-release"))?,
@@ -138,8 +150,8 @@ const GET_DRIVER: u32 = 3;
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 /// Driver and firmware of a network device, where its driver tells the firmware.
-fn driver_of(name: &str) -> Result<Option<String>, String> {
-    let failed = |error: io::Error| format!("the driver of {name}: {error}");
+fn driver_of(name: &str) -> Result<Option<String>, LookError> {
+    let failed = |source| LookError::AskDriver { device: name.to_owned(), source };
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").map_err(failed)?;
     // SAFETY: an ifreq of zeros is one.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -189,14 +201,17 @@ mod tests {
         assert!(found.keys().all(|name| crate::config::conformance::OWN.contains(&name.as_str())), "{found:?}");
         let empty = std::env::temp_dir().join(format!("lattice-conformance-{}", std::process::id()));
         fs::create_dir_all(empty.join("module/nvidia")).unwrap();
-        assert_eq!((gpu_driver(&empty), bios(&empty), bmc(&empty), nic_firmware(&empty)), (Ok(None), Ok(None), Ok(None), Ok(None)));
+        for look in [gpu_driver, bios, bmc, nic_firmware] {
+            assert_eq!(look(&empty).unwrap(), None);
+        }
         fs::write(empty.join("module/nvidia/version"), "550.54.14\n").unwrap();
         fs::create_dir_all(empty.join("devices/platform/ipmi_bmc.0")).unwrap();
         fs::write(empty.join("devices/platform/ipmi_bmc.0/firmware_revision"), "2.81\n").unwrap();
-        assert_eq!((gpu_driver(&empty), bmc(&empty)), (Ok(Some("nvidia 550.54.14".into())), Ok(Some("2.81".into()))));
+        assert_eq!(gpu_driver(&empty).unwrap(), Some("nvidia 550.54.14".into()));
+        assert_eq!(bmc(&empty).unwrap(), Some("2.81".into()));
         fs::create_dir_all(empty.join("class/dmi/id")).unwrap();
         fs::write(empty.join("class/dmi/id/bios_vendor"), b"Acm\xe9 Inc.\n").unwrap();
-        assert_eq!(bios(&empty), Ok(Some("Acm\u{fffd} Inc.".into())));
+        assert_eq!(bios(&empty).unwrap(), Some("Acm\u{fffd} Inc.".into()));
         fs::remove_dir_all(&empty).unwrap();
     }
 
@@ -209,10 +224,10 @@ mod tests {
         for file in ["class/infiniband", "devices/platform"] {
             fs::write(sys.join(file), "").unwrap();
         }
-        assert!(nic_firmware(&sys).is_err_and(|why| why.contains("class/infiniband")));
+        assert!(nic_firmware(&sys).is_err_and(|why| why.to_string().contains("class/infiniband")));
         assert!(bmc(&sys).is_err());
         fs::remove_dir_all(&sys).unwrap();
         // Such a device is not there; what is longer is no device's name.
-        assert_eq!((driver_of("lattice-none"), driver_of(&"x".repeat(16))), (Ok(None), Ok(None)));
+        assert_eq!((driver_of("lattice-none").unwrap(), driver_of(&"x".repeat(16)).unwrap()), (None, None));
     }
 }

@@ -2,16 +2,17 @@
 
 use super::{Conformity, Found};
 use crate::cluster::Cluster;
-use crate::mesh::Mesh;
 use crate::mesh::conformance::{FingerprintAnswer, WireFound};
 use crate::mesh::diagnosis::plain;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::Open;
+use crate::mesh::{Mesh, UnansweredNode};
 use lattice_model::conformance::{Components, check};
 use lattice_model::{NodeId, Timestamp};
 use lattice_quorum::identity::{Caller, Role};
 use quinn::SendStream;
 use std::time::Duration;
+use thiserror::Error;
 
 /// How long another agent may take: less than a user's program waits for the agent that asks.
 const ANSWER: Duration = Duration::from_secs(25);
@@ -30,19 +31,27 @@ pub async fn answer(conformity: &Conformity, peer: &Caller, send: &mut SendStrea
     frame::write(send, &answer).await
 }
 
+/// Why another node's look at itself is not known.
+#[derive(Debug, Error)]
+pub enum UnseenNode {
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+    #[error("its look was not over within {} s; it goes on there, and may be asked for again", ANSWER.as_secs())]
+    Late,
+}
+
 /// Has the node's own agent look; else why it did not.
-pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found, String> {
+pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found, UnseenNode> {
     let address = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
-    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
-        let (mut send, mut recv) = mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Fingerprint).await.map_err(|e| e.to_string())?;
-        frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+        let (mut send, mut recv) = mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Fingerprint).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let late = |_| format!("its look was not over within {} s; it goes on there, and may be asked for again", ANSWER.as_secs());
-    match tokio::time::timeout(ANSWER, conversation).await.map_err(late)?? {
-        FingerprintAnswer::Told(found) => found.try_into().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
-        FingerprintAnswer::Refused { why } => Err(plain(&why)),
+    match tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnseenNode::Late)?? {
+        FingerprintAnswer::Told(found) => Ok(Found::try_from(found).map_err(|_| UnansweredNode::UnknownForm)?),
+        FingerprintAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }
 }
 

@@ -1,13 +1,13 @@
 //! The work's processes: what state each is in, and what it waits for.
 
 use super::fact::{fact, text_of};
-use super::helper::{Asked, OF_RANKS};
 use crate::mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
+use crate::questions::{Asked, OF_RANKS};
 use nix::libc;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Processes of an allocation that are listed, and directories of their cgroups.
@@ -105,7 +105,7 @@ impl Question {
     /// Waits so long for the one before it; `None`: that one is not answered.
     fn begin(work: &Path, within: Duration) -> Option<Self> {
         let until = Instant::now() + within;
-        while !ASKED.lock().unwrap_or_else(PoisonError::into_inner).insert(work.to_owned()) {
+        while !ASKED.lock().insert(work.to_owned()) {
             if Instant::now() >= until {
                 return None;
             }
@@ -117,7 +117,7 @@ impl Question {
 
 impl Drop for Question {
     fn drop(&mut self) {
-        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        ASKED.lock().remove(&self.0);
     }
 }
 

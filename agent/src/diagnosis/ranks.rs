@@ -6,8 +6,9 @@
 
 use super::fact::text_of;
 use super::processes::{self, Listed};
-use super::{ANSWER, HERE, running};
+use super::{ANSWER, DiagnosisError, HERE, running};
 use crate::context::{Context, Shared};
+use crate::mesh::UnansweredNode;
 use crate::mesh::diagnosis::plain;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{Open, vouched};
@@ -34,20 +35,20 @@ const NAME_MAX: usize = 32;
 type Key = (u32, u32);
 
 /// What ranks do on `node`, for a user who may know.
-pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<RanksTold, String> {
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<RanksTold, DiagnosisError> {
     if *node == context.me {
         return here(context, &open).await;
     }
-    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::Ranks(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<RanksAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+        let (mut send, mut recv) = context.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Ranks(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<RanksAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        RanksAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
-        RanksAnswer::Refused { why } => Err(plain(&why)),
+        RanksAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        RanksAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
     }
 }
 
@@ -60,7 +61,7 @@ pub async fn answer(context: &Shared, peer: &Caller, open: &UsageOpen, send: &mu
     };
     let answer = match told {
         Ok(told) => RanksAnswer::Told(told),
-        Err(why) => RanksAnswer::Refused { why },
+        Err(error) => RanksAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
 }
@@ -69,17 +70,17 @@ fn key(open: &UsageOpen) -> (AllocationId, Epoch) {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
 }
 
-async fn here(context: &Context, open: &UsageOpen) -> Result<RanksTold, String> {
+async fn here(context: &Context, open: &UsageOpen) -> Result<RanksTold, DiagnosisError> {
     let work = running(context, key(open))?;
-    let place = context.diagnosing.place().await?;
+    let place = context.diagnosis_slots.take(super::HERE).await?;
     let looking = tokio::task::spawn_blocking(move || {
         let _place = place;
         told(&work)
     });
     match timeout(HERE, looking).await {
         Ok(Ok(told)) => Ok(told),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("its kernel does not answer in time: what it says of processes takes too long".to_owned()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(DiagnosisError::KernelTimeout),
     }
 }
 

@@ -1,15 +1,12 @@
 //! What the work has mounted, and whether it answers.
 
 use super::fact::{fact, text_of};
-use super::helper::{Asked, OF_MOUNTS};
 use super::processes::Listed;
 use crate::mesh::diagnosis::WireFact;
+use crate::questions::{Asked, OF_MOUNTS, Question};
 use lattice_model::resources::bytes_text;
 use nix::sys::statvfs::statvfs;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Mounts that are told of, and asked, all together within this time.
@@ -44,38 +41,6 @@ const WITHOUT_ROOM: &[&str] = &[
     "sysfs",
     "tracefs",
 ];
-
-/// Between two looks whether somebody else's question to the same mount is answered.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// Mounts that are asked, by device, and since when: they are not asked again while a helper waits for them.
-static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
-
-/// One of [`ASKED`], until it is dropped.
-pub struct Question(String);
-
-impl Question {
-    /// Waits for the one before it; an error says since when that one waits, which is long enough.
-    pub fn begin(device: &str) -> Result<Self, Instant> {
-        loop {
-            match ASKED.lock().unwrap_or_else(PoisonError::into_inner).entry(device.to_owned()) {
-                Entry::Vacant(entry) => {
-                    entry.insert(Instant::now());
-                    return Ok(Self(device.to_owned()));
-                }
-                Entry::Occupied(entry) if entry.get().elapsed() >= WITHIN => return Err(*entry.get()),
-                Entry::Occupied(_) => {}
-            }
-            std::thread::sleep(LOOK_AGAIN);
-        }
-    }
-}
-
-impl Drop for Question {
-    fn drop(&mut self) {
-        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
-    }
-}
 
 /// One line of `mountinfo`.
 #[derive(Debug, PartialEq, Eq)]
@@ -139,15 +104,15 @@ fn asked(pid: i32, mount: &Mount) -> (String, bool) {
             let inodes = if no_inodes { "; no more files can be made" } else { "" };
             (format!("{} of {} free{inodes}", bytes_text(free), bytes_text(all)), used > FULL || no_inodes)
         }
-        Asked::Answered(Err(error)) => (format!("cannot be asked: {error}"), true),
+        Asked::Answered(Err(error)) => (format!("cannot be asked: {}", error.desc()), true),
         Asked::Silent => (format!("does not answer within {} s: who uses it waits", WITHIN.as_secs()), true),
         Asked::TooMany => ("not asked: too many mounts of this node do not answer".to_owned(), true),
     }
 }
 
 /// Free bytes, all bytes, and whether there are no inodes left.
-pub fn room(path: &Path) -> Result<(u64, u64, bool), String> {
-    let stat = statvfs(path).map_err(|error| error.desc().to_owned())?;
+pub fn room(path: &Path) -> nix::Result<(u64, u64, bool)> {
+    let stat = statvfs(path)?;
     let unit = stat.fragment_size();
     Ok((stat.blocks_available().saturating_mul(unit), stat.blocks().saturating_mul(unit), stat.files() > 0 && stat.files_available() == 0))
 }
@@ -163,17 +128,6 @@ mod tests {
         let mounts: Vec<_> = parse(mountinfo).into_iter().map(|m| (m.device, m.at.display().to_string(), m.kind)).collect();
         let mount = |device: &str, at: &str, kind: &str| (device.to_owned(), at.to_owned(), kind.to_owned());
         assert_eq!(mounts, [mount("8:1", "/", "ext4"), mount("0:9", "/data x", "nfs4")]);
-    }
-
-    #[test]
-    fn who_asks_a_mount_that_somebody_asks_waits_for_the_answer_or_is_told_that_there_is_none() {
-        let first = Question::begin("0:test").unwrap();
-        let second = std::thread::spawn(|| Question::begin("0:test").is_ok());
-        drop(first);
-        assert!(second.join().unwrap());
-        let silent = Question::begin("0:test").unwrap();
-        assert!(Question::begin("0:test").is_err_and(|since| since.elapsed() >= WITHIN));
-        drop(silent);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::health::Health;
 use super::tried::Look;
 use crate::config::AgentConfig;
-use crate::diagnosis::helper::{Asked, OF_GPUS};
-use crate::kernel_counts::KernelCounts;
+use crate::kernel_counts::{KernelCounts, NoAudits, NotCounting};
+use crate::questions::{Asked, OF_GPUS};
 use lattice_ebpf::Probe;
 use lattice_model::gpu_load::GpuLoads;
 use lattice_model::topology::GpuDevice;
@@ -53,7 +53,7 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
 }
 
 /// Whether it can be kept which files work opens and whom it connects to.
-fn audits(can: Result<(), String>, lacks: &[String], config: &AgentConfig) -> Look {
+fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> Look {
     match can {
         Err(why) if !config.kernel_probes => (Health::Ok, format!("switched off ({why})")),
         Err(why) => (Health::Degraded, format!("not to be had here: {why}; lattice telemetry --mode audit is refused")),
@@ -86,7 +86,7 @@ fn said(usage: &Usage) -> Look {
 }
 
 /// `wanted`: the configuration does not switch them off.
-fn in_kernel(probes: Result<Vec<Probe>, String>, wanted: bool) -> Look {
+fn in_kernel(probes: Result<Vec<Probe>, NotCounting>, wanted: bool) -> Look {
     let probes = match probes {
         Ok(probes) => probes,
         Err(why) if !wanted => return (Health::Ok, format!("switched off ({why})")),
@@ -247,9 +247,9 @@ mod tests {
         let expected = "counting: sched_switch; mark_victim does not count: another kernel";
         assert_eq!(in_kernel(Ok(vec![counts.clone(), lacks]), true), (Health::Degraded, expected.to_owned()));
         assert_eq!(in_kernel(Ok(vec![counts]), true).0, Health::Ok);
-        assert_eq!(in_kernel(Err("no root".to_owned()), true).0, Health::Degraded);
+        assert_eq!(in_kernel(Err(NotCounting::Off { why: "no root".to_owned() }), true).0, Health::Degraded);
         assert_eq!(
-            in_kernel(Err("kernel_probes: false".to_owned()), false),
+            in_kernel(Err(NotCounting::Off { why: "kernel_probes: false".to_owned() }), false),
             (Health::Ok, "switched off (kernel_probes: false)".to_owned())
         );
     }

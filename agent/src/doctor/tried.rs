@@ -116,7 +116,7 @@ pub(super) fn disk(config: &AgentConfig) -> Look {
     let dir = &config.state_dir;
     let free = match disk::free_bytes(dir) {
         Ok(free) => free,
-        Err(why) => return (Health::Missing, why),
+        Err(error) => return (Health::Missing, format!("{}: {error}", dir.display())),
     };
     if !dir.is_dir() {
         return (Health::Ok, format!("{} GiB free where {} will be; it is made at the agent's start", free >> 30, dir.display()));

@@ -2,6 +2,7 @@
 //!
 //! That account costs each run of a program two looks at a clock, so it is kept for a second of each minute.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// From the end of one account to the beginning of the next.
@@ -40,11 +41,11 @@ impl<Clock> Overhead<Clock> {
     }
 
     /// At each look. `begin`: has the account kept; `total`: how long the programs have run while it was.
-    pub(super) fn look(
+    pub(super) fn look<E: fmt::Display>(
         &mut self,
         now: Instant,
         processors: impl FnOnce() -> usize,
-        begin: impl FnOnce() -> Result<Clock, String>,
+        begin: impl FnOnce() -> Result<Clock, E>,
         total: impl FnOnce() -> Duration,
     ) {
         match &self.state {
@@ -84,7 +85,7 @@ mod tests {
         let total = Cell::new(Duration::from_secs(100));
         let mut look = |second: u64, ran_ms: u64| {
             total.set(total.get() + Duration::from_millis(ran_ms));
-            let begin = || Ok(Rc::clone(&held));
+            let begin = || Ok::<_, &str>(Rc::clone(&held));
             overhead.look(began + Duration::from_secs(second), || 4, begin, || total.get());
             (Rc::strong_count(&held) == 2, overhead.percent())
         };

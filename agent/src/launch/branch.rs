@@ -4,17 +4,15 @@
 //!        head task, or the stream to the parent
 //!              ▲ Heard          │ tell
 //!        ╭─────┴────────────────▼─────╮
-//!        │ Branch: FenceHub, who is   │
-//!        │ away, the last word to all │
+//!        │ Branch: FenceHub, Routes,  │
+//!        │ the last word to all       │
 //!        ╰──▲────────▲────────▲───────╯
 //!      this node   child    child      a line each
 //! ```
 //!
-//! A child whose agent is away for a moment is waited for. One that stays away is gone round: its own children are served
-//! from here until this branch ends, and it alone when it is back. Of one that is not reached for long the head is told: where
-//! it reaches it itself, it takes it from whoever is above it.
+//! [`lattice_node::branch::Routes`] decides which lines there are.
 
-use super::line::{Around, Broken, LineTask, News, Waiting};
+use super::line::{Around, LineTask, News, Waiting};
 use super::told::Told;
 use crate::mesh::branch::Up;
 use crate::mesh::frame::FrameError;
@@ -22,22 +20,17 @@ use crate::mesh::input::WirePiece;
 use crate::mesh::launch::{ToHead, ToPart};
 use lattice_model::Stdin;
 use lattice_model::input::{Pushed, Taken, Window};
+use lattice_node::branch::{RouteAction, RouteEvent, Routes};
+use lattice_node::fence::OpenFence;
 use lattice_pmi::{Contributed, FenceHub, FenceMerged, Subtree};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// News waiting for a branch.
 const QUEUE: usize = 256;
-/// How long a child may be away before it is gone round. An agent that is restarted is often back by then.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The same where no other node is reached: then it is this one's network, and what is gone round stays so.
-const ALONE: Duration = Duration::from_secs(30);
-
-/// How long a part is not reached before the head is told, and before it is told again.
-const UNREACHED: Duration = Duration::from_secs(10);
 
 /// What is more than a branch's own affair.
 #[derive(Debug)]
@@ -56,8 +49,11 @@ pub(super) enum Heard {
 
 pub(super) struct Branch {
     pub(super) around: Around,
+    /// Since when the branch's times count.
+    began: Instant,
+    routes: Routes,
+    /// By their numbers among the routes.
     lines: BTreeMap<u64, Line>,
-    numbers: u64,
     hub: FenceHub,
     /// The last fence that the whole launch has done.
     done: Option<Arc<Told>>,
@@ -77,15 +73,10 @@ struct Line {
     subtree: Subtree,
     queue: mpsc::Sender<Waiting>,
     stop: CancellationToken,
-    /// When it was served last, or begun.
-    served: Instant,
-    link: Link,
     /// How often it was connected.
     connections: u64,
     /// Of a fence that the subtree's agent waits for itself: who did not come.
     absent: Option<(u32, Vec<u32>)>,
-    /// When it was told last that it is not reached.
-    unreached: Option<Instant>,
     /// How much of standard input its ranks took, as the present connection told.
     taken: Option<Taken>,
 }
@@ -129,16 +120,6 @@ impl Line {
     }
 }
 
-enum Link {
-    Broken {
-        since: Instant,
-    },
-    /// Of the subtree, who cannot be reached.
-    Connected {
-        away: Vec<u32>,
-    },
-}
-
 impl Branch {
     /// A branch with no lines yet.
     pub(super) fn new(around: Around, subtree: Subtree) -> Self {
@@ -146,28 +127,61 @@ impl Branch {
         let (done, abort) = (None, None);
         let (readers, input) = (Readers::of(&around), Window::default());
         let (hub, parts) = (FenceHub::new(subtree), subtree.len());
-        Self { around, lines: BTreeMap::new(), numbers: 0, hub, done, abort, readers, parts, input, sender, news }
+        let own = around.spec.nodes.iter().position(|ranks| ranks.node == around.handles.me);
+        let routes = Routes::new(around.fanout, own.and_then(|part| u32::try_from(part).ok()));
+        Self { around, began: Instant::now(), routes, lines: BTreeMap::new(), hub, done, abort, readers, parts, input, sender, news }
     }
 
     /// Begins to serve a subtree from its first part: that part alone, and each subtree below it.
     pub(super) fn serve_below(&mut self, subtree: Subtree) {
-        self.serve(Subtree::single(subtree.first));
-        for child in subtree.children(self.around.fanout) {
-            self.serve(child);
-        }
+        self.route(RouteEvent::ServeBelow { subtree });
     }
 
     /// Begins to serve a subtree.
     pub(super) fn serve(&mut self, subtree: Subtree) {
-        self.numbers += 1;
-        let number = self.numbers;
+        self.route(RouteEvent::Serve { subtree });
+    }
+
+    /// In milliseconds since the branch began.
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Does what the routes decide. Gives the parts of which the head is to be told that they are not reached.
+    fn route(&mut self, event: RouteEvent) -> Vec<u32> {
+        let mut actions = Vec::new();
+        self.routes.handle(self.now_ms(), event, &mut actions);
+        let mut unreached = Vec::new();
+        let launch = self.around.spec.id;
+        for action in actions {
+            match action {
+                RouteAction::Open { line, subtree } => self.open(line, subtree),
+                RouteAction::Close { line } => {
+                    if let Some(line) = self.lines.remove(&line) {
+                        line.stop.cancel();
+                    }
+                }
+                RouteAction::LogGoneRound { part } => {
+                    if let Some(node) = self.around.node(part) {
+                        tracing::info!(%launch, %node, "is away: those below it are served from here");
+                    }
+                }
+                RouteAction::LogTakenOver { part, parent } => {
+                    if let (Some(node), Some(parent)) = (self.around.node(part), self.around.node(parent)) {
+                        tracing::warn!(%launch, %node, %parent, "the launch's head reaches a node that its parent in the tree does not reach, and serves it itself: look at the network between the two");
+                    }
+                }
+                RouteAction::NotifyUnreached { part } => unreached.push(part),
+            }
+        }
+        unreached
+    }
+
+    fn open(&mut self, number: u64, subtree: Subtree) {
         let stop = self.around.stop.child_token();
         let task = LineTask { number, around: self.around.clone(), subtree, news: self.sender.clone() };
         let queue = task.begin(stop.clone());
-        let served = Instant::now();
-        let link = Link::Broken { since: served };
-        let line = Line { subtree, queue, stop, served, link, connections: 0, absent: None, unreached: None, taken: None };
-        self.lines.insert(number, line);
+        self.lines.insert(number, Line { subtree, queue, stop, connections: 0, absent: None, taken: None });
     }
 
     /// The next that a line tells.
@@ -180,22 +194,17 @@ impl Branch {
         let line = self.lines.get_mut(&number)?;
         match news {
             News::Connected => {
-                line.link = Link::Connected { away: line.subtree.parts().collect() };
                 line.connections += 1;
-                (line.absent, line.unreached, line.taken) = (None, None, line.over());
+                (line.absent, line.taken) = (None, line.over());
+                self.route(RouteEvent::Connected { line: number });
                 if let Some(abort) = self.abort.clone() {
                     self.tell_line(number, abort);
                 }
                 None
             }
-            News::Broken(broken) => {
-                if broken == Broken::Served {
-                    line.served = Instant::now();
-                }
-                (line.link, line.taken) = (Link::Broken { since: line.served }, line.over());
-                if broken == Broken::Refused {
-                    self.go_round(number);
-                }
+            News::Broken(how) => {
+                line.taken = line.over();
+                self.route(RouteEvent::Broken { line: number, how });
                 None
             }
             News::Said(up) => self.said(number, up),
@@ -242,9 +251,8 @@ impl Branch {
                     Err(refused) => Some(Heard::Refused(self.around.refused(&refused))),
                 }
             }
-            Up::Away { mut parts } => {
-                parts.retain(of_it);
-                line.link = Link::Connected { away: parts };
+            Up::Away { parts } => {
+                self.route(RouteEvent::Away { line: number, parts });
                 None
             }
             Up::Absent { number, mut parts } => {
@@ -269,7 +277,7 @@ impl Branch {
             ToPart::FenceDone { .. } => self.done = Some(Arc::clone(told)),
             ToPart::Abort { .. } => self.abort = Some(Arc::clone(told)),
             ToPart::Call(call) => {
-                let to = self.lines.iter().find(|(_, line)| line.has(call.to) && matches!(line.link, Link::Connected { .. }));
+                let to = self.lines.iter().find(|(number, line)| line.has(call.to) && self.routes.is_connected(**number));
                 if let Some(number) = to.map(|(number, _)| *number) {
                     self.tell_line(number, Arc::clone(told));
                 }
@@ -278,16 +286,13 @@ impl Branch {
             ToPart::NameAbsent | ToPart::Forget | ToPart::Input(_) => {}
         }
         let over = matches!(told.message, ToPart::Forget);
-        let heard = self.lines.iter().filter(|(_, line)| over || matches!(line.link, Link::Connected { .. }));
-        let numbers: Vec<u64> = heard.map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> = self.lines.keys().copied().filter(|number| over || self.routes.is_connected(*number)).collect();
         for number in numbers {
             self.tell_line(number, Arc::clone(told));
         }
         if matches!(told.message, ToPart::Abort { .. }) {
             // Nobody runs on because the agent between is away: who is reached hears it when the line is there.
-            let broken = self.lines.iter().filter(|(_, line)| matches!(line.link, Link::Broken { .. }));
-            let broken: Vec<u64> = broken.map(|(number, _)| *number).collect();
-            broken.into_iter().for_each(|number| self.go_round(number));
+            self.route(RouteEvent::BroughtDown);
         }
     }
 
@@ -343,90 +348,34 @@ impl Branch {
     fn tell_line(&mut self, number: u64, told: Arc<Told>) {
         let Some(line) = self.lines.get(&number) else { return };
         if line.queue.try_send(Waiting { told, connection: line.connections }).is_err() {
-            let subtree = line.subtree;
-            self.drop_line(number);
-            self.serve(subtree);
-        }
-    }
-
-    fn drop_line(&mut self, number: u64) {
-        if let Some(line) = self.lines.remove(&number) {
-            line.stop.cancel();
+            self.route(RouteEvent::Full { line: number });
         }
     }
 
     /// Goes round what has been away for too long. Gives the parts of which the head is to be told that they are not reached.
-    pub(super) fn look(&mut self, now: Instant) -> Vec<u32> {
-        let others = self.lines.values().filter(|line| self.around.node(line.subtree.first) != Some(&self.around.context.me));
-        let is_alone = !others.into_iter().any(|line| matches!(line.link, Link::Connected { .. }));
-        let patience = if is_alone { ALONE } else { PATIENCE };
-        let late = |line: &Line| match line.link {
-            Link::Broken { since } => !line.subtree.is_single() && now.saturating_duration_since(since) > patience,
-            Link::Connected { .. } => false,
-        };
-        let numbers: Vec<u64> = self.lines.iter().filter(|(_, line)| late(line)).map(|(number, _)| *number).collect();
-        for number in numbers {
-            self.go_round(number);
-        }
-        let long = |at: Instant| now.saturating_duration_since(at) > UNREACHED;
-        let mut unreached = Vec::new();
-        for line in self.lines.values_mut() {
-            let is_away = matches!(line.link, Link::Broken { since } if long(since));
-            if is_away && line.unreached.is_none_or(long) {
-                line.unreached = Some(now);
-                unreached.push(line.subtree.first);
-            }
-        }
-        unreached
+    pub(super) fn look(&mut self) -> Vec<u32> {
+        self.route(RouteEvent::Clock)
     }
 
-    fn go_round(&mut self, number: u64) {
-        let Some(line) = self.lines.get(&number).filter(|line| !line.subtree.is_single()) else { return };
-        let subtree = line.subtree;
-        if let Some(node) = self.around.node(subtree.first) {
-            tracing::info!(launch = %self.around.spec.id, %node, "is away: those below it are served from here");
-        }
-        self.drop_line(number);
-        self.serve_below(subtree);
-    }
-
-    /// From now on a part that is reached from here is served from here, with those below it: whoever is above it does not reach it,
-    /// and still says so.
+    /// From now on a part that is reached from here is served from here, with those below it.
     pub(super) fn take_over(&mut self, part: u32) {
-        let away = |link: &Link| matches!(link, Link::Connected { away } if away.contains(&part));
-        let above = |line: &Line| line.has(part) && line.subtree.first != part && away(&line.link);
-        let Some((number, subtree)) = self.lines.iter().find(|(_, line)| above(line)).map(|(number, line)| (*number, line.subtree)) else {
-            return;
-        };
-        let fanout = self.around.fanout;
-        if let (Some(node), Some(parent)) = (self.around.node(part), subtree.parent_of(part, fanout).and_then(|p| self.around.node(p))) {
-            let launch = self.around.spec.id;
-            tracing::warn!(%launch, %node, %parent, "the launch's head reaches a node that its parent in the tree does not reach, and serves it itself: look at the network between the two");
-        }
-        self.drop_line(number);
-        for piece in subtree.down_to(part, fanout) {
-            self.serve(piece);
-        }
+        self.route(RouteEvent::Reached { part });
     }
 
     /// Parts that cannot be reached now, or have not told all yet.
     pub(super) fn away(&self) -> Vec<u32> {
-        let of = |line: &Line| match &line.link {
-            Link::Broken { .. } => line.subtree.parts().collect(),
-            Link::Connected { away } => away.clone(),
-        };
-        self.lines.values().flat_map(of).collect()
+        self.routes.away()
     }
 
     /// Whether [`Self::look`] and [`Self::waiting_for`] would find nothing until something is heard.
     pub(super) fn is_at_rest(&self) -> bool {
-        let is_whole = |line: &Line| matches!(&line.link, Link::Connected { away } if away.is_empty());
-        self.hub.is_at_rest() && self.lines.values().all(is_whole)
+        self.hub.is_at_rest() && self.routes.is_whole()
     }
 
-    /// Whether a fence brings anything to anybody, as far as it is known here.
-    pub(super) fn carries(&self, fence: u32) -> bool {
-        self.hub.carries(fence)
+    /// The open fence, for the launch's head; `None` while a node is away.
+    pub(super) fn open_fence(&self) -> Option<OpenFence> {
+        let (number, missing) = self.waiting_for().filter(|_| self.away().is_empty())?;
+        Some(OpenFence { number, missing, carries: self.hub.carries(number) })
     }
 
     /// The open fence, and who did not come to it, as exactly as those below know.

@@ -1,14 +1,15 @@
 //! One edge of a launch's tree: the line to a subtree, made again for as long as somebody wants it.
 
+use super::handles::Handles;
 use super::told::Told;
-use crate::allocation::AllocationHandle;
-use crate::context::Shared;
+use crate::allocations::AllocationHandle;
 use crate::mesh::branch::{BranchOpen, Up};
 use crate::mesh::frame;
 use crate::mesh::launch::{ToHead, ToPart, WireLaunch};
 use crate::mesh::open::Open;
 use crate::mesh::shape::WireShape;
-use lattice_model::{DesiredShare, LaunchSpec, NodeId, NodeRanks};
+use lattice_model::{Backoff, DesiredShare, LaunchSpec, NodeId, NodeRanks};
+use lattice_node::branch::Broken;
 use lattice_pmi::{FenceRefused, Subtree};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 /// Messages waiting for one part.
 const QUEUE: usize = 256;
 /// Before a line is tried again, at first and at most.
-const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The same for all lines of a branch.
 #[derive(Clone)]
 pub(super) struct Around {
-    pub(super) context: Shared,
+    pub(super) handles: Arc<Handles>,
     pub(super) share: Arc<DesiredShare>,
     pub(super) spec: Arc<LaunchSpec>,
     pub(super) fanout: u32,
@@ -53,17 +54,6 @@ pub(super) enum News {
     Connected,
     Broken(Broken),
     Said(Up),
-}
-
-/// How a line ended that was connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
-    /// The subtree was served until then.
-    Served,
-    /// Its agent said something, and did not serve it.
-    Refused,
-    /// Its agent said nothing: it is stopping, or the connection broke.
-    Silent,
 }
 
 /// A message that waits for a line.
@@ -99,7 +89,7 @@ impl LineTask {
     }
 
     async fn run(self, mut queue: mpsc::Receiver<Waiting>) {
-        let mut pause = *PAUSE.start();
+        let mut pauses = PAUSES;
         let mut connection = 0;
         loop {
             if let Some(way) = self.connect().await {
@@ -109,14 +99,13 @@ impl LineTask {
                 }
                 let Some(broken) = self.carry(way, &mut queue, connection).await else { return };
                 if broken == Broken::Served {
-                    pause = *PAUSE.start();
+                    pauses.reset();
                 }
                 if !self.say(News::Broken(broken)).await {
                     return;
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(*PAUSE.end());
+            tokio::time::sleep(pauses.next_pause()).await;
         }
     }
 
@@ -126,15 +115,15 @@ impl LineTask {
     }
 
     async fn connect(&self) -> Option<Way> {
-        let Around { context, share, spec, fanout, .. } = &self.around;
+        let Around { handles, share, spec, fanout, .. } = &self.around;
         let node = self.around.node(self.subtree.first)?;
-        if *node == context.me {
-            let handle = context.workers.of_epoch(spec.allocation, spec.epoch)?;
-            let heard = handle.attach(&context.me, LaunchSpec::clone(spec)).await;
+        if *node == handles.me {
+            let handle = handles.workers.of_epoch(spec.allocation, spec.epoch)?;
+            let heard = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
             return Some(Way::Here { handle, heard });
         }
-        let address = context.mesh_address(share, node)?;
-        let (mut send, recv) = match context.mesh.open(node, &address).await {
+        let address = handles.mesh_address(share, node)?;
+        let (mut send, recv) = match handles.mesh.open(node, &address).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%node, %error, "a part of a launch cannot be reached now");

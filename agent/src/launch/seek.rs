@@ -42,8 +42,8 @@ impl Seek {
 }
 
 async fn is_reached(around: &Around, part: u32) -> bool {
-    let Around { context, share, .. } = around;
-    let Some((node, address)) = around.node(part).and_then(|node| Some((node, context.mesh_address(share, node)?))) else { return false };
+    let Around { handles, share, .. } = around;
+    let Some((node, address)) = around.node(part).and_then(|node| Some((node, handles.mesh_address(share, node)?))) else { return false };
     // Nothing is said on it: the peer sees a stream that ends.
-    context.mesh.open(node, &address).await.is_ok()
+    handles.mesh.open(node, &address).await.is_ok()
 }

@@ -3,20 +3,20 @@
 //! It lives as long as its parent's stream: a parent that comes again has everything below told anew. Ranks do not notice.
 
 use super::branch::{Branch, Heard};
+use super::handles::Handles;
 use super::line::Around;
 use super::times::{FORGET_AFTER, LOOK};
 use super::told::Told;
-use crate::context::Shared;
 use crate::mesh::branch::{BranchOpen, Up};
 use crate::mesh::frame::{self, Frame, FrameError};
 use crate::mesh::launch::{ToHead, ToPart};
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Epoch, LaunchId};
 use lattice_quorum::identity::Caller;
+use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ impl Parents {
     /// A new parent: the one before it is let go.
     pub fn take(&self, launch: LaunchId) -> Parent {
         let stop = CancellationToken::new();
-        let mut parents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parents = self.0.lock();
         if let Some(before) = parents.insert(launch, stop.clone()) {
             before.cancel();
         }
@@ -51,7 +51,7 @@ pub struct Parent {
 
 impl Drop for Parent {
     fn drop(&mut self) {
-        let mut parents = self.parents.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parents = self.parents.0.lock();
         if !self.stop.is_cancelled() {
             parents.remove(&self.launch);
             self.stop.cancel();
@@ -60,12 +60,19 @@ impl Drop for Parent {
 }
 
 /// Serves a subtree for the agent that opened the stream.
-pub async fn serve(context: &Shared, peer: &Caller, open: BranchOpen, mut send: SendStream, recv: RecvStream) -> Result<(), FrameError> {
+pub async fn serve(
+    handles: &Arc<Handles>,
+    parents: &Parents,
+    peer: &Caller,
+    open: BranchOpen,
+    mut send: SendStream,
+    recv: RecvStream,
+) -> Result<(), FrameError> {
     let (subtree, fanout) = open.subtree()?;
     let spec = open.shape.of(open.launch)?;
     let part = subtree.first;
-    let own = spec.nodes.get(part as usize).is_some_and(|ranks| ranks.node == context.me);
-    let Some(worker) = context.workers.of_epoch(spec.allocation, spec.epoch) else {
+    let own = spec.nodes.get(part as usize).is_some_and(|ranks| ranks.node == handles.me);
+    let Some(worker) = handles.workers.of_epoch(spec.allocation, spec.epoch) else {
         return frame::write(&mut send, &Up::NotHere { why: not_here(spec.allocation, spec.epoch) }).await;
     };
     let of_its_nodes = worker.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
@@ -77,8 +84,8 @@ pub async fn serve(context: &Shared, peer: &Caller, open: BranchOpen, mut send: 
     if !subtree.is_single() {
         tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
     }
-    let parent = context.parents.take(spec.id);
-    let around = Around { context: Arc::clone(context), share: worker.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
+    let parent = parents.take(spec.id);
+    let around = Around { handles: Arc::clone(handles), share: worker.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
     let mut branch = Branch::new(around, subtree);
     branch.serve_below(subtree);
     let (to_branch, from_parent) = mpsc::channel(QUEUE);
@@ -162,7 +169,7 @@ impl Served {
                     }
                 }
                 _ = look.tick(), if !self.branch.is_at_rest() => {
-                    for part in self.branch.look(Instant::now()) {
+                    for part in self.branch.look() {
                         self.say(Up::Unreached { part }).await;
                     }
                     self.say_who_is_away().await;

@@ -1,13 +1,15 @@
 //! Where a stream's next bytes come from: its file, or the log store for what the file has no more.
 
 use super::lines::PIECE_BYTES;
-use crate::log_store::LogStore;
+use crate::log_store::{LogStore, StoreError};
 use crate::output_index::{Chunk, Cut, Position, Seen, Stream};
 use crate::spool::{self, Piece, Spool};
+use lattice_quorum::pack::with_causes;
 use lattice_runtime::shim::{LogStream, ShimDir};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use thiserror::Error;
 
 /// What is next.
 pub enum Next {
@@ -23,6 +25,15 @@ pub enum Next {
     Changed(Seen),
     /// Nothing more for now.
     End,
+}
+
+/// Why bytes that were moved to the log store cannot be had.
+#[derive(Debug, Error)]
+enum ChunkError {
+    #[error("this agent has no log store configured (log_store)")]
+    NoStore,
+    #[error("{}", with_causes(.0))]
+    Get(#[from] StoreError),
 }
 
 /// One node's output of one allocation.
@@ -91,7 +102,7 @@ impl Source {
                     let from = usize::try_from(at.offset - chunk.start).unwrap_or(usize::MAX);
                     Next::Data(data.into_iter().skip(from).collect())
                 }
-                Err(why) => Next::Missing { bytes: chunk.end.min(end) - at.offset, why },
+                Err(error) => Next::Missing { bytes: chunk.end.min(end) - at.offset, why: error.to_string() },
             },
             _ if at.offset >= end => Next::Truncated,
             other => {
@@ -106,11 +117,10 @@ impl Source {
         }
     }
 
-    async fn chunk(&self, stream: Stream, segment: u32, chunk: Chunk) -> Result<Vec<u8>, String> {
-        let Some(store) = &self.store else { return Err("this agent has no log store configured (log_store)".to_owned()) };
+    async fn chunk(&self, stream: Stream, segment: u32, chunk: Chunk) -> Result<Vec<u8>, ChunkError> {
+        let store = self.store.as_ref().ok_or(ChunkError::NoStore)?;
         let (place, node) = self.spool.place();
-        let mut data =
-            store.chunk(&place, &node, &Cut { stream, segment, chunk }).await.map_err(|e| lattice_quorum::pack::with_causes(&e))?;
+        let mut data = store.chunk(&place, &node, &Cut { stream, segment, chunk }).await?;
         data.truncate(usize::try_from(chunk.end - chunk.start).unwrap_or(usize::MAX));
         Ok(data)
     }

@@ -1,9 +1,9 @@
 //! What each GPU does that an allocation has, for `lattice top --per-gpu`.
 
 use super::gpu_numbers::{Mine, shown};
-use super::{Known, Measuring, may_know};
-use crate::context::Context;
+use super::{Known, Measuring, UsageError, may_know};
 use crate::kernel_counts::Key;
+use crate::mesh::UnansweredNode;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::gpu_usage::{GpuTold, GpusAnswer, GpusTold};
 use crate::mesh::open::{Open, vouched};
@@ -29,15 +29,15 @@ impl Known {
 
 impl Measuring {
     /// The newest of each GPU that an allocation has here.
-    fn gpus_told(&self, context: &Context, (allocation, epoch): Key) -> GpusTold {
+    fn gpus_told(&self, (allocation, epoch): Key) -> GpusTold {
         let assigned: Vec<String> = {
-            let view = context.view.borrow();
+            let view = self.0.handles.view.borrow();
             let of = view.locals.iter().find(|local| local.share.allocation == allocation && local.share.epoch == epoch);
             of.and_then(|local| local.assignment.as_ref()).map(|a| a.gpus.iter().cloned().collect()).unwrap_or_default()
         };
         let newest = self.known().running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.devices.newest().cloned());
         let age_ms = newest.as_ref().map_or(0, |mine| u64::try_from(mine.at.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let topology = context.topology();
+        let topology = self.0.handles.topology.borrow().clone();
         let gpus = assigned.into_iter().map(|id| {
             let device = topology.gpu.by_id(&id);
             let model = device.map(|gpu| gpu.model.clone()).unwrap_or_default();
@@ -48,8 +48,9 @@ impl Measuring {
                 }
                 None => {
                     // One that is lost is not asked at all: what is the matter with it says more.
-                    let why = device.map(|gpu| context.gpus.borrow().why(gpu_key(gpu))).unwrap_or_default();
-                    let silent = if why.is_empty() { context.gpu_readings.why_silent(&id, device.map(|gpu| gpu.vendor)) } else { why };
+                    let why = device.map(|gpu| self.0.handles.gpus.borrow().why(gpu_key(gpu))).unwrap_or_default();
+                    let silent =
+                        if why.is_empty() { self.0.handles.gpu_readings.why_silent(&id, device.map(|gpu| gpu.vendor)) } else { why };
                     GpuTold { id, model, silent, shown: Vec::new(), throttled: Vec::new() }
                 }
             }
@@ -59,35 +60,38 @@ impl Measuring {
 }
 
 /// What the GPUs of an allocation do on `node`, for a user who may know.
-pub async fn gpus_of_node(context: &Context, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<GpusTold, String> {
+pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<GpusTold, UsageError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    if *node == context.me {
-        if context.workers.of_epoch(key.0, key.1).is_none() {
-            return Err(format!("allocation {} is not running on this node", key.0.short()));
+    if *node == measuring.0.handles.me {
+        if measuring.0.handles.workers.of_epoch(key.0, key.1).is_none() {
+            return Err(UsageError::NotHere { allocation: key.0 });
         }
-        return context.measuring.gpus_told(context, key).checked().map_err(|_| "its drivers tell what cannot be shown".to_owned());
+        return measuring.gpus_told(key).checked().map_err(|_| UsageError::OddGpuReadings);
     }
-    let address = address.ok_or("where its mesh is was never heard of the quorum")?;
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
     let conversation = async {
-        let (mut send, mut recv) = context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-        frame::write(&mut send, &Open::UsageGpus(Box::new(open))).await.map_err(|e| e.to_string())?;
-        frame::read::<GpusAnswer, _>(&mut recv).await.map_err(FrameError::unanswered)
+        let (mut send, mut recv) = measuring.0.handles.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::UsageGpus(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<GpusAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
     };
-    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| "it does not answer in time".to_owned())??;
+    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
     match answer {
-        GpusAnswer::Told(told) => told.checked().map_err(|_| "what it tells is not of a form that this version knows".to_owned()),
-        GpusAnswer::Refused { why } => Err(why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()),
+        GpusAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        GpusAnswer::Refused { why } => {
+            let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
+            Err(UnansweredNode::Refused { why }.into())
+        }
     }
 }
 
 /// Answers another agent.
-pub async fn answer_gpus(context: &Context, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+pub async fn answer_gpus(measuring: &Measuring, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
-    let worker = context.workers.of_epoch(key.0, key.1);
-    let worker = worker.ok_or_else(|| format!("allocation {} is not running on this node", key.0.short()));
-    let answer = match worker.and_then(|worker| may_know(peer, &worker.share, &vouched(open.uid, &open.user))) {
-        Ok(()) => GpusAnswer::Told(context.measuring.gpus_told(context, key)),
-        Err(why) => GpusAnswer::Refused { why },
+    let worker = measuring.0.handles.workers.of_epoch(key.0, key.1);
+    let worker = worker.ok_or(UsageError::NotHere { allocation: key.0 });
+    let answer = match worker.and_then(|worker| Ok(may_know(peer, &worker.share, &vouched(open.uid, &open.user))?)) {
+        Ok(()) => GpusAnswer::Told(measuring.gpus_told(key)),
+        Err(error) => GpusAnswer::Refused { why: error.to_string() },
     };
     frame::write(send, &answer).await
 }

@@ -4,9 +4,9 @@
 //! One small file with a checksum and the boot that it is of. It is not synced: work does not outlive the machine either.
 
 use super::gpu_numbers::Mine;
-use crate::context::Context;
 use crate::kernel_counts::{self, Key};
 use lattice_model::{DesiredShare, Epoch};
+use lattice_runtime::cgroup::Slice;
 use lattice_runtime::identity;
 use lattice_runtime::shim::boottime_ms;
 use lattice_telemetry::energy::{Account, Mark, NodeMeter};
@@ -110,8 +110,8 @@ impl Energy {
     }
 
     /// Lets go of those that are over: neither present nor with a scope that waits to be taken up.
-    pub fn retain(&mut self, context: &Context, present: impl Fn(&Key) -> bool) {
-        let has_scope = |key: &Key| context.slice.as_ref().is_some_and(|slice| slice.scope(key.0).work().path().exists());
+    pub fn retain(&mut self, slice: Option<&Slice>, present: impl Fn(&Key) -> bool) {
+        let has_scope = |key: &Key| slice.is_some_and(|slice| slice.scope(key.0).work().path().exists());
         self.accounts.retain(|key, _| present(key) || has_scope(key));
     }
 

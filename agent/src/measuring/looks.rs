@@ -1,12 +1,12 @@
 //! The thread that measures: when it looks, and at what.
 
+use super::handles::Handles;
 use super::haste::{self, Haste};
 use super::histories::told_later;
 use super::{ALLOCATIONS_MAX, EVERY, Measuring, gpu_numbers};
 use crate::alerting::saved::{Key, Saved, SavedAlerts};
 use crate::alerting::{IDLE_EVERY, NetworkErrors};
-use crate::allocation::AllocationHandle;
-use crate::context::{Context, Shared};
+use crate::allocations::AllocationHandle;
 use crate::measuring::energy::Energy;
 use crate::traces::Recorder;
 use lattice_model::{AllocationId, DesiredShare, TelemetryMode};
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// A look is followed by a pause of so many times what it took of a processor.
 const PAUSE_TIMES: u32 = 20;
@@ -27,12 +28,16 @@ const PROCESSES_MAX: usize = 16_384;
 
 impl Measuring {
     /// Measures on a thread of its own until `stop`. `ended_for`: how long the last numbers of ended work are exported.
-    pub fn begin(&self, context: Shared, ended_for: Duration, stop: CancellationToken) -> io::Result<()> {
-        let (measuring, view, stopped) = (self.clone(), context.view.clone(), stop.clone());
+    pub fn begin(&self, ended_for: Duration, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<()> {
+        let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
         let ended_for = ended_for + told_later(self.0.smoothing);
-        let run = move || Looks::new(&measuring, &context, ended_for).run(&stop);
+        let run = move || Looks::new(&measuring, &measuring.0.handles, ended_for).run(&stop);
         let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
-        tokio::spawn(haste::wake(thread.thread().clone(), view, stopped));
+        tasks.spawn(async move {
+            haste::wake(thread.thread().clone(), view, stopped).await;
+            // A thread that panicked has said so.
+            let _ended = tokio::task::spawn_blocking(move || thread.join()).await;
+        });
         Ok(())
     }
 }
@@ -40,7 +45,7 @@ impl Measuring {
 /// What the thread has.
 struct Looks<'a> {
     measuring: &'a Measuring,
-    context: &'a Context,
+    handles: &'a Handles,
     /// How long what ended is told.
     ended_for: Duration,
     meters: BTreeMap<Key, Meter>,
@@ -59,12 +64,12 @@ struct Looks<'a> {
 }
 
 impl<'a> Looks<'a> {
-    fn new(measuring: &'a Measuring, context: &'a Context, ended_for: Duration) -> Self {
+    fn new(measuring: &'a Measuring, handles: &'a Handles, ended_for: Duration) -> Self {
         let began = (Instant::now(), crate::clock::now().0);
-        let (file, saved) = SavedAlerts::open(&context.state_dir);
+        let (file, saved) = SavedAlerts::open(&handles.state_dir);
         Self {
             measuring,
-            context,
+            handles,
             ended_for,
             meters: BTreeMap::new(),
             text: Text::default(),
@@ -74,8 +79,8 @@ impl<'a> Looks<'a> {
             network: NetworkErrors::default(),
             file,
             saved,
-            energy: Energy::open(Path::new("/"), &context.state_dir),
-            recorder: context.traces.recorder(TelemetryMode::Debug, context.me.clone(), context.view.clone(), context.troubles.clone()),
+            energy: Energy::open(Path::new("/"), &handles.state_dir),
+            recorder: handles.traces.recorder(TelemetryMode::Debug, handles.me.clone(), handles.view.clone(), handles.troubles.clone()),
             haste: Haste::default(),
         }
     }
@@ -109,10 +114,10 @@ impl<'a> Looks<'a> {
 
     /// A look at everything.
     fn all(&mut self, now: Instant) {
-        let Self { measuring, context, .. } = *self;
+        let Self { measuring, handles, .. } = *self;
         // Before the list of who runs: what is prepared meanwhile is on neither.
         let mut gone = measuring.0.kernel.tracked();
-        let mut workers = context.workers.all();
+        let mut workers = handles.workers.all();
         let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
         // What is beyond those that are measured is counted all the same.
         let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
@@ -136,7 +141,7 @@ impl<'a> Looks<'a> {
             measuring.known().network_errors = self.network.ratio();
         }
         self.look(&workers, now, looks_at_launches);
-        self.energy.retain(context, |key| present.contains(key));
+        self.energy.retain(handles.slice.as_ref(), |key| present.contains(key));
         if measures {
             measuring.0.seconds.observe(now.elapsed());
         }
@@ -146,22 +151,22 @@ impl<'a> Looks<'a> {
 
     /// A look at these alone.
     fn these(&mut self, keys: &BTreeSet<Key>, now: Instant) {
-        let mut workers = self.context.workers.all();
+        let mut workers = self.handles.workers.all();
         workers.truncate(ALLOCATIONS_MAX);
         workers.retain(|worker| keys.contains(&(worker.share.allocation, worker.share.epoch)));
         self.look(&workers, now, false);
     }
 
     fn look(&mut self, workers: &[AllocationHandle], now: Instant, looks_at_launches: bool) {
-        let Self { measuring, context, .. } = *self;
+        let Self { measuring, handles, .. } = *self;
         let scanned = if workers.is_empty() { None } else { self.reclaim.scanned(&mut self.text) };
         let mut pass = Pass { processes_left: PROCESSES_MAX, scanned };
         let mut looks = Vec::new();
         self.energy.look(now, !workers.is_empty(), &mut self.text);
-        let gpus = context.gpu_readings.newest();
+        let gpus = handles.gpu_readings.newest();
         for worker in workers {
             let share = &worker.share;
-            let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, context, share));
+            let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, handles, share));
             // None: it is not made yet, or goes just now; what was measured stands until its task ends.
             if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
                 let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
@@ -182,24 +187,24 @@ impl<'a> Looks<'a> {
             known.take_devices(share.allocation, mine, at_ms);
             known.alert(&measuring.0.alerts, share.allocation, at_ms, parts.as_ref(), restored);
             drop(known);
-            measuring.record(&mut self.recorder, &context.traces, (share.allocation, share.epoch), at_ms);
+            measuring.record(&mut self.recorder, &handles.traces, (share.allocation, share.epoch), at_ms);
         }
         let keep = measuring.known().decided(&measuring.0.alerts).chain(self.saved.values().cloned()).collect();
         self.file.keep(keep);
     }
 }
 
-fn meter(measuring: &Measuring, context: &Context, share: &DesiredShare) -> Meter {
-    let places = places(context, share.allocation);
+fn meter(measuring: &Measuring, handles: &Handles, share: &DesiredShare) -> Meter {
+    let places = places(handles, share.allocation);
     let counted = places.v2.is_some().then(|| measuring.0.kernel.reader((share.allocation, share.epoch)));
     Meter::new(places, counted)
 }
 
 /// Where an allocation's work is on this node.
-fn places(context: &Context, allocation: AllocationId) -> CgroupPaths {
+fn places(handles: &Handles, allocation: AllocationId) -> CgroupPaths {
     CgroupPaths {
-        v2: context.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
-        v1: context.bounds.controllers.v1_groups(allocation).iter().map(|group| group.path()).collect(),
+        v2: handles.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
+        v1: handles.bounds.controllers.v1_groups(allocation).iter().map(|group| group.path()).collect(),
     }
 }
 

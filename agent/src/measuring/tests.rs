@@ -1,28 +1,13 @@
 use super::histories::Exported;
 use super::*;
 use crate::alerting::saved::Saved;
-use lattice_model::{AllocationSpec, AllocationState, Entrypoint, Resources};
+use lattice_model::test_builders;
 use lattice_telemetry::alert::rules::{MEASURES, Rule};
 use lattice_telemetry::catalogue::allocation as family;
 use lattice_telemetry::sample::Samples;
-use std::path::Path;
 
 pub(crate) fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
-    Arc::new(DesiredShare {
-        allocation: AllocationId(Uuid::from_u128(n)),
-        epoch: Epoch(epoch),
-        spec: AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")),
-        owner: Principal { name: "root".into(), uid: 0, gid: 0, groups: vec![] },
-        state: AllocationState::Running,
-        requeue_count: 0,
-        vni: None,
-        run_lease_ms: None,
-        restore: None,
-        preempt: None,
-        telemetry: None,
-        nodes: vec![],
-        resources: Resources::default(),
-    })
+    Arc::new(DesiredShare { epoch: Epoch(epoch), ..test_builders::desired_share(AllocationId(Uuid::from_u128(n))) })
 }
 
 /// A look in which the work had used so many seconds of a processor.

@@ -1,5 +1,6 @@
 //! What travels of a terminal between the agent that a user asked and the one that has the allocation.
 
+use lattice_runtime::pty::Size;
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// A terminal that a user wants.
@@ -50,4 +51,9 @@ pub enum FromTerminal {
     Notice(String),
     Ended { code: i32 },
     Refused { why: String },
+}
+
+/// A terminal's size; without one, the usual.
+pub fn size(rows: u16, columns: u16) -> Size {
+    if rows == 0 || columns == 0 { Size::default() } else { Size { rows, columns } }
 }

@@ -3,8 +3,9 @@
 use lattice_telemetry::catalogue::serving as family;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// From a look at a small cluster to what the documents call slow, and beyond.
@@ -45,7 +46,7 @@ impl Default for Rounds {
 
 impl Rounds {
     fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<String, Queue>) -> T) -> T {
-        work(&mut self.0.queues.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.0.queues.lock())
     }
 
     /// A round took so long.

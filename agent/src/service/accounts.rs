@@ -4,9 +4,10 @@
 use lattice_model::Principal;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -60,8 +61,8 @@ impl Accounts {
         Ok(principal)
     }
 
-    fn remembered(&self) -> std::sync::MutexGuard<'_, Remembered> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn remembered(&self) -> parking_lot::MutexGuard<'_, Remembered> {
+        self.remembered.lock()
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
     fn accounts_that_do_not_answer_are_given_up_and_the_worker_goes_on() {
         static HANGS: Mutex<()> = Mutex::new(());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let held = HANGS.lock().unwrap();
+        let held = HANGS.lock();
         let mut accounts = Accounts::new(|uid, _| {
             drop(HANGS.lock());
             Ok(of(uid))

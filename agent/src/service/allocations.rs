@@ -94,7 +94,7 @@ impl AllocationService for Api {
         }
         let claim = self.placing.newcomer(id, &spec, &owner);
         let life = Incarnation(self.context.view.borrow().incarnation);
-        let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_of(&spec.vcluster).to_owned());
+        let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
         let (revision, desired) = match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Submitted { revision, desired, claimed } => {
@@ -127,7 +127,7 @@ impl AllocationService for Api {
         shown.network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
         shown.isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
         if allocation.waits()
-            && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().view(&self.membership), &allocation)
+            && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().with_alive(self.membership.alive()), &allocation)
         {
             shown.reason = why;
         }
@@ -266,7 +266,7 @@ impl AllocationService for Api {
         let waits = allocation.waits();
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, nodes) = if waits {
-            let view = self.cluster.borrow().view(&self.membership);
+            let view = self.cluster.borrow().with_alive(self.membership.alive());
             let why = lattice_scheduler::explain(&view, &allocation);
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
             let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();

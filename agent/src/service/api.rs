@@ -16,12 +16,14 @@ use lattice_model::{Allocation, AllocationId, NodeId, Timestamp};
 use lattice_quorum::client::QuorumClient;
 use lattice_quorum::credentials::Credentials;
 use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_telemetry::push::StoreError;
 use lattice_telemetry::query::Query;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::Stream;
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 
 /// How long the quorum may take for one answer before the caller is told that it is away.
@@ -62,13 +64,15 @@ pub struct Api {
     /// Who looks at what is measured of others' work.
     pub looks: Looks,
     /// The store that answers what was measured, or why it cannot be asked.
-    pub past: Arc<Result<Option<Query>, String>>,
+    pub past: Arc<Result<Option<Query>, StoreError>>,
     /// How long after the end of work its last window is still sent.
     pub stored_tail: Duration,
     /// Who reads how many logs here.
     pub log_streams: Places,
     /// How many each user may.
     pub log_streams_max: usize,
+    /// Those that the agent waits for when it stops.
+    pub tasks: TaskTracker,
 }
 
 pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;

@@ -2,7 +2,7 @@
 
 use super::Api;
 use super::api::Streamed;
-use crate::allocation::Standing;
+use crate::allocations::Standing;
 use crate::checkpoint::{Answer, said};
 use lattice_api::v1;
 use lattice_api::v1::application_service_server::ApplicationService;
@@ -92,7 +92,8 @@ impl ApplicationService for Api {
         let key = (share.allocation, share.epoch);
         let waiting = self.context.checkpoints.callers().wait(key);
         let mut waiting = waiting.ok_or_else(|| Status::resource_exhausted("too many of this allocation's processes wait here already"))?;
-        let directory = self.context.checkpoints.directory_of(share.allocation).map_err(Status::failed_precondition)?;
+        let directory = self.context.checkpoints.directory_of(share.allocation);
+        let directory = directory.map_err(|error| Status::failed_precondition(error.to_string()))?;
         let (out, stream) = mpsc::channel(1);
         tokio::spawn(async move {
             loop {
@@ -124,8 +125,9 @@ impl ApplicationService for Api {
         let key = (work.share.allocation, work.share.epoch);
         let mut told = request.into_inner();
         while let Some(now) = told.next().await.transpose()? {
-            let progress = said::progress(&now).map_err(Status::invalid_argument)?;
-            self.context.checkpoints.callers().progresses(key, &now.token, progress).map_err(Status::failed_precondition)?;
+            let progress = said::progress(&now).map_err(|error| Status::invalid_argument(error.to_string()))?;
+            let counted = self.context.checkpoints.callers().progresses(key, &now.token, progress);
+            counted.map_err(|error| Status::failed_precondition(error.to_string()))?;
         }
         Ok(Response::new(v1::SaveAnswered {}))
     }
@@ -146,6 +148,7 @@ impl ApplicationService for Api {
         let work = self.work(&request).await?;
         let now = request.into_inner();
         let token = now.token.clone();
-        self.answered(work, token, said::done(now).map_err(Status::invalid_argument)?).await
+        let answer = said::done(now).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        self.answered(work, token, answer).await
     }
 }

@@ -3,6 +3,7 @@
 use super::access::{Whose, shown};
 use super::target::{Target, target};
 use super::{Api, command};
+use crate::mesh::UnreachedNode;
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use crate::places::Place;
 use crate::terminal::{self, Asker, Ends, over_mesh};
@@ -48,7 +49,7 @@ pub(super) async fn attach(
         return Err(Status::permission_denied(text));
     }
     let place = api.context.attached.take(asker.user.uid, api.context.attach_max_concurrent);
-    let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &asker.user.name)))?;
+    let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &asker.user.name).to_string()))?;
     let open = wanted(start, &target, &asker)?;
     let session = Uuid::new_v4();
     let whose = Whose { allocation, owner: &target.owner, node: Some(&node) };
@@ -59,13 +60,13 @@ pub(super) async fn attach(
     let ends = if here {
         match terminal::attach(&api.context, &open, asker).await {
             Ok(ends) => ends,
-            Err(why) => return Err(recorded.refused(Status::failed_precondition(why))),
+            Err(error) => return Err(recorded.refused(Status::failed_precondition(error.to_string()))),
         }
     } else {
-        let unavailable = |why: String| Status::unavailable(format!("node {node} cannot be reached: {why}"));
+        let unavailable = |why: UnreachedNode| Status::unavailable(format!("node {node} cannot be reached: {why}"));
         let dialled = match api.mesh_address(allocation, &node) {
             Some(address) => over_mesh::dial(&api.context, &node, &address, open).await,
-            None => Err("its address is not known".to_owned()),
+            None => Err(UnreachedNode::NoAddress),
         };
         match dialled {
             Ok(ends) => ends,
@@ -74,7 +75,7 @@ pub(super) async fn attach(
     };
     let (out, events) = mpsc::channel(QUEUE);
     let started = Started { allocation: allocation.to_string(), node: node.to_string() };
-    tokio::spawn(carry(ends, requests, out, started, place, recorded));
+    api.tasks.spawn(carry(ends, requests, out, started, place, recorded));
     Ok(events)
 }
 
@@ -94,7 +95,7 @@ impl Recorded {
     /// It came to nothing: the caller is told why at once, the audit log behind its back.
     fn refused(self, why: Status) -> Status {
         let how = why.message().to_owned();
-        tokio::spawn(async move { self.ended(&how).await });
+        self.api.tasks.clone().spawn(async move { self.ended(&how).await });
         why
     }
 }
@@ -120,7 +121,8 @@ fn node_of(name: &str, target: &Target) -> Result<NodeId, Status> {
 
 fn wanted(start: Start, target: &Target, asker: &Asker) -> Result<AttachOpen, Status> {
     if !start.argv.is_empty() {
-        command::check(std::iter::once(&start.argv), &std::collections::HashMap::new()).map_err(Status::invalid_argument)?;
+        command::check(std::iter::once(&start.argv), &std::collections::HashMap::new())
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
     }
     // A name for a database of terminals, and for environments.
     let term_is_plain = start.term.len() <= TERM_BYTES_MAX && start.term.bytes().all(|b| b.is_ascii_graphic());

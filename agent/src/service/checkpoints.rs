@@ -1,11 +1,13 @@
 //! Checkpoints: asked for on an allocation's head; what lies in the store is read and removed by whichever agent is asked.
 
 use super::Api;
-use super::target::{Target, lives, target};
+use super::target::{LaunchOver, Target, lives, target};
 use crate::checkpoint::restore::verify;
 use crate::checkpoint::simulated::SimulatedTime;
 use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
 use crate::checkpoint::{self, retention};
+use crate::config::checkpoint::CheckpointsUnavailable;
+use crate::mesh::UnreachedNode;
 use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_api::v1;
 use lattice_model::checkpoint::DEADLINE_MS;
@@ -70,7 +72,7 @@ impl Following {
                         item = items.recv() => item,
                     };
                     let Some(item) = item else { break };
-                    let event = event(item).map_err(|why| Status::failed_precondition(format!("no checkpoint is made: {why}")));
+                    let event = event(item);
                     let over = event.as_ref().map_or(true, |event| event.over);
                     if out.send(event).await.is_err() || over {
                         return;
@@ -92,7 +94,7 @@ impl Following {
         }
     }
 
-    fn worth_while(&self) -> Result<(), String> {
+    fn worth_while(&self) -> Result<(), LaunchOver> {
         let here = self.target.head == self.api.context.me;
         if here && self.api.context.workers.of_epoch(self.target.allocation, self.target.epoch).is_some() {
             return Ok(());
@@ -101,16 +103,16 @@ impl Following {
         if cluster.fresh || here { lives(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
     }
 
-    async fn begin(&self) -> Result<mpsc::Receiver<CheckpointItem>, String> {
+    async fn begin(&self) -> Result<mpsc::Receiver<CheckpointItem>, UnreachedNode> {
         let address = self.api.mesh_address(self.target.allocation, &self.target.head);
-        checkpoint::ask(&self.api.context, &self.target.head, address, &self.open).await
+        checkpoint::ask(&self.api.context.checkpoint_handles, &self.target.head, address, &self.open).await
     }
 }
 
-fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, String> {
+fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, Status> {
     let text = |id: [u8; 16]| CheckpointId(Uuid::from_bytes(id)).to_string();
     match item {
-        CheckpointItem::Refused { why } => Err(why),
+        CheckpointItem::Refused { why } => Err(Status::failed_precondition(format!("no checkpoint is made: {why}"))),
         CheckpointItem::Stands { id, word, detail } => Ok(v1::CheckpointEvent { id: text(id), state: word, detail, ..Default::default() }),
         CheckpointItem::Ended { id, word, why, complete, step, bytes } => {
             Ok(v1::CheckpointEvent { id: text(id), state: word, detail: why, over: true, complete, step, bytes })
@@ -134,13 +136,18 @@ fn status(error: &StoreError) -> Status {
     match error {
         StoreError::Store(_) => Status::unavailable(with_causes(error)),
         StoreError::NoSuch(_) => Status::not_found(error.to_string()),
-        StoreError::Damaged { .. } | StoreError::Unfit(_) | StoreError::Io { .. } => Status::failed_precondition(with_causes(error)),
+        StoreError::Damaged { .. }
+        | StoreError::Unavailable(_)
+        | StoreError::Directory(_)
+        | StoreError::Place(_)
+        | StoreError::Unfit(_)
+        | StoreError::Io { .. } => Status::failed_precondition(with_causes(error)),
     }
 }
 
 /// Why nothing is known of a store.
-fn without(why: String) -> Status {
-    Status::failed_precondition(why)
+fn without(error: CheckpointsUnavailable) -> Status {
+    Status::failed_precondition(error.to_string())
 }
 
 /// The checkpoint that a key means: an id, the beginning of one, or nothing for the last.
@@ -177,9 +184,9 @@ pub(super) async fn judged(api: &Api, allocation: &Allocation) -> Option<v1::Che
     if allocation.state != AllocationState::Running {
         return None;
     }
-    let mut view = api.cluster.borrow().view(&api.membership);
+    let mut view = api.cluster.borrow().with_alive(api.membership.alive());
     view.allocations.insert(allocation.id, allocation.clone());
-    let judgement = checkpoint::broker::explain(&api.context, &view, allocation).await?;
+    let judgement = checkpoint::broker::explain(&api.context.checkpoint_handles, &view, allocation).await?;
     let term = |(name, value, meaning): (&str, String, &str)| v1::checkpoint_judgement::Term {
         name: name.to_owned(),
         value,

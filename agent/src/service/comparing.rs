@@ -13,6 +13,7 @@ use lattice_api::v1::compared::Point;
 use lattice_model::{Allocation, AllocationId, AllocationState};
 use lattice_quorum::pack::with_causes;
 use lattice_telemetry::names::meant;
+use lattice_telemetry::push::StoreError;
 use lattice_telemetry::query::{Query, QueryError};
 use std::time::Duration;
 use tonic::{Request, Status};
@@ -89,10 +90,10 @@ impl Join {
 }
 
 /// The store that answers, of an agent's configuration; an error says why it cannot be asked.
-pub fn past(config: &AgentConfig) -> Result<Option<Query>, String> {
+pub fn past(config: &AgentConfig) -> Result<Option<Query>, StoreError> {
     // Whoever was first is as good: there is one provider in this program.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    config.telemetry.query(&config.metrics_query_url).map_err(|error| with_causes(&error))
+    config.telemetry.query(&config.metrics_query_url)
 }
 
 pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> Result<v1::CompareResponse, Status> {
@@ -144,7 +145,7 @@ async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation
             Err(error) => with_causes(&error),
         },
         Ok(None) => "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
-        Err(error) => error.clone(),
+        Err(error) => with_causes(error),
     };
     if allocation.state != AllocationState::Running {
         return v1::Compared { note: format!("{why}; and its agents no longer measure it"), ..base };

@@ -45,7 +45,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
                     let processes = processes.into_iter().map(process).collect();
                     (v1::NodeDiagnosis { processes, findings: findings(facts, &ages), left_out, ..told }, gpus)
                 }
-                Err(why) => (v1::NodeDiagnosis { unreached: why, ..told }, DiagnosisGpus::default()),
+                Err(error) => (v1::NodeDiagnosis { unreached: error.to_string(), ..told }, DiagnosisGpus::default()),
             }
         }
     });

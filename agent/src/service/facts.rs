@@ -15,7 +15,7 @@ impl Api {
     pub(super) async fn fact_of(&self, node: &NodeId) -> v1::NodeFactResponse {
         let members = self.membership.members();
         let member = members.iter().find(|member| member.node == *node);
-        let word = self.context.facts.of(&self.context, node, member).await;
+        let word = self.context.facts.of(node, member).await;
         v1::NodeFactResponse {
             fact: word.fact.as_deref().map(fact),
             pulse: word.pulse.as_ref().map(pulse),

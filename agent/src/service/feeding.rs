@@ -33,7 +33,7 @@ pub(super) async fn feed(
     let head = &target.head;
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {head}: {e}"));
     let way = if *head == api.context.me {
-        Way::Here(meshd::input_of(&api.context, &open).map_err(Status::failed_precondition)?)
+        Way::Here(meshd::input_of(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()))?)
     } else {
         let address = api.mesh_address(target.allocation, head).ok_or_else(|| unavailable(&"its address is not known"))?;
         let (mut send, mut recv) = api.context.mesh.open(head, &address).await.map_err(|e| unavailable(&e))?;

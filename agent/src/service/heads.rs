@@ -2,8 +2,9 @@
 
 use crate::mesh::open::EntryItem;
 use lattice_model::{AllocationId, Epoch};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -42,7 +43,7 @@ pub(super) struct Head {
 
 impl Heads {
     pub(super) fn listen(&self, asked: Asked, ask: impl FnOnce() -> mpsc::Receiver<EntryItem>) -> Arc<Head> {
-        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heads = self.0.lock();
         if let Some(head) = heads.get(&asked).and_then(Weak::upgrade) {
             return head;
         }

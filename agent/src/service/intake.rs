@@ -15,10 +15,11 @@ use crate::places::Places;
 use crate::user_shares::UserShares;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use lattice_model::spec::{SCRIPT_BYTES_MAX, SPEC_BYTES_MAX};
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
@@ -145,11 +146,11 @@ struct Held(Arc<Mutex<Permits>>);
 
 impl Held {
     fn add(&self, permits: Permits) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(permits);
+        self.0.lock().extend(permits);
     }
 
     fn give_back(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 }
 

@@ -65,45 +65,13 @@ pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{
-        AllocationSpec, Boot, Entrypoint, Epoch, Incarnation, NodeAddresses, Principal, Resources, Revision, Share, Timestamp, UNWELL,
-    };
-    use std::path::Path;
-
-    fn node(id: &str, state: NodeState) -> Node {
-        Node {
-            id: id.parse().unwrap(),
-            size: Resources { cores: 1, memory_bytes: 1, gpus: 0 },
-            addresses: NodeAddresses::default(),
-            schedulable: true,
-            boot: Boot(uuid::Uuid::nil()),
-            incarnation: Incarnation(1),
-            state,
-            state_reason: String::new(),
-            state_since: Timestamp(0),
-            unlimited: vec![],
-            features: vec![],
-            holds: vec![],
-            leaving: vec![],
-            through: None,
-            home: String::new(),
-            conformance: None,
-            wipes: false,
-            wipe: None,
-            drain_asked: None,
-            hold_revision: Revision(1),
-            report_seq: 0,
-            revision: Revision(1),
-        }
-    }
+    use lattice_model::test_builders::{allocation, node};
+    use lattice_model::{Epoch, Resources, Share, UNWELL};
 
     #[test]
     fn what_is_waited_for_and_what_settles_it_are_said() {
-        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
-        (spec.requeue, spec.requeues_max) = (RequeuePolicy::OnNodeFailure, 3);
-        let owner = Principal { name: "ada".into(), uid: 1000, gid: 1000, groups: vec![] };
-        let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
-        let mut a = Allocation::submitted(id, spec, owner, Timestamp(1));
+        let mut a = allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
+        (a.spec.requeue, a.spec.requeues_max) = (RequeuePolicy::OnNodeFailure, 3);
         (a.state, a.epoch) = (AllocationState::Running, Epoch(1));
         let share = |node: &str| Share { node: node.parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared };
         a.shares = vec![share("n1"), share("n2")];

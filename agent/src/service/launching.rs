@@ -6,10 +6,11 @@
 use super::access::shown;
 use super::command::check;
 use super::output::{Selection, gather, received};
-use super::target::{Target, lives, target};
+use super::target::{LaunchOver, Target, lives, target};
 use super::{Api, attaching, feeding};
-use crate::allocation::AllocationHandle;
+use crate::allocations::AllocationHandle;
 use crate::environment::entry_launch_id;
+use crate::mesh::UnreachedNode;
 use crate::mesh::frame;
 use crate::mesh::launch::WireOutcome;
 use crate::mesh::open::{AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open};
@@ -45,7 +46,7 @@ pub(super) async fn launch(
     let id: LaunchId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
     let target = target(api, &caller, &request.allocation).await?;
     let programs = request.shape.iter().flat_map(|shape| &shape.programs).map(|program| &program.argv);
-    check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(Status::invalid_argument)?;
+    check(std::iter::once(&request.argv).chain(programs), &request.env).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let others = request.shape.iter().flat_map(|shape| &shape.programs);
     let what = others.fold(format!("launch {id}: {}", shown(&request.argv)), |told, other| told + " : " + &shown(&other.argv));
     api.not_unseen(id.0, &caller.principal, AccessKind::LaunchStarted, &target.whose(), &what).await?;
@@ -90,7 +91,7 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
         user: caller.principal.name,
     };
     if target.head == api.context.me {
-        return meshd::abort_here(&api.context, &open).map_err(Status::failed_precondition);
+        return meshd::abort_here(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()));
     }
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
     let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
@@ -134,7 +135,8 @@ pub(super) async fn type_on(
     }
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
     let way = if target.head == api.context.me {
-        let (handle, id) = meshd::launch_of(&api.context, &open).map_err(Status::failed_precondition)?;
+        let launch = meshd::launch_of(&api.context, &open);
+        let (handle, id) = launch.map_err(|error| Status::failed_precondition(error.to_string()))?;
         Way::Here { handle, id }
     } else {
         let address = api.mesh_address(target.allocation, &target.head).ok_or_else(|| unavailable(&"its address is not known"))?;
@@ -279,34 +281,34 @@ impl Run {
 
     /// After the head went away: waits a moment, and says where it is no use to try again. The caller must not ask anew
     /// either: its launch would begin a second time, in the next attempt.
-    async fn again(&self, out: &Events) -> Result<(), String> {
+    async fn again(&self, out: &Events) -> Result<(), LaunchOver> {
         tokio::select! {
-            () = out.closed() => return Err("nobody waits for it".to_owned()),
+            () = out.closed() => return Err(LaunchOver::CallerGone),
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
         }
         if self.target.head == self.api.context.me {
             let here = self.api.context.workers.of_epoch(self.target.allocation, self.target.epoch);
-            return here.map(drop).ok_or_else(|| format!("its allocation {} has ended", self.target.allocation.short()));
+            return here.map(drop).ok_or(LaunchOver::NotHere { allocation: self.target.allocation });
         }
         let cluster = self.api.cluster.borrow();
         if cluster.fresh { lives(cluster.allocations.get(&self.target.allocation), self.target.epoch) } else { Ok(()) }
     }
 
-    async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, String> {
+    async fn begin(&self) -> Result<mpsc::Receiver<LaunchItem>, UnreachedNode> {
         if self.target.head == self.api.context.me {
             return match meshd::begin(&self.api.context, &self.open).await {
                 Ok(items) => Ok(items),
-                Err(why) => {
+                Err(error) => {
                     let (send, items) = mpsc::channel(1);
-                    let _ = send.try_send(LaunchItem::Refused { why });
+                    let _ = send.try_send(LaunchItem::Refused { why: error.to_string() });
                     Ok(items)
                 }
             };
         }
-        let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or("its address is not known")?;
-        let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await.map_err(|e| e.to_string())?;
+        let address = self.api.mesh_address(self.target.allocation, &self.target.head).ok_or(UnreachedNode::NoAddress)?;
+        let (mut send, mut recv) = self.api.context.mesh.open(&self.target.head, &address).await?;
         let open = Open::Launch(Box::new(self.open.clone()));
-        frame::write(&mut send, &open).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &open).await?;
         let (items, receiver) = mpsc::channel(4);
         tokio::spawn(async move {
             let _send = send;

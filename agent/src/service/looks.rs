@@ -1,8 +1,9 @@
 //! Looks at what is measured of somebody else's work: the audit log has one an hour for each way of looking.
 
 use lattice_model::AllocationId;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long one audit record covers further looks of the same user at the same allocation.
@@ -19,13 +20,13 @@ type Look = (u32, AllocationId, &'static str);
 
 impl Looks {
     pub(super) fn stands(&self, look: &Look, now: Instant) -> bool {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = self.0.lock();
         looks.retain(|_, at| now.saturating_duration_since(*at) < LOOK_STANDS);
         looks.contains_key(look)
     }
 
     pub(super) fn remember(&self, look: Look, now: Instant) {
-        let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looks = self.0.lock();
         looks.insert(look, now);
         while looks.len() > LOOKS_MAX
             && let Some(oldest) = looks.iter().min_by_key(|(_, at)| **at).map(|(look, _)| *look)
@@ -53,6 +54,6 @@ mod tests {
         for n in 0..=LOOKS_MAX as u64 {
             looks.remember((7, AllocationId(Uuid::from_u128(u128::from(n) + 10)), "top"), after(3600 + n));
         }
-        assert_eq!(looks.0.lock().unwrap().len(), LOOKS_MAX);
+        assert_eq!(looks.0.lock().len(), LOOKS_MAX);
     }
 }

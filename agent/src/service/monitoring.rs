@@ -16,7 +16,7 @@ use crate::mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use crate::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, NoMore};
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
-use lattice_model::{Allocation, AllocationState, Epoch, NodeId};
+use lattice_model::{Allocation, AllocationState, Backoff, Epoch, NodeId};
 use lattice_telemetry::alert::rules::MEASURES;
 use lattice_telemetry::names::meant;
 use std::time::Duration;
@@ -28,9 +28,8 @@ use tonic::{Request, Status};
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Events that wait for a slow caller, of all nodes together.
 const QUEUE: usize = 64;
-/// Between two tries of a node that is away: at first, and at most.
-const AGAIN_FIRST: Duration = Duration::from_millis(500);
-const AGAIN_MOST: Duration = Duration::from_secs(5);
+/// Between two tries of a node that is away.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// Tries after which a node that is there, and tells nothing, is said to do so: where its work ends, the allocation does in a moment.
 const TRIES_UNSAID: u32 = 4;
 
@@ -123,7 +122,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
 
 /// Follows one node until this is dropped, however often it goes away.
 async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpen, out: Out) {
-    let (mut tries, mut away, mut pause) = (0, false, AGAIN_FIRST);
+    let (mut tries, mut away, mut pauses) = (0, false, AGAIN);
     let mut begun = false;
     loop {
         let address = api.mesh_address(allocation.id, &node);
@@ -138,7 +137,8 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                 Ok(MonitorItem::Begun) => {
                     let was_away = std::mem::take(&mut away);
                     let was_begun = std::mem::replace(&mut begun, true);
-                    (tries, pause) = (0, AGAIN_FIRST);
+                    tries = 0;
+                    pauses.reset();
                     // What was cleared meanwhile is not among what is raised.
                     match (was_begun, was_away) {
                         (true, true) => What::Notice(format!("it reports again; {MISSED}")),
@@ -177,8 +177,7 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                 return;
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN_MOST);
+        tokio::time::sleep(pauses.next_pause()).await;
     }
 }
 

@@ -147,46 +147,18 @@ pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{
-        AllocationSpec, Boot, Entrypoint, Incarnation, NodeAddresses, NodeState, Principal, Resources, Revision, Share, SharePhase,
-        Timestamp,
-    };
+    use lattice_model::{NodeState, Resources, Share, SharePhase, test_builders};
 
     fn node(id: &str, features: &[&str]) -> (NodeId, Node) {
-        let node = Node {
-            id: id.parse().unwrap(),
-            size: Resources::default(),
-            addresses: NodeAddresses::default(),
-            schedulable: true,
-            boot: Boot(uuid::Uuid::nil()),
-            incarnation: Incarnation(1),
-            state: NodeState::Ready,
-            state_reason: String::new(),
-            state_since: Timestamp(0),
-            unlimited: vec![],
-            features: features.iter().map(|f| (*f).to_owned()).collect(),
-            holds: vec![],
-            home: String::new(),
-            leaving: vec![],
-            through: None,
-            conformance: None,
-            wipes: false,
-            wipe: None,
-            drain_asked: None,
-            hold_revision: Revision(0),
-            report_seq: 0,
-            revision: Revision(0),
-        };
+        let features = features.iter().map(|f| (*f).to_owned()).collect();
+        let node = Node { features, ..test_builders::node(id, NodeState::Ready) };
         (node.id.clone(), node)
     }
 
     #[test]
     fn each_node_says_what_the_number_is_worth_there() {
-        let mut spec = AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, std::path::Path::new("/"));
-        spec.connectivity.network_domain = "ml".into();
-        let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
-        let owner = Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] };
-        let mut allocation = Allocation::submitted(id, spec, owner, Timestamp(1));
+        let mut allocation = test_builders::allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
+        allocation.spec.connectivity.network_domain = "ml".into();
         let nodes: BTreeMap<_, _> = [node("n1", &["gpu"]), node("n2", &[CXI])].into();
         assert_eq!(unenforced(&allocation, &nodes), "", "it waits");
         allocation.vni = Some(1000);

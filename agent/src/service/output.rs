@@ -7,7 +7,8 @@ use super::watching::AllocationWatch;
 use crate::clock::now;
 use crate::log_store::Place;
 use crate::logs;
-use crate::mesh::frame;
+use crate::mesh::MeshError;
+use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{LogItem, LogsOpen, Open};
 use crate::meshd;
 use crate::output_index::Position;
@@ -18,6 +19,7 @@ use lattice_quorum::ledger::AccessKind;
 use lattice_quorum::pack::with_causes;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status};
 use uuid::Uuid;
@@ -340,7 +342,7 @@ async fn pull(
                     Passed::Broken => "the connection broke".to_owned(),
                 }
             }
-            Err(why) => why,
+            Err(error) => error.to_string(),
         };
         let since = *silent_since.get_or_insert_with(std::time::Instant::now);
         let wait = selection.follow && !*over.borrow();
@@ -355,7 +357,18 @@ async fn pull(
     }
 }
 
-async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::Receiver<LogItem>, String> {
+/// Why a node's output cannot be asked for.
+#[derive(Debug, Error)]
+enum OpenError {
+    #[error("the address of {node} is not known")]
+    NoAddress { node: NodeId },
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::Receiver<LogItem>, OpenError> {
     let open = LogsOpen {
         allocation: *selection.allocation.0.as_bytes(),
         epoch: selection.epoch.0,
@@ -376,9 +389,9 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     if node == &api.context.me {
         return Ok(meshd::read_output(&api.context, selection.allocation, selection.epoch, &open));
     }
-    let address = api.mesh_address(selection.allocation, node).ok_or_else(|| format!("the address of {node} is not known"))?;
-    let (mut send, mut recv) = api.context.mesh.open(node, &address).await.map_err(|e| e.to_string())?;
-    frame::write(&mut send, &Open::Logs(Box::new(open))).await.map_err(|e| e.to_string())?;
+    let address = api.mesh_address(selection.allocation, node).ok_or_else(|| OpenError::NoAddress { node: node.clone() })?;
+    let (mut send, mut recv) = api.context.mesh.open(node, &address).await?;
+    frame::write(&mut send, &Open::Logs(Box::new(open))).await?;
     let (items, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
         // The sending half stays open for as long as somebody reads.

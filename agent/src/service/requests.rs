@@ -4,10 +4,11 @@ use lattice_telemetry::catalogue::serving as family;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::holding::Holding;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tonic::Code;
@@ -71,7 +72,7 @@ impl Requests {
     /// `took`: of a call that is not answered by a stream.
     fn answered(&self, method: &str, status: Code, took: Option<Duration>) {
         let method = if status == Code::Unimplemented { UNKNOWN } else { method };
-        let mut methods = self.0.methods.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut methods = self.0.methods.lock();
         let of = methods.entry(method.to_owned()).or_default();
         *of.by_status.entry(name(status)).or_default() += 1;
         if let Some(took) = took {
@@ -82,7 +83,7 @@ impl Requests {
 
 impl Collect for Requests {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
-        for (method, of) in &*self.0.methods.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (method, of) in &*self.0.methods.lock() {
             for (status, count) in &of.by_status {
                 samples.count(&family::API_REQUESTS, &[method, status], *count);
             }

@@ -65,7 +65,7 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
         };
         async move {
             let sent = signalling::of_node(&api.context, &node, api.mesh_address(allocation.id, &node), open).await;
-            let (processes, failed) = sent.map_or_else(|why| (0, why), |processes| (processes, String::new()));
+            let (processes, failed) = sent.map_or_else(|error| (0, error.to_string()), |processes| (processes, String::new()));
             v1::signal_response::Node { node: node.to_string(), processes, failed }
         }
     });

@@ -23,7 +23,7 @@ impl<'a> Situations<'a> {
     pub fn shown(&mut self, allocation: &Allocation) -> v1::Allocation {
         let mut shown = lattice_api::allocation::to_proto(allocation);
         if allocation.waits() {
-            let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.view(self.membership)));
+            let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive())));
             // What this agent's watch has not brought yet has no place in line yet.
             if let Some(expected) = outlook.get(&allocation.id) {
                 shown.situation.clone_from(&expected.reason);

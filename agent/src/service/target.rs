@@ -4,6 +4,7 @@ use super::Api;
 use super::access::Whose;
 use super::caller::Caller;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId, Principal};
+use thiserror::Error;
 use tonic::Status;
 
 /// Where something is to be begun.
@@ -60,14 +61,27 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
 }
 
+/// Why a launch is not asked for again.
+#[derive(Debug, Error)]
+pub(super) enum LaunchOver {
+    #[error("its allocation has ended")]
+    Forgotten,
+    #[error("its allocation {} has ended", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("its allocation {} was requeued, the launch was of an earlier attempt", .allocation.short())]
+    Requeued { allocation: AllocationId },
+    #[error("its allocation {} is {state}", .allocation.short())]
+    Ended { allocation: AllocationId, state: AllocationState },
+    #[error("nobody waits for it")]
+    CallerGone,
+}
+
 /// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
-pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), String> {
+pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), LaunchOver> {
     match allocation {
-        None => Err("its allocation has ended".to_owned()),
-        Some(a) if a.epoch != epoch || a.state.is_without_nodes() => {
-            Err(format!("its allocation {} was requeued, the launch was of an earlier attempt", a.id.short()))
-        }
-        Some(a) if a.state.is_terminal() => Err(format!("its allocation {} is {}", a.id.short(), a.state)),
+        None => Err(LaunchOver::Forgotten),
+        Some(a) if a.epoch != epoch || a.state.is_without_nodes() => Err(LaunchOver::Requeued { allocation: a.id }),
+        Some(a) if a.state.is_terminal() => Err(LaunchOver::Ended { allocation: a.id, state: a.state }),
         Some(_) => Ok(()),
     }
 }
@@ -77,47 +91,17 @@ mod tests {
     use super::*;
 
     fn allocation(state: AllocationState, epoch: u64) -> Allocation {
-        Allocation {
-            id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
-            spec: lattice_model::AllocationSpec::new(
-                "a",
-                lattice_model::Entrypoint::Command { argv: vec!["true".to_owned()] },
-                std::path::Path::new("/"),
-            ),
-            owner: Principal { name: "u".to_owned(), uid: 1, gid: 1, groups: vec![1] },
-            state,
-            reason: None,
-            submitted_at: lattice_model::Timestamp(1),
-            claimed_at: None,
-            started_at: None,
-            ended_at: None,
-            epoch: Epoch(epoch),
-            shares: Vec::new(),
-            vni: None,
-            requeue_count: 0,
-            quick_requeues: 0,
-            walltime_change: None,
-            waits_until: None,
-            attempts: Vec::new(),
-            excluded: Vec::new(),
-            checkpoint: None,
-            preemption: None,
-            preempted_by: None,
-            preempted_count: 0,
-            held: false,
-            telemetry: None,
-            usage: None,
-            revision: lattice_model::Revision(1),
-        }
+        let id = "00000000-0000-4000-8000-000000000009".parse().unwrap();
+        Allocation { state, epoch: Epoch(epoch), ..lattice_model::test_builders::allocation(id) }
     }
 
     #[test]
     fn a_launch_is_dialled_for_only_while_its_own_attempt_lives() {
         use AllocationState::{Cancelled, Completed, Failed, Pending, Running, Staging};
         let of = |state, epoch| lives(Some(&allocation(state, epoch)), Epoch(2));
-        assert_eq!(of(Running, 2), Ok(()));
+        of(Running, 2).unwrap();
         for (state, epoch) in [(Running, 3), (Staging, 3), (Pending, 2)] {
-            assert!(of(state, epoch).unwrap_err().contains("requeued"), "{state} {epoch}");
+            assert!(of(state, epoch).unwrap_err().to_string().contains("requeued"), "{state} {epoch}");
         }
         for state in [Completed, Failed, Cancelled] {
             assert!(of(state, 2).is_err(), "{state}");

@@ -10,7 +10,7 @@ pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
 use crate::measuring::devices::gpus_of_node;
-use crate::measuring::{self, DURATION_MAX};
+use crate::measuring::{self, DURATION_MAX, UsageError};
 use crate::mesh::gpu_usage::{GpuTold, GpusTold};
 use crate::mesh::usage::{Shown, Told};
 use asking::{AT_ONCE, ms, open};
@@ -67,12 +67,12 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
         let open = open(user, allocation, duration);
         async move {
             let address = api.mesh_address(allocation.id, &node);
-            match measuring::of_node(&api.context, &node, address, open).await {
+            match measuring::of_node(&api.context.measuring, &node, address, open).await {
                 Ok(Told { age_ms, shown }) => {
                     let measured = shown.into_iter().map(measured).collect();
                     v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
                 }
-                Err(why) => v1::NodeUsage { node: node.to_string(), unreached: why, ..Default::default() },
+                Err(error) => v1::NodeUsage { node: node.to_string(), unreached: error.to_string(), ..Default::default() },
             }
         }
     });
@@ -88,17 +88,17 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
         let open = open(user, allocation, Duration::ZERO);
         async move {
             let address = api.mesh_address(allocation.id, &node);
-            gpus_of_node(&api.context, &node, address, open).await
+            gpus_of_node(&api.context.measuring, &node, address, open).await
         }
     });
-    let told: Vec<Result<GpusTold, String>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    let told: Vec<Result<GpusTold, UsageError>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
     for (usage, told) in usages.into_iter().zip(told) {
         match told {
             Ok(GpusTold { age_ms, gpus }) => {
                 usage.gpus_age_ms = age_ms;
                 usage.gpus = gpus.into_iter().map(gpu).collect();
             }
-            Err(why) => usage.gpus_unreached = why,
+            Err(error) => usage.gpus_unreached = error.to_string(),
         }
     }
 }

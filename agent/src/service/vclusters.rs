@@ -50,7 +50,7 @@ impl VClusterService for Api {
         if name != DEFAULT_VCLUSTER && !cluster.vclusters.contains_key(&name) {
             return Err(Status::not_found(format!("vCluster {name:?} not found\nhint: `lattice vcluster list` shows them")));
         }
-        let view = cluster.view(&self.membership);
+        let view = cluster.with_alive(self.membership.alive());
         let waiting = view.waiting_in(&name);
         let mut situations = Situations::of(&cluster, &self.membership);
         let shown = waiting.iter().take(SHOWN_MAX).map(|a| situations.shown(a)).collect();

@@ -6,9 +6,10 @@ use crate::log_store::Place;
 use crate::output_index::{Cut, Index, Seen, Stream, StreamIndex};
 use lattice_model::NodeId;
 use lattice_runtime::shim::{LogStream, ShimDir};
+use parking_lot::Mutex;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Of an allocation under one epoch.
@@ -24,8 +25,8 @@ impl Spool {
         Arc::new(Self { dir, index: Mutex::new(index), looking: Mutex::default(), ended: CancellationToken::new() })
     }
 
-    pub(super) fn index(&self) -> std::sync::MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn index(&self) -> parking_lot::MutexGuard<'_, Index> {
+        self.index.lock()
     }
 
     pub(super) fn snapshot(&self) -> Index {
@@ -54,7 +55,7 @@ impl Spool {
     /// Reads the state of all files, or of those of one launch. Blocking. One call at a time: an older state that is
     /// stored after a newer one would look like a file that shrank.
     pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
-        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.looking.lock();
         let mut all = list(&self.dir, launch)?;
         for seen in &mut all {
             let last = |s: &StreamIndex| s.segments.last().map(|s| (s.bytes, s.written_ns, s.print));

@@ -5,12 +5,14 @@ use super::{Piece, Spool, read, record, trim};
 use crate::log_store::{LogStore, StoreError};
 use crate::output_index::{Cut, Position, Seen, StreamIndex};
 use futures::future::BoxFuture;
+use lattice_model::Backoff;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{FlushedLog, LogStream};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -24,9 +26,8 @@ pub(super) const LOOK_IDLE: Duration = Duration::from_secs(5);
 const LOOKS_SHARE: u32 = 50;
 /// Looks without growth after which they become rarer.
 const IDLE_LOOKS: u32 = 10;
-/// Between two tries while the store is away: from this, doubled, to [`AWAY_MAX`].
-const AWAY: Duration = Duration::from_secs(1);
-const AWAY_MAX: Duration = Duration::from_secs(30);
+/// Between two tries while the store is away.
+const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// The level of compression: output is text, mostly, and the cores are the work's.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -80,7 +81,7 @@ impl Inner {
             // The agent stops: what is known of times is worth keeping.
             let _ = spool.write_down().await;
         }
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&spool.dir.0);
+        self.live.lock().remove(&spool.dir.0);
         if worked.is_some() {
             // It may have been all that was over the limit.
             let _ = tokio::task::spawn_blocking(move || self.trim()).await;
@@ -135,8 +136,7 @@ impl Inner {
                     }
                     let bytes = seen.iter().map(|s| s.bytes).sum();
                     if ended && !whole {
-                        away = Some(LOOK);
-                        Wait::For(LOOK)
+                        Wait::For(away.insert(AWAY).next_pause())
                     } else if ended {
                         match self.complete(spool).await {
                             Ok(()) | Err(Halt::Gone) => return,
@@ -267,24 +267,25 @@ impl Inner {
     pub(super) fn trim(&self) {
         let Settings { state_dir, bytes_max, .. } = &self.settings;
         // What is on its way into a store that answers will be gone without loss in a moment.
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let flushing = |path: &Path| !away && self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(path);
+        let away = self.away.lock().is_some();
+        let flushing = |path: &Path| !away && self.live.lock().contains_key(path);
         trim::trim(state_dir, *bytes_max, flushing);
     }
-    fn store_answers(&self, away: &mut Option<Duration>) {
-        if away.take().is_some() && self.away.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+
+    fn store_answers(&self, away: &mut Option<Backoff>) {
+        if away.take().is_some() && self.away.lock().take().is_some() {
             tracing::info!("the log store answers again: output goes on into it");
         }
     }
 
     /// Says what is the matter, once, and how long to wait.
-    fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Duration>) -> Duration {
-        let wait = away.map_or(AWAY, |w| (w * 2).min(AWAY_MAX));
-        let first = away.replace(wait).is_none();
+    fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Backoff>) -> Duration {
+        let first = away.is_none();
+        let wait = away.get_or_insert(AWAY).next_pause();
         match halt {
             Halt::Gone => {}
             Halt::Store(error) => {
-                let mut since = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut since = self.away.lock();
                 if since.is_none() {
                     let url = self.store.as_ref().map_or("", |s| s.url());
                     tracing::warn!(url, error = %lattice_quorum::pack::with_causes(error), "the log store is away: output stays on this node");

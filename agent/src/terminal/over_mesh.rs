@@ -1,7 +1,8 @@
 //! A session whose caller asked another agent than the one that has the allocation.
 
-use super::{Asker, Ends, QUEUE, attach};
+use super::{Asker, AttachError, Ends, QUEUE, attach};
 use crate::context::Shared;
+use crate::mesh::UnreachedNode;
 use crate::mesh::frame::{self, FrameError};
 use crate::mesh::open::{Open, vouched};
 use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
@@ -11,9 +12,9 @@ use quinn::{RecvStream, SendStream};
 use tokio::sync::mpsc;
 
 /// Asks the agent of `node`. Its first word says whether the terminal is there.
-pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOpen) -> Result<Ends, String> {
-    let (mut send, recv) = context.mesh.open(node, address).await.map_err(|e| e.to_string())?;
-    frame::write(&mut send, &Open::Attach(open)).await.map_err(|e| e.to_string())?;
+pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOpen) -> Result<Ends, UnreachedNode> {
+    let (mut send, recv) = context.mesh.open(node, address).await?;
+    frame::write(&mut send, &Open::Attach(open)).await?;
     let (keyboard, mut typed) = mpsc::channel(QUEUE);
     let (to_screen, screen) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
@@ -34,7 +35,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
     let shares_it = worker.is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
     let place = context.attached.take(user.uid, context.attach_max_concurrent);
     let opened = if peer.role != Role::Api && !shares_it {
-        Err("refused: the asking agent may not vouch for users".to_owned())
+        Err(AttachError::MayNotVouch)
     } else if place.is_none() {
         Err(too_many(context, &user.name))
     } else {
@@ -42,7 +43,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
     };
     let mut ends = match opened {
         Ok(ends) => ends,
-        Err(why) => return frame::write(&mut send, &FromTerminal::Refused { why }).await,
+        Err(error) => return frame::write(&mut send, &FromTerminal::Refused { why: error.to_string() }).await,
     };
     // Reading a frame is not safe to abandon half-way: a task of its own does it. It ends with the stream, and the
     // session with it.
@@ -58,9 +59,8 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
 }
 
 /// Why a user gets no more terminals.
-pub fn too_many(context: &Shared, user: &str) -> String {
-    let most = context.attach_max_concurrent;
-    format!("{user} has {most} of {most} terminals attached by way of node {}: close one to open another", context.me)
+pub fn too_many(context: &Shared, user: &str) -> AttachError {
+    AttachError::TooMany { user: user.to_owned(), most: context.attach_max_concurrent, node: context.me.clone() }
 }
 
 async fn read<T>(mut recv: RecvStream, to: mpsc::Sender<T>)

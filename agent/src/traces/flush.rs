@@ -4,7 +4,7 @@ use super::chunk::{self, Contents, Whole};
 use super::{SPOOL_BYTES_MAX, Traces};
 use crate::log_store::{LogStore, Place, StoreError};
 use crate::troubles::Troubles;
-use lattice_model::TelemetryMode;
+use lattice_model::{Backoff, TelemetryMode};
 use lattice_quorum::pack::with_causes;
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,9 +15,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries while the store is away: from this, doubled, to [`AWAY_MAX`].
-const AWAY: Duration = Duration::from_secs(1);
-const AWAY_MAX: Duration = Duration::from_secs(30);
+/// Between two tries while the store is away.
+const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Where nobody said that there is something.
 const IDLE: Duration = Duration::from_secs(3600);
 /// The level of compression: the cores are the work's.
@@ -40,9 +39,9 @@ enum FlushError {
 impl Traces {
     /// Puts what is whole, until `stop`. What is left then is put by the next life.
     pub async fn flush(self, troubles: Troubles, stop: CancellationToken) {
-        let mut away: Option<Duration> = None;
+        let mut away: Option<Backoff> = None;
         loop {
-            let wait = away.unwrap_or(IDLE);
+            let wait = away.as_mut().map_or(IDLE, Backoff::next_pause);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.0.closed.notified() => {}
@@ -62,7 +61,9 @@ impl Traces {
                         troubles.over(SUBJECT);
                     }
                 }
-                Some(false) => away = Some(away.map_or(AWAY, |wait| (wait * 2).min(AWAY_MAX))),
+                Some(false) => {
+                    away.get_or_insert(AWAY);
+                }
             }
         }
     }

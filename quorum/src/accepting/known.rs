@@ -3,9 +3,10 @@
 //! Known is what the ledger or the membership names, and whoever has shown a certificate from there within the last day.
 
 use crate::core::Core;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the ledger and the membership are looked at.
@@ -28,7 +29,7 @@ impl KnownAddresses {
     /// Whether a member or an agent is there.
     pub(super) fn is_known(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        let is_named = self.named.read().unwrap_or_else(PoisonError::into_inner).contains(&address);
+        let is_named = self.named.read().contains(&address);
         is_named || self.learned().get(&address).is_some_and(|since| since.elapsed() < LEARNED_FOR)
     }
 
@@ -44,11 +45,11 @@ impl KnownAddresses {
     }
 
     fn learned(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Instant>> {
-        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.learned.lock()
     }
 
     fn name(&self, addresses: BTreeSet<IpAddr>) {
-        *self.named.write().unwrap_or_else(PoisonError::into_inner) = addresses;
+        *self.named.write() = addresses;
     }
 }
 

@@ -1,14 +1,14 @@
 //! Asking one member after another: why each gave no answer, and the pauses between rounds.
 
 use crate::wire::Refusal;
+use lattice_model::Backoff;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-/// Pauses between rounds over all members: from this, doubling, each halved at random.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Pauses between rounds over all members, each halved at random.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
 pub(super) const NO_ANSWER: &str = "no answer in time";
 
 /// Why a request has no answer.
@@ -48,18 +48,17 @@ impl From<Failures> for CallError {
 /// Growing, jittered pauses that end with the deadline.
 pub(super) struct Rounds {
     end: Instant,
-    pause: Duration,
+    pauses: Backoff,
 }
 
 impl Rounds {
     pub(super) fn new(end: Instant) -> Self {
-        Self { end, pause: PAUSE_FIRST }
+        Self { end, pauses: PAUSES }
     }
 
     /// Waits a little; false when the deadline has come.
     pub(super) async fn pause(&mut self) -> bool {
-        let pause = self.pause.mul_f64(rand::random_range(0.5..1.0));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        let pause = self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
         if Instant::now() + pause >= self.end {
             return false;
         }

@@ -1,7 +1,7 @@
 //! Members that cannot be connected to. Whoever asks finds that out for all: the longer it is so, the less often a connection is tried,
 //! however many ask.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
@@ -25,7 +25,7 @@ struct Since {
 
 impl Away {
     fn state(&self) -> MutexGuard<'_, Option<Since>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// An error says why it is not to be asked now. Who gets leave takes that of the others.

@@ -1,34 +1,8 @@
 use super::*;
-use lattice_model::{Boot, Hold, NodeAddresses, Resources, Revision, Timestamp};
+use lattice_model::test_builders::node;
+use lattice_model::{Hold, Timestamp};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
-
-fn node(id: &str, state: NodeState) -> Node {
-    Node {
-        id: id.parse().unwrap(),
-        size: Resources { cores: 1, memory_bytes: 1, gpus: 0 },
-        addresses: NodeAddresses::default(),
-        schedulable: true,
-        boot: Boot(uuid::Uuid::nil()),
-        incarnation: Incarnation(1),
-        state,
-        state_reason: String::new(),
-        state_since: Timestamp(0),
-        unlimited: vec![],
-        features: vec![],
-        holds: vec![],
-        leaving: vec![],
-        through: None,
-        home: String::new(),
-        conformance: None,
-        wipes: false,
-        wipe: None,
-        drain_asked: None,
-        hold_revision: Revision(1),
-        report_seq: 0,
-        revision: Revision(1),
-    }
-}
 
 fn states(clocks: &mut Clocks, now: u64, nodes: &[Node]) -> Vec<(String, NodeState)> {
     clocks.standings(S(now), nodes.iter(), |_| NodeUse::Own).into_iter().map(|s| (s.node.to_string(), s.state)).collect()

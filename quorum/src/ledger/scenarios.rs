@@ -3,21 +3,15 @@
 use super::{Action, Applied, Command, Ledger, Outcome, Refusal, Registration, SCHEDULER_LEASE};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId,
-    NodeReport, Principal, ReportItem, RequeuePolicy, Resources, Revision, Timestamp,
+    AllocationId, AllocationSpec, AllocationState, AuditRecord, Boot, Claim, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport,
+    Principal, ReportItem, RequeuePolicy, Resources, Revision, Timestamp, test_builders,
 };
-use std::path::Path;
 use uuid::Uuid;
 
 pub(super) const SIZE: Resources = Resources { cores: 8, memory_bytes: 64, gpus: 2 };
 
 pub(crate) fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
-    AllocationSpec {
-        nodes,
-        requeue,
-        requeues_max,
-        ..AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"))
-    }
+    AllocationSpec { nodes, requeue, requeues_max, ..test_builders::spec() }
 }
 
 pub(crate) fn user(uid: u32) -> Principal {

@@ -14,8 +14,8 @@ use crate::rotation::Rotation;
 use crate::wire::{HeartbeatSummary, HeldKeys, NodeHealth, SummaryAnswer};
 use crate::witnesses::Witnesses;
 use lattice_model::{MemberId, Node, Principal};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
@@ -67,7 +67,7 @@ pub(super) async fn duties(core: Arc<Core>) {
             core.relief.allow(0);
             core.held_back.store(0, Ordering::Relaxed);
             core.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
-            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *core.lease_clocks.lock() = None;
             if leader.is_none() {
                 core.timekeeper.follow(None);
             }
@@ -95,7 +95,7 @@ pub(super) async fn duties(core: Arc<Core>) {
                 rotation: Rotation::default(),
                 fencing_hook: FencingHook::new(&core.config),
             });
-            *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) = Some(LeaseClocks::default());
+            *core.lease_clocks.lock() = Some(LeaseClocks::default());
             core.levels.forget();
             core.keys_held.forget();
             core.shortages.forget();
@@ -214,7 +214,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         actions.extend(clocks.drains(now, ledger.nodes().map(|n| -> &Node { n })));
         actions.extend(fencing_hook.look(&ledger, |node| clocks.is_heard(now, node), until));
         actions.extend(signing.due(until, &ledger, &core.signer));
-        if let Some(clocks) = &mut *core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(clocks) = &mut *core.lease_clocks.lock() {
             actions.extend(clocks.expiries(ledger.leases(), until));
         }
         actions.extend(rotation.due(&ledger, &core.keys_held, until));

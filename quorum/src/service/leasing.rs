@@ -5,7 +5,6 @@ use crate::ledger::held;
 use crate::proposer::unserved;
 use crate::wire::{Answer, LeaseStanding, Refusal};
 use lattice_model::{NodeId, Principal};
-use std::sync::PoisonError;
 use std::time::Instant;
 
 /// An agent's role that another agent has: said without a command, by a member that has made sure that it leads.
@@ -21,7 +20,7 @@ pub(super) fn held_by_another(core: &Core, name: &str, holder: &NodeId) -> Resul
 pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, user: Option<&Principal>) -> Result<Answer, Refusal> {
     core.reads.pass().await.map_err(unserved)?;
     let lease = core.agreed.ledger().renewable(name, token, holder, user)?.clone();
-    let mut clocks = core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut clocks = core.lease_clocks.lock();
     // Where they have not begun yet, this lease's clock begins later than now.
     if clocks.as_mut().is_some_and(|clocks| !clocks.renew(name, &lease, Instant::now())) {
         return Err(Refusal::StaleLease { name: name.to_owned(), token });
@@ -33,7 +32,7 @@ pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, 
 pub(super) fn list(core: &Core) -> Vec<LeaseStanding> {
     let now = Instant::now();
     let ledger = core.agreed.ledger();
-    let clocks = core.lease_clocks.lock().unwrap_or_else(PoisonError::into_inner);
+    let clocks = core.lease_clocks.lock();
     let standing = ledger.leases().map(|(name, lease)| LeaseStanding {
         name: name.to_owned(),
         holder: lease.holder.clone(),

@@ -29,11 +29,12 @@ use checksummed::{read, write};
 use index::{Index, Slot, lock};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{AnyError, OptionalSend, RaftLogId, RaftLogReader, StorageIOError};
+use parking_lot::Mutex;
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 use writer::{Append, Job, Writer};
 

@@ -22,10 +22,11 @@ use crate::roster::Roster;
 use lattice_model::Revision;
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, StorageIOError};
+use parking_lot::{Mutex, RwLock};
 use snapshots::{Builder, Snapshots, install, newest_whole, on_disk, open_snapshot, put_off, remove_leftovers};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -100,7 +101,7 @@ impl Machine {
         let mut records = Vec::new();
         let mut changed = Changed::default();
         let mut appended = {
-            let mut ledger = self.agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+            let mut ledger = self.agreed.ledger.write();
             for command in &commands {
                 let applied = ledger.apply(Revision(log_id.index), command);
                 replies.push(applied.result);
@@ -209,12 +210,12 @@ impl RaftStateMachine<TypeConfig> for Machine {
         self.applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));
-        *self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(meta);
+        *self.snapshots.present.lock() = Some(meta);
         Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<TypeConfig>>, StorageError> {
-        let present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let present = self.snapshots.present.lock().clone();
         match present {
             Some(meta) => open_snapshot(&self.directory, meta).map(Some),
             None => Ok(None),

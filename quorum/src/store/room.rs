@@ -15,11 +15,12 @@ use super::StoreError;
 use crate::pack::with_causes;
 use crate::shortage::{Lack, Shortage};
 use nix::fcntl::posix_fallocate;
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -66,7 +67,7 @@ impl Room {
     }
 
     fn reserve(&self) -> MutexGuard<'_, Option<File>> {
-        self.0.reserve.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.reserve.lock()
     }
 
     /// Bytes that are free. A file system that does not say has enough.

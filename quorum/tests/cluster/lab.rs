@@ -2,8 +2,8 @@
 
 use lattice_api::operator::Credential;
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Entrypoint, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem,
-    Resources, Timestamp,
+    AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem, Resources,
+    Timestamp, test_builders,
 };
 use lattice_quorum::ca;
 use lattice_quorum::client::{CallError, DownStream, QuorumClient};
@@ -165,7 +165,7 @@ impl Lab {
 }
 
 pub fn spec(nodes: u32) -> AllocationSpec {
-    AllocationSpec { nodes, ..AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/")) }
+    AllocationSpec { nodes, ..test_builders::spec() }
 }
 
 pub fn owner() -> Principal {

@@ -1,14 +1,15 @@
 //! What servers of other nodes are asked and answer, by way of the agent.
 
 use super::{Happening, Launch};
-use lattice_model::Call;
 use lattice_model::call::{Leg, Service};
+use lattice_model::{Backoff, Call};
 use lattice_pmi::{Event, PmixEvent};
 use lattice_runtime::shim::boottime_ms;
 use nix::sys::epoll::Epoll;
+use std::time::Duration;
 
-/// Before another node is asked again that did not answer, at first and at most, in milliseconds.
-const ASK_AGAIN_MS: std::ops::RangeInclusive<u64> = 500..=8000;
+/// Before another node is asked again that did not answer.
+const ASK_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(8));
 
 impl Launch {
     /// A server of another node asks, or answers.
@@ -38,24 +39,28 @@ impl Launch {
 
     /// When [`Self::ask_again`] has something to do (milliseconds, CLOCK_BOOTTIME).
     pub fn asks_again_at(&self) -> Option<u64> {
-        self.asks_again.map(|(at, _)| at)
+        self.asks_again.as_ref().map(|(at, _)| *at)
     }
 
     /// What other nodes were asked and have not answered, when it is time.
     pub fn ask_again(&mut self, now: u64) -> Vec<Happening> {
-        let Some((_, pause)) = self.asks_again.take_if(|(at, _)| *at <= now) else { return Vec::new() };
+        let Some((_, pauses)) = self.asks_again.take_if(|(at, _)| *at <= now) else { return Vec::new() };
         let again: Vec<Happening> = self.unanswered().into_iter().map(Happening::Call).collect();
         if !again.is_empty() {
-            self.asks_again = Some((now + pause, (pause * 2).min(*ASK_AGAIN_MS.end())));
+            self.ask_again_after(now, pauses);
         }
         again
     }
 
     pub(super) fn asked(&mut self, call: Call) -> Happening {
         if call.leg == Leg::Asks {
-            let pause = *ASK_AGAIN_MS.start();
-            self.asks_again = Some((boottime_ms() + pause, pause * 2));
+            self.ask_again_after(boottime_ms(), ASK_AGAIN);
         }
         Happening::Call(call)
+    }
+
+    fn ask_again_after(&mut self, now_ms: u64, mut pauses: Backoff) {
+        let pause = u64::try_from(pauses.next_pause().as_millis()).unwrap_or(u64::MAX);
+        self.asks_again = Some((now_ms.saturating_add(pause), pauses));
     }
 }

@@ -1,5 +1,6 @@
 //! One real shim and a test that plays its agent. Whatever the test does, nothing is left behind.
 
+use lattice_model::test_builders::{desired_share, spec};
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, DesiredShare, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks,
     Placement, Principal, RankBinding, RankOutcome, Resources,
@@ -76,19 +77,13 @@ pub fn nobody() -> Principal {
 fn share(allocation: AllocationId, text: &str) -> DesiredShare {
     let entrypoint = Entrypoint::Script { text: text.into(), args: vec![] };
     DesiredShare {
-        allocation,
         epoch: Epoch(7),
         owner: nobody(),
         state: AllocationState::Staging,
         resources: Resources { cores: 1, memory_bytes: 0, gpus: 0 },
         nodes: vec![("n1".parse().unwrap(), "127.0.0.1:1".into())],
-        spec: AllocationSpec::new("a", entrypoint, Path::new("/")),
-        vni: None,
-        requeue_count: 0,
-        run_lease_ms: None,
-        restore: None,
-        preempt: None,
-        telemetry: None,
+        spec: AllocationSpec { entrypoint, ..spec() },
+        ..desired_share(allocation)
     }
 }
 

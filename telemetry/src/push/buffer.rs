@@ -249,10 +249,10 @@ fn open_batch(bytes: Vec<u8>) -> Option<(Vec<u8>, u64)> {
 mod tests {
     use super::super::disk::Space;
     use super::*;
+    use parking_lot::Mutex;
     use proptest::prelude::*;
     use std::io;
     use std::sync::atomic::AtomicU32;
-    use std::sync::{Mutex, PoisonError};
 
     fn dir() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -289,7 +289,7 @@ mod tests {
 
     impl Failing {
         fn with<T>(&self, with: impl FnOnce(&mut Faults) -> T) -> T {
-            with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+            with(&mut self.0.lock())
         }
 
         fn or_fail(fault: Option<i32>) -> io::Result<()> {

@@ -4,8 +4,8 @@ use super::Text;
 use crate::catalogue::node as family;
 use crate::procfs::{TICKS_PER_SECOND, field, pressure_totals};
 use crate::sample::{Collect, Samples, Whose};
+use parking_lot::Mutex;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// Series of one metric by device.
 const DISKS_MAX: usize = 64;
@@ -22,7 +22,7 @@ pub struct Host(Mutex<Text>);
 
 impl Collect for Host {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
-        let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = self.0.lock();
         if let Ok(stat) = text.up_to(Path::new("/proc/stat"), STAT_BYTES_MAX) {
             processors(stat, samples);
         }

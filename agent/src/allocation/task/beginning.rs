@@ -1,30 +1,32 @@
 //! How an allocation begins on its node: its prologue's end, its start, and its entry point.
 
-use super::{AllocationTask, Phase};
-use crate::allocation::prepare::Line;
-use crate::allocation::walltime;
-use crate::allocation::{Command, probing};
+use super::AllocationTask;
+use crate::allocation::prepare::{Line, PrepareError};
+use crate::allocation::{probing, walltime};
+use crate::allocations::Command;
 use crate::{environment, node_environment};
 use futures::future::BoxFuture;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
-use lattice_node::{Event, LaunchEnd};
+use lattice_node::allocation::{EntryEvent, TaskEvent};
+use lattice_node::walltime::WalltimeEvent;
+use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::ToShim;
+use lattice_runtime::shim::{ToShim, boottime_ms};
 use std::sync::Arc;
 
 impl AllocationTask {
-    pub(super) async fn prepared(&mut self, result: Result<Line, String>) {
+    pub(super) async fn prepared(&mut self, result: Result<Line, PrepareError>) {
         let failure = match result {
             Ok(line) => match self.take_link(line).await {
                 Ok(()) => {
                     self.look_after_logs(false);
-                    self.phase = Phase::AwaitingReady;
+                    self.handle_phase(TaskEvent::ShimGreeted).await;
                     failpoint::pass(Point::ShimGreeted);
                     None
                 }
                 Err(error) => Some(format!("the shim does not answer: {error}")),
             },
-            Err(why) => Some(why),
+            Err(error) => Some(error.to_string()),
         };
         if let Some(why) = failure {
             self.context.adoption.lost(self.share.allocation);
@@ -59,18 +61,21 @@ impl AllocationTask {
         }
     }
 
-    pub(super) async fn start(&mut self, share: &DesiredShare) {
-        self.started = true;
+    pub(super) async fn start(&mut self, share: Box<DesiredShare>) {
+        if let Err(refused) = self.phase.handle(boottime_ms(), TaskEvent::Start, &mut Vec::new()) {
+            tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
+            return;
+        }
         self.stand();
         if !self.connect().await {
             return;
         }
-        self.take_walltime(share);
-        if !self.may_begin() {
-            self.lease.waits = Some(Box::new(share.clone()));
-            self.say("waits for the leader to acknowledge a heartbeat: its run lease begins with that");
-            return;
-        }
+        self.take_walltime(&share);
+        self.handle_lease(RunLeaseEvent::Start(share)).await;
+    }
+
+    /// Its run lease does not keep it from that any more.
+    pub(super) async fn begin_work(&mut self, share: &DesiredShare) {
         if self.is_head() {
             walltime::begins(&self.share, &self.dir).await;
         }
@@ -93,9 +98,8 @@ impl AllocationTask {
                 self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
                 failpoint::pass(Point::ScriptAsked);
             }
-            Entrypoint::Command { .. } if self.synced => self.begin_entry(),
             // It may have been begun by a former life: the shim has it as it was meant then.
-            Entrypoint::Command { .. } => self.entry_waits = true,
+            Entrypoint::Command { .. } => self.handle_entry(EntryEvent::BeginCommand { is_synced: self.line.is_synced() }),
         }
     }
 
@@ -107,7 +111,7 @@ impl AllocationTask {
 
     /// Whether the shim was told to begin.
     pub(super) fn has_begun(&self) -> bool {
-        self.started && self.may_begin() && self.lease.waits.is_none()
+        self.phase.is_started() && self.lease.is_open()
     }
 
     /// The first of these begins it; each says how long it may run from then on.
@@ -120,9 +124,7 @@ impl AllocationTask {
     /// It has another walltime than it began with. What is over already stays so: the shim ends it.
     pub(super) async fn change_walltime(&mut self, share: &DesiredShare) {
         self.take_walltime(share);
-        if let Some(waits) = &mut self.lease.waits {
-            waits.spec.walltime = share.spec.walltime;
-        }
+        self.handle_lease(RunLeaseEvent::WalltimeChanged(share.spec.walltime)).await;
         if !self.has_begun() {
             return;
         }
@@ -142,7 +144,7 @@ impl AllocationTask {
     /// Heads the launch of an inline command, unless that is done already, and waits for its end.
     fn begin_entry_launch(&self, launch: LaunchSpec) {
         let Some(own) = self.own.upgrade() else { return };
-        let mut end = self.context.launches.begin(&self.context, &self.share, launch);
+        let mut end = self.context.launches.begin(&self.share, launch);
         tokio::spawn(async move {
             let end = end.wait_for(Option::is_some).await.ok().and_then(|e| e.clone());
             if let Some(end) = end {
@@ -152,13 +154,13 @@ impl AllocationTask {
     }
 
     pub(super) async fn entry_launch_over(&mut self, end: LaunchEnd) {
-        if self.lease.lapsed {
+        if self.lease.is_lapsed() {
             return;
         }
-        self.entry_over = true;
+        self.handle_entry(EntryEvent::Over);
         failpoint::pass(Point::LaunchOver);
         let reason = match end {
-            LaunchEnd { walltime_over: true, .. } => return self.walltime_is_over().await,
+            LaunchEnd { walltime_over: true, .. } => return self.handle_walltime(WalltimeEvent::Over).await,
             LaunchEnd { out_of_memory: Some((node, kill)), .. } => EndReason::OutOfMemory { node, kill },
             LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
             LaunchEnd { code, aborted: None, .. } => EndReason::Exited { code },

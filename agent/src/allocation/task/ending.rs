@@ -1,59 +1,53 @@
 //! How an allocation comes to its end: its walltime is over, it is stopped, and what was made for it is taken away.
 
-use super::line::hear;
-use super::{AllocationTask, Phase};
+use super::AllocationTask;
 use crate::allocation::final_usage::final_usage;
+use crate::allocation::local_launch::LocalLaunch;
+use crate::allocation::undo::{self, UndoError};
 use crate::allocation::walltime::{self, Awaited};
-use crate::allocation::{Standing, undo};
+use crate::allocations::Standing;
 use crate::hooks::Moment;
 use lattice_model::EndReason;
-use lattice_node::Event;
+use lattice_node::allocation::{EntryEvent, TaskAction, TaskEvent};
+use lattice_node::walltime::{WalltimeAction, WalltimeEvent, WalltimeFacts};
+use lattice_node::{Event, RunLeaseEvent};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::{StopReason, ToShim};
+use lattice_runtime::shim::{StopReason, ToShim, boottime_ms};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What background processes get between SIGTERM and SIGKILL once the entry point is over.
-const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
 /// How long a shim may take to quit before it is killed with its scope.
 const QUIT_WAIT: Duration = Duration::from_secs(5);
 /// Between two tries to take away what cannot be taken away yet.
 const UNDO_AGAIN: Duration = Duration::from_secs(1);
 
-/// Waits until then; for ever where it is never.
-pub(super) async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl AllocationTask {
-    pub(super) async fn walltime_is_over(&mut self) {
-        if !std::mem::replace(&mut self.walltime_over, true) {
-            for local in self.launches.values_mut() {
-                local.walltime_over();
+    pub(super) async fn handle_walltime(&mut self, event: WalltimeEvent) {
+        let saves = self.share.spec.checkpoint.is_some();
+        let facts = WalltimeFacts { saves, is_head: self.is_head(), is_synced: self.line.is_synced() };
+        let mut actions = Vec::new();
+        self.walltime.handle(event, facts, &mut actions);
+        for action in actions {
+            match action {
+                WalltimeAction::NotifyLaunches => self.launches.values_mut().for_each(LocalLaunch::walltime_over),
+                WalltimeAction::FindCheckpoint => self.find_awaited_checkpoint().await,
+                WalltimeAction::AwaitHead => {
+                    tokio::spawn(walltime::end_without_head(Arc::clone(&self.context), Arc::clone(&self.share)));
+                }
+                WalltimeAction::ReportExceeded => self.ended(EndReason::WalltimeExceeded).await,
             }
         }
-        self.tell_walltime().await;
     }
 
-    /// Says once what the end of its walltime means: the head knows whether it is being saved, when the shim has told all.
-    pub(super) async fn tell_walltime(&mut self) {
-        let saves = self.share.spec.checkpoint.is_some();
-        if !self.walltime_over || self.walltime_told || (saves && self.is_head() && !self.synced) {
-            return;
-        }
-        self.walltime_told = true;
+    async fn find_awaited_checkpoint(&self) {
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
-        if saves && !self.is_head() {
-            tokio::spawn(walltime::end_without_head(context, share));
-            return;
-        }
-        let awaited = if saves { walltime::awaited(&context, &share, &self.dir).await } else { None };
-        match awaited {
+        match walltime::awaited(&context, &share, &self.dir).await {
             Some(Awaited::UnderWay(view)) => {
                 self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
                 tokio::spawn(walltime::end(context, share, view));
@@ -68,31 +62,61 @@ impl AllocationTask {
 
     pub(super) async fn stop(&mut self) {
         self.probing = None;
-        self.entry_waits = false;
-        self.lease.waits = None;
+        self.handle_lease(RunLeaseEvent::Stopping).await;
         self.give_up_preparing().await;
-        if self.phase == Phase::AwaitingReady {
-            // It is still mounting, and has started nothing; a mount that hangs must not be waited for here.
-            self.phase = Phase::Idle;
-            return self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
+        self.handle_phase(TaskEvent::Stop { grace_ms: ms(self.context.grace), kill_ms: ms(undo::KILL_WAIT) }).await;
+    }
+
+    pub(super) fn handle_entry(&mut self, event: EntryEvent) {
+        if self.phase.handle_entry(event) {
+            self.begin_entry();
         }
+    }
+
+    pub(super) async fn handle_phase(&mut self, event: TaskEvent) {
+        let mut actions = VecDeque::from(self.decide(event));
+        while let Some(action) = actions.pop_front() {
+            match action {
+                TaskAction::ReportPrepared { result } => {
+                    self.say(result.as_ref().err().map_or("prepared", String::as_str));
+                    self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
+                }
+                TaskAction::EndProcesses { grace_ms } => {
+                    if !self.ask_shim_to_stop(grace_ms).await {
+                        actions.push_back(TaskAction::KillScope);
+                    }
+                }
+                TaskAction::KillScope => {
+                    self.kill_scope().await;
+                    actions.extend(self.decide(TaskEvent::ProcessesGone));
+                }
+                TaskAction::ReportStopped => self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await,
+                TaskAction::Reconnect => self.reconnect().await,
+            }
+        }
+    }
+
+    fn decide(&mut self, event: TaskEvent) -> Vec<TaskAction> {
+        let mut actions = Vec::new();
+        if let Err(refused) = self.phase.handle(boottime_ms(), event, &mut actions) {
+            tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
+        }
+        actions
+    }
+
+    /// `false`: its shim is gone, and its scope is all there is to end.
+    async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
         self.say("ending its processes");
         self.says.standing.send_replace(Standing::Ending);
-        let grace = if self.entry_over { LEFTOVER_GRACE.min(self.context.grace) } else { self.context.grace };
         self.context.launches.drop_of(self.share.allocation);
-        if self.link.is_none() {
-            // Without a shim its scope is all there is to end.
+        if !self.line.is_there() {
             let _ = self.find_shim().await;
         }
-        self.phase = Phase::AwaitingStopped;
-        self.left_looked_at = Some(Instant::now() + grace + undo::KILL_WAIT);
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        if self.link.is_some() {
+        if self.line.is_there() {
             self.send(ToShim::Stop { why: StopReason::Asked, grace_ms }).await;
             failpoint::pass(Point::StopSent);
-        } else {
-            self.kill_scope().await;
         }
+        self.line.is_there()
     }
 
     /// Its shim kills it again and again by now, and waits for as long as it takes: whoever waits for the node is told what for.
@@ -104,20 +128,18 @@ impl AllocationTask {
             }
             self.say(&what);
         }
-        self.left_looked_at = Some(Instant::now() + UNDO_AGAIN);
+        self.handle_phase(TaskEvent::Looked).await;
     }
 
     /// Without a shim only the scope is left: whatever is in it goes at once.
-    pub(super) async fn kill_scope(&mut self) {
+    async fn kill_scope(&mut self) {
         self.context.adoption.found(self.share.allocation);
-        self.phase = Phase::Idle;
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let killed = tokio::task::spawn_blocking(move || undo::kill_scope(&context, share.allocation)).await;
         if let Ok(Err(why)) = killed {
-            self.say(&why);
+            self.say(&why.to_string());
             tracing::warn!(allocation = %self.share.allocation, %why, "processes of an allocation without a shim could not be ended");
         }
-        self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await;
     }
 
     pub(super) async fn undo(mut self) {
@@ -127,13 +149,13 @@ impl AllocationTask {
         self.say("taking away what was made");
         self.says.standing.send_replace(Standing::Ending);
         self.context.launches.drop_of(self.share.allocation);
-        if self.link.is_none() {
+        if !self.line.is_there() {
             let _ = self.find_shim().await;
         }
-        if self.link.is_some() {
+        if self.line.is_there() {
             self.send(ToShim::Quit).await;
             failpoint::pass(Point::QuitSent);
-            let gone = async { while hear(&mut self.link).await.is_some() {} };
+            let gone = async { while self.line.next().await.is_some() {} };
             if tokio::time::timeout(QUIT_WAIT, gone).await.is_err() {
                 tracing::warn!(allocation = %self.share.allocation, "the shim does not quit: it is killed with its scope");
             }
@@ -158,7 +180,7 @@ impl AllocationTask {
     }
 
     /// Does something until it is done.
-    async fn insist(&self, act: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+    async fn insist(&self, act: impl Fn() -> Result<(), UndoError> + Send + Sync + 'static) {
         let act = Arc::new(act);
         loop {
             let act = Arc::clone(&act);
@@ -167,7 +189,7 @@ impl AllocationTask {
                 Ok(Err(why)) => {
                     // Processes in an uninterruptible call, for one: the share stays ours until they are gone.
                     tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be taken away yet");
-                    self.say(&why);
+                    self.say(&why.to_string());
                 }
                 Err(panic) => tracing::error!(%panic, "taking an allocation away broke"),
             }

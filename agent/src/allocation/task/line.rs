@@ -1,16 +1,18 @@
 //! The line to the shim: how it is found, what is sent on it, and what becomes of the allocation when it breaks.
 
-use super::{AllocationTask, Phase};
+use super::AllocationTask;
+use super::shim_line::ShimLine;
 use crate::allocation::find::{self, Missing};
 use crate::allocation::link::Link;
 use crate::allocation::local_launch::LocalLaunch;
 use crate::allocation::prepare::{Line, held};
 use crate::environment;
 use lattice_model::{EndReason, Entrypoint};
-use lattice_node::Event;
+use lattice_node::RunLeaseEvent;
+use lattice_node::allocation::TaskEvent;
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::{FromShim, PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
+use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,11 +23,9 @@ impl AllocationTask {
     pub(super) async fn take_link(&mut self, Line { stream, fresh, image }: Line) -> std::io::Result<()> {
         let mut link = Link::new(stream)?;
         link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).await?;
-        self.link = Some(link);
+        self.line = ShimLine::Replaying { link, is_fresh: fresh };
         self.renew().await;
-        self.fresh = fresh;
         self.image = image;
-        self.synced = false;
         self.stand();
         Ok(())
     }
@@ -43,7 +43,7 @@ impl AllocationTask {
 
     /// Finds the shim again, where there is no line to it. `false`: it is gone, and the driver was told.
     pub(super) async fn connect(&mut self) -> bool {
-        while self.link.is_none() {
+        while !self.line.is_there() {
             match self.find_shim().await {
                 Ok(()) => {}
                 Err(Missing::Gone) => {
@@ -66,7 +66,7 @@ impl AllocationTask {
     }
 
     pub(super) async fn send(&mut self, message: ToShim) {
-        if let Some(link) = &mut self.link
+        if let Some(link) = self.line.link()
             && let Err(error) = link.send(&message).await
         {
             tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
@@ -75,23 +75,16 @@ impl AllocationTask {
 
     /// The shim closed the line: it is dead, or said something that cannot be read.
     pub(super) async fn link_ended(&mut self) {
-        self.link = None;
-        self.synced = false;
+        self.line = ShimLine::Absent;
         self.signals.lost();
         self.stand();
-        match self.phase {
-            Phase::AwaitingStopped => self.kill_scope().await,
-            Phase::AwaitingReady => {
-                self.phase = Phase::Idle;
-                let why = "the shim ended before it was ready (its shim.log says why)".to_owned();
-                self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
-            }
-            Phase::Idle => {
-                // What cannot be read is said again after each connect: not in a tight circle.
-                tokio::time::sleep(CONNECT_AGAIN).await;
-                self.connect().await;
-            }
-        }
+        self.handle_phase(TaskEvent::LineBroken).await;
+    }
+
+    /// What cannot be read is said again after each connect: not in a tight circle.
+    pub(super) async fn reconnect(&mut self) {
+        tokio::time::sleep(CONNECT_AGAIN).await;
+        self.connect().await;
     }
 
     /// The shim is dead. What it wrote down of ends counts; all else is lost, and nothing of it may live on.
@@ -102,7 +95,7 @@ impl AllocationTask {
         let records = tokio::task::spawn_blocking(move || exits::read(&dir)).await;
         let records = records.ok().and_then(Result::ok).unwrap_or_default();
         let entry = match &self.share.spec.entrypoint {
-            Entrypoint::Command { argv } if self.started => Some(environment::entry_launch(&self.share, argv.clone())),
+            Entrypoint::Command { argv } if self.phase.is_started() => Some(environment::entry_launch(&self.share, argv.clone())),
             Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
         };
         if let Some(entry) = &entry {
@@ -115,7 +108,7 @@ impl AllocationTask {
                 ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.of(launch, |l| l.out_of_memory(kill)),
                 ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
                 ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
-                ExitRecord::RunLeaseLapsed => self.lease.lapsed = true,
+                ExitRecord::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::LapseRecorded).await,
                 ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
                 ExitRecord::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
                 ExitRecord::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
@@ -123,11 +116,11 @@ impl AllocationTask {
             }
         }
         let me = self.context.me.clone();
-        if self.lease.lapsed {
+        if self.lease.is_lapsed() {
             // Whatever else ended since was killed for that.
             known = Some(EndReason::RunLeaseLapsed { node: me.clone() });
         }
-        for local in self.launches.values_mut().filter(|l| !self.lease.lapsed && !l.all_ended(&me)) {
+        for local in self.launches.values_mut().filter(|l| !self.lease.is_lapsed() && !l.all_ended(&me)) {
             local.lost(why);
         }
         // An inline command whose ranks here are all known to have ended ends as its head says, not as lost.
@@ -138,12 +131,5 @@ impl AllocationTask {
         } else if self.is_head() {
             self.begin_entry();
         }
-    }
-}
-
-pub(super) async fn hear(link: &mut Option<Link>) -> Option<FromShim> {
-    match link {
-        Some(link) => link.next().await,
-        None => std::future::pending().await,
     }
 }

@@ -5,8 +5,8 @@ use crate::allocation::local_launch::LocalLaunch;
 use crate::mesh::call::WireCall;
 use crate::mesh::input::WirePiece;
 use crate::mesh::launch::{ToHead, ToPart};
-use crate::mesh::terminal::ToTerminal;
-use crate::{node_environment, terminal};
+use crate::mesh::terminal::{self, ToTerminal};
+use crate::node_environment;
 use lattice_model::{Call, LaunchId, LaunchSpec};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
@@ -19,18 +19,18 @@ impl AllocationTask {
     pub(super) async fn attach(&mut self, launch: LaunchSpec, to_head: mpsc::Sender<ToHead>) {
         let id = launch.id;
         let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch));
-        local.attach(to_head, self.walltime_over);
+        local.attach(to_head, self.walltime.is_over());
         if local.begun {
             self.send(ToShim::AskAgain { launch: id }).await;
         }
-        if self.synced {
+        if self.line.is_synced() {
             self.begin_launches().await;
         }
     }
 
     /// Asks the shim for every launch that it has not said to have. Asking twice is one launch.
     pub(super) async fn begin_launches(&mut self) {
-        if !self.may_begin() {
+        if !self.lease.may_begin() {
             return;
         }
         let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
@@ -88,7 +88,7 @@ impl AllocationTask {
     /// Changes what is known of a launch.
     pub(super) fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
         // That ranks were killed for it is not how their launch ended: its head hears of the node, by way of the quorum.
-        if self.lease.lapsed {
+        if self.lease.is_lapsed() {
             return;
         }
         let Some(local) = self.launches.get_mut(&launch) else { return };

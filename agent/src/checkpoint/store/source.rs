@@ -17,6 +17,6 @@ pub struct Source {
 
 impl Source {
     pub(super) fn open(&self, found: &Found) -> Result<File, StoreError> {
-        self.directory.file(&self.token, found).map_err(StoreError::Unfit)
+        Ok(self.directory.file(&self.token, found)?)
     }
 }

@@ -16,13 +16,13 @@
 //! anew.
 
 use super::FileEntry;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// The most that is read of it, in bytes; what is behind that is brought again.
 const BYTES_MAX: u64 = 128 << 20;
@@ -108,7 +108,7 @@ impl Uploads {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.0.lock())
     }
 
     /// Whether an earlier life brought anything.

@@ -2,7 +2,7 @@
 
 use super::Api;
 use super::asking::{AT_ONCE, open};
-use crate::diagnosis::ranks;
+use crate::diagnosis::{DiagnosisError, ranks};
 use crate::mesh::ranks::{RanksTold, WireRank};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
@@ -10,7 +10,7 @@ use lattice_model::{Allocation, Principal};
 use std::time::Duration;
 
 /// What each of its nodes tells, in their order, for a user who may know.
-pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<RanksTold, String>> {
+pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<RanksTold, DiagnosisError>> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
         let open = open(user, allocation, Duration::ZERO);
@@ -20,14 +20,14 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
 }
 
 /// Puts it to what the same nodes use.
-pub(super) fn join(nodes: &mut [v1::NodeUsage], told: Vec<Result<RanksTold, String>>) {
+pub(super) fn join(nodes: &mut [v1::NodeUsage], told: Vec<Result<RanksTold, DiagnosisError>>) {
     for (usage, told) in nodes.iter_mut().zip(told) {
         match told {
             Ok(RanksTold { over_ms, ranks, left_out, unknown }) => {
                 (usage.ranks_over_ms, usage.ranks_left_out, usage.ranks_unknown) = (over_ms, left_out, unknown);
                 usage.ranks = ranks.into_iter().map(rank).collect();
             }
-            Err(why) => usage.ranks_unreached = why,
+            Err(error) => usage.ranks_unreached = error.to_string(),
         }
     }
 }

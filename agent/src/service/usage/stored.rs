@@ -170,7 +170,7 @@ async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -
             }
         }
         Ok(None) => said.lacks = "no store is configured (telemetry.tsdb_endpoint, metrics_query_url)".to_owned(),
-        Err(error) => said.lacks.clone_from(error),
+        Err(error) => said.lacks = with_causes(error),
     }
     said.age_ms = found.newest.values().min().copied();
     Answered { said, found }

@@ -4,9 +4,9 @@ use crate::pack;
 use crate::raft::{Entry, LogId};
 use crate::store::segments::{self, Files, Place, Stored};
 use openraft::RaftLogId;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of entries kept in memory.
 const CACHE_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -106,5 +106,5 @@ impl Index {
 }
 
 pub(super) fn lock(index: &Mutex<Index>) -> MutexGuard<'_, Index> {
-    index.lock().unwrap_or_else(PoisonError::into_inner)
+    index.lock()
 }

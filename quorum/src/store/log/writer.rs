@@ -11,10 +11,11 @@ use crate::store::room::Room;
 use crate::store::segments::Segments;
 use crate::store::synced::SyncedMark;
 use openraft::storage::LogFlushed;
+use parking_lot::Mutex;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 

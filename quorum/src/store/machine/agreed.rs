@@ -8,7 +8,8 @@ use crate::store::StoreError;
 use crate::store::audit::{AuditChain, Records, Sealed, Search};
 use crate::wire::AuditWalk;
 use lattice_model::{AuditFilter, AuditRecord, Generation, MemberId};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -45,7 +46,7 @@ pub enum AuditError {
 impl Agreed {
     /// The ledger as of the last applied entry. Hold it shortly, and never across an await.
     pub fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
-        self.ledger.read().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.read()
     }
 
     /// The generation of what is here; `None` where nothing is here yet. A log without a snapshot, of which nothing is applied
@@ -66,7 +67,7 @@ impl Agreed {
     }
 
     pub(super) fn audit(&self) -> MutexGuard<'_, AuditChain> {
-        self.audit.lock().unwrap_or_else(PoisonError::into_inner)
+        self.audit.lock()
     }
 
     /// The last audit record on this member's disk. A member that is about to install a snapshot has fetched more than it

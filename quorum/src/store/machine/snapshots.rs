@@ -16,9 +16,10 @@ use crate::store::room::Room;
 use crate::store::snapshot_file::{self, About, Loaded};
 use openraft::storage::Snapshot;
 use openraft::{AnyError, RaftSnapshotBuilder, StorageIOError};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use uuid::Uuid;
 
@@ -100,7 +101,7 @@ pub(super) fn install(
         }
         Err(StoreError::corrupt(&loaded.path, 0, format!("the audit chain here does not have its record {}", want.seq)))
     })?;
-    let mut ledger = agreed.ledger.write().unwrap_or_else(PoisonError::into_inner);
+    let mut ledger = agreed.ledger.write();
     *ledger = loaded.ledger;
     agreed.changes.tell_everything(&ledger);
     drop(ledger);
@@ -165,7 +166,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         };
         self.agreed.counts.snapshot.observe(began.elapsed());
         self.snapshots.kept.are(kept);
-        let mut present = self.snapshots.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.snapshots.present.lock();
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {
             *present = Some(meta.clone());
         }

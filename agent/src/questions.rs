@@ -1,8 +1,11 @@
 //! Asking what may never answer.
 
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Helpers that may be left behind at once: while so many have not come back, nobody new is sent.
 const LEFT_BEHIND_MAX: usize = 8;
@@ -69,6 +72,40 @@ impl Helpers {
     }
 }
 
+/// How long a question waits for the one before it to the same device.
+const QUESTION_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Between two looks whether somebody else's question to the same mount is answered.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Mounts that are asked, by device, and since when: they are not asked again while a helper waits for them.
+static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+
+/// One of [`ASKED`], until it is dropped.
+pub struct Question(String);
+
+impl Question {
+    /// Waits for the one before it; an error says since when that one waits, which is long enough.
+    pub fn begin(device: &str) -> Result<Self, Instant> {
+        loop {
+            match ASKED.lock().entry(device.to_owned()) {
+                Entry::Vacant(entry) => {
+                    entry.insert(Instant::now());
+                    return Ok(Self(device.to_owned()));
+                }
+                Entry::Occupied(entry) if entry.get().elapsed() >= QUESTION_WAIT_MAX => return Err(*entry.get()),
+                Entry::Occupied(_) => {}
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        ASKED.lock().remove(&self.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,5 +131,16 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::Answered(7));
+    }
+
+    #[test]
+    fn who_asks_a_mount_that_somebody_asks_waits_for_the_answer_or_is_told_that_there_is_none() {
+        let first = Question::begin("0:test").unwrap();
+        let second = std::thread::spawn(|| Question::begin("0:test").is_ok());
+        drop(first);
+        assert!(second.join().unwrap());
+        let silent = Question::begin("0:test").unwrap();
+        assert!(Question::begin("0:test").is_err_and(|since| since.elapsed() >= QUESTION_WAIT_MAX));
+        drop(silent);
     }
 }

@@ -1,0 +1,24 @@
+//! What wakes an allocation's task beside its commands and its shim.
+
+use lattice_runtime::shim::boottime_ms;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Waits until that time of the boot's clock; for ever where it is never.
+pub(super) async fn due(at_ms: Option<u64>) {
+    match at_ms {
+        Some(at_ms) => tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(boottime_ms()))).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns when the leader acknowledged another heartbeat; never, where there is no lease or the agent stops.
+pub(super) async fn renewed(acknowledged: &mut Option<watch::Receiver<Option<u64>>>) {
+    let changed = match acknowledged {
+        Some(acknowledged) => acknowledged.changed().await.is_ok(),
+        None => false,
+    };
+    if !changed {
+        std::future::pending::<()>().await;
+    }
+}

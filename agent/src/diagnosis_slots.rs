@@ -1,0 +1,33 @@
+//! How many diagnoses may be under way on this node at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Diagnoses under way on this node at once.
+const SLOTS: usize = 4;
+
+/// One for each. Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct DiagnosisSlots(Arc<Semaphore>);
+
+impl Default for DiagnosisSlots {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(SLOTS)))
+    }
+}
+
+/// All slots are taken, and none became free in time.
+#[derive(Debug, Error)]
+#[error("others ask the same of this node; try again in a moment")]
+pub struct NoFreeSlot;
+
+impl DiagnosisSlots {
+    /// Waits at most so long until one is free.
+    pub async fn take(&self, within: Duration) -> Result<OwnedSemaphorePermit, NoFreeSlot> {
+        let slot = timeout(within, Arc::clone(&self.0).acquire_owned()).await;
+        slot.ok().and_then(Result::ok).ok_or(NoFreeSlot)
+    }
+}

@@ -1,0 +1,165 @@
+//! The fourth stage: every allocation of the journal has its task.
+
+use super::base::Base;
+use super::connections::Connections;
+use super::serving::Serving;
+use super::wiring::Channels;
+use crate::config::Role;
+use crate::context::Context;
+use crate::gpu_standings::Offer;
+use crate::gpus::{GpuWatching, Offering};
+use crate::health::Finds;
+use crate::journal::{JournalCounts, JournalError};
+use crate::node_view::NodeView;
+use crate::places::Places;
+use crate::placing::{self, Placing, Rounds};
+use crate::session::{self, Registration};
+use crate::session_state::SessionState;
+use crate::traces::Traces;
+use crate::user_shares::UserShares;
+use crate::wipe::Wipes;
+use crate::{audit, checkpoint, clock, cluster, facts, footprint, job_mapping, meshd, metrics, service, supervisor, unheard};
+use lattice_model::NodeReport;
+use lattice_quorum::wire::NodeHealth;
+use lattice_telemetry::sample::Collect;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Images read at once for submissions.
+const DIGESTS: usize = 4;
+/// How many of them may be one user's.
+const DIGESTS_OF_ONE_USER: usize = 2;
+/// How long the service manager waits for shims that do not answer before it hears that the agent is ready.
+const ADOPTION_MAX: Duration = Duration::from_secs(10);
+/// When the start is over, first connections and looks at the machine included.
+const SETTLED_AFTER: Duration = Duration::from_secs(10);
+
+/// The driver runs, and so does the task of every allocation.
+pub struct Adopted {
+    pub(super) base: Base,
+    pub(super) gpus: GpuWatching,
+    pub(super) connections: Connections,
+    pub(super) channels: Channels,
+    pub(super) context: Arc<Context>,
+    pub(super) traces: Traces,
+    pub(super) finds: Finds,
+    pub(super) offering: Offering,
+    pub(super) offer: watch::Receiver<Offer>,
+    pub(super) registration: Registration,
+    pub(super) wipes: Wipes,
+    /// Those that the quorum does not have.
+    pub(super) reports: watch::Receiver<Arc<Vec<NodeReport>>>,
+    pub(super) journal_counts: Arc<JournalCounts>,
+    pub(super) driver: JoinHandle<Result<(), JournalError>>,
+    pub(super) driver_stop: CancellationToken,
+}
+
+impl Adopted {
+    /// Begins all other tasks, the API last.
+    pub async fn serve(self) -> Serving {
+        let Self { base, gpus, connections, channels, context, traces, finds, offering, offer, registration, wipes, reports, .. } = self;
+        let Base { config, me, credentials, mut degraded, stop, tasks, state_dir } = base;
+        let Connections { quorum, incoming, revocations, keys, peers, membership, listener, .. } = connections;
+        let Channels { beats, cluster_out, cluster, view, session_out, session, .. } = channels;
+        let (heard, heard_view) = watch::channel(NodeHealth::Well);
+        tasks.spawn(unheard::run(Arc::clone(&context), session.clone(), heard_view, reports.clone(), stop.child_token()));
+        tasks.spawn(session::run(
+            Arc::clone(&context),
+            quorum.clone(),
+            registration,
+            (keys, revocations, membership.clone(), wipes),
+            (reports, view.clone()),
+            (session_out, beats, heard),
+            stop.child_token(),
+        ));
+        if !config.gpu_job_mapping_dir.as_os_str().is_empty() {
+            tasks.spawn(job_mapping::run(Arc::clone(&context), config.gpu_job_mapping_dir.clone(), stop.child_token()));
+        }
+        tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
+        tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
+        tasks.spawn(checkpoint::lookout::run(Arc::clone(&context.checkpoint_handles), stop.child_token()));
+        tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
+        tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster.clone(), stop.child_token()));
+        tasks.spawn(facts::follow(context.facts.clone(), offer, membership.clone(), stop.child_token()));
+        let (held, leases) = watch::channel(placing::Leases::new());
+        let (rounds, requests) = (Rounds::default(), service::Requests::default());
+        let placing = Placing { leases, cluster: cluster.clone(), membership: membership.clone(), rounds: rounds.clone() };
+        let idle_leases = if config.has(Role::Scheduler) {
+            let (me, lease_ms) = (me.clone(), config.scheduler_lease_ms);
+            tasks.spawn(placing::run(me, quorum.clone(), placing.clone(), lease_ms, held, stop.child_token()));
+            let handles = Arc::clone(&context.checkpoint_handles);
+            tasks.spawn(checkpoint::broker::run(handles, quorum.clone(), placing.clone(), stop.child_token()));
+            None
+        } else {
+            Some(held)
+        };
+        tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
+        tasks.spawn(traces.flush(context.troubles.clone(), stop.child_token()));
+        let counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(requests.clone())];
+        let counted = (self.journal_counts, counted);
+        metrics::begin(&config, &context, &membership, &session, counted, &mut degraded, (&tasks, &stop)).await;
+        let api = service::Api {
+            context: Arc::clone(&context),
+            credentials,
+            quorum,
+            cluster,
+            membership,
+            session: session.clone(),
+            placing,
+            vouches: config.has(Role::Api),
+            work_may: config.work_may,
+            private: config.private,
+            degraded: Arc::new(degraded),
+            started_at: clock::now(),
+            digests: Arc::new(Semaphore::new(DIGESTS)),
+            own_digests: UserShares::new(DIGESTS_OF_ONE_USER),
+            submitted: service::Submitted::default(),
+            heads: service::Heads::default(),
+            watches: Places::default(),
+            looks: service::Looks::default(),
+            past: Arc::new(service::past(&config)),
+            stored_tail: service::stored_tail(&config),
+            log_streams: Places::default(),
+            log_streams_max: config.logs_max_concurrent,
+            tasks: tasks.clone(),
+        };
+        let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token()));
+        tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh_advertise(), "ready");
+        report_ready(&tasks, &context, (session, view), stop.child_token());
+        unmap_when_settled(&tasks, stop.clone());
+        let (driver, driver_stop) = (self.driver, self.driver_stop);
+        Serving { stop, serving, tasks, driver, driver_stop, context, idle_leases, state_dir }
+    }
+}
+
+/// Reports to the service manager, once the node's work is taken up again or that takes too long.
+fn report_ready(
+    tasks: &TaskTracker,
+    context: &Arc<Context>,
+    (session, view): (watch::Receiver<SessionState>, watch::Receiver<Arc<NodeView>>),
+    stop: CancellationToken,
+) {
+    let context = Arc::clone(context);
+    tasks.spawn(async move {
+        let adopted = context.adoption.over(ADOPTION_MAX).await;
+        supervisor::ready(adopted);
+        if adopted.all > 0 {
+            tracing::info!(?adopted, "the node's work is taken up again");
+        }
+        supervisor::follow(session, view, stop).await;
+    });
+}
+
+fn unmap_when_settled(tasks: &TaskTracker, stop: CancellationToken) {
+    tasks.spawn(async move {
+        if stop.run_until_cancelled(tokio::time::sleep(SETTLED_AFTER)).await.is_some()
+            && let Err(error) = footprint::unmap_program()
+        {
+            tracing::debug!(%error, "the pages that only the start needed stay mapped");
+        }
+    });
+}

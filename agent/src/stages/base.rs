@@ -1,0 +1,24 @@
+//! What every stage passes on to the next one.
+
+use crate::config::AgentConfig;
+use crate::journal::StateDir;
+use lattice_model::NodeId;
+use lattice_quorum::credentials::Credentials;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The same in every stage.
+pub struct Base {
+    pub config: AgentConfig,
+    /// This node.
+    pub me: NodeId,
+    pub credentials: Credentials,
+    /// What this node cannot do, each with its remedy.
+    pub degraded: Vec<String>,
+    /// Cancelled when the agent is to stop.
+    pub stop: CancellationToken,
+    /// Those that are awaited at the end.
+    pub tasks: TaskTracker,
+    /// Keeps other agents from the state directory until this one is over.
+    pub state_dir: StateDir,
+}

@@ -1,0 +1,86 @@
+//! The sockets: quorum, mesh, gossip, and the one of the API.
+
+use crate::config::AgentConfig;
+use crate::fabric::Fabric;
+use crate::gossip_keys::GossipKeys;
+use crate::membership::{self, Ask, Membership};
+use crate::mesh::{Incoming, Mesh};
+use crate::peers::Peers;
+use crate::revocations::Revocations;
+use crate::service;
+use crate::troubles::Troubles;
+use anyhow::Context as _;
+use lattice_gossip::{Core, Identity, Key, Keyring};
+use lattice_quorum::client::QuorumClient;
+use lattice_quorum::credentials::Credentials;
+use tokio::net::{UdpSocket, UnixListener};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The ways to others, and theirs to this agent.
+pub struct Connections {
+    pub quorum: QuorumClient,
+    pub mesh: Mesh,
+    pub incoming: mpsc::Receiver<Incoming>,
+    pub troubles: Troubles,
+    pub fabric: Fabric,
+    pub revocations: Revocations,
+    /// What gossip is sealed with.
+    pub keys: GossipKeys,
+    pub peers: Peers,
+    pub membership: Membership,
+    /// The API's socket.
+    pub listener: UnixListener,
+}
+
+impl Connections {
+    /// Opens them. `life`: the journal's number of this life of the agent.
+    pub async fn open(
+        config: &AgentConfig,
+        credentials: &Credentials,
+        gossip_key: Key,
+        life: u64,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+        degraded: &mut Vec<String>,
+    ) -> anyhow::Result<Self> {
+        let quorum = QuorumClient::new(config.quorum.clone(), credentials.clone())?;
+        let (mesh, incoming) = Mesh::listen(config.mesh_listen().parse()?, credentials, stop.child_token())?;
+        let troubles = Troubles::default();
+        let fabric = Fabric::open(config, troubles.clone())?;
+        let revocations = Revocations::open(&config.state_dir, credentials.revoked().clone(), troubles.clone(), degraded);
+        let keys = GossipKeys::open(&config.state_dir, gossip_key, troubles.clone(), degraded);
+        let peers = Peers::open(&config.state_dir);
+        let membership = gossip(config, &peers, keys.keyring(), life, tasks, stop.child_token()).await?;
+        let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
+        Ok(Self { quorum, mesh, incoming, troubles, fabric, revocations, keys, peers, membership, listener })
+    }
+}
+
+async fn gossip(
+    config: &AgentConfig,
+    peers: &Peers,
+    keys: &Keyring,
+    life: u64,
+    tasks: &TaskTracker,
+    stop: CancellationToken,
+) -> anyhow::Result<Membership> {
+    let listen = config.gossip_listen();
+    let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip_listen {listen}"))?;
+    let incarnation = membership::first_life(&config.state_dir, life);
+    let identity = Identity { node: config.node()?, addr: config.gossip_advertise().parse()?, incarnation };
+    let core = Core::new(identity, config.gossip.clone(), keys, &config.cluster, rand::random());
+    let membership = Membership::start(core, socket, &config.state_dir, tasks, stop);
+    for seed in &config.gossip_seeds {
+        let address = tokio::net::lookup_host(seed).await.ok().and_then(|mut a| a.next());
+        match address {
+            Some(address) => membership.ask(Ask::Join(address)).await,
+            None => tracing::warn!(%seed, "a gossip seed's address cannot be resolved"),
+        }
+    }
+    for address in peers.gossip().iter().filter_map(|address| address.parse().ok()) {
+        membership.ask(Ask::Join(address)).await;
+    }
+    Ok(membership)
+}

@@ -1,0 +1,82 @@
+//! The second stage: state, machine and sockets are there.
+
+use super::base::Base;
+use super::connections::Connections;
+use super::machine::Machine;
+use super::saved_state::SavedState;
+use super::swept::Swept;
+use super::wiring::{Channels, Stores, Wiring};
+use crate::bounds::Bounds;
+use crate::conformance::Conforming;
+use crate::context::Context;
+use crate::gpus::GpuWatching;
+use crate::health::Checking;
+use crate::{supervisor, sweep};
+use lattice_model::AllocationId;
+use lattice_node::Brain;
+use lattice_runtime::failpoint::{self, Point};
+use std::sync::Arc;
+
+/// The node's state is read, the machine was looked at, and all sockets are open.
+pub struct Opened {
+    pub(super) base: Base,
+    pub(super) saved: SavedState,
+    pub(super) machine: Machine,
+    pub(super) gpus: GpuWatching,
+    pub(super) connections: Connections,
+}
+
+impl Opened {
+    /// Makes what the tasks share, and ends what is left of work that the journal does not know.
+    pub async fn sweep(self) -> anyhow::Result<Swept> {
+        let Self { base, mut saved, machine, gpus, connections } = self;
+        let (config, stop, tasks) = (&base.config, &base.stop, &base.tasks);
+        tasks.spawn(base.credentials.clone().tend(connections.quorum.authority(), stop.child_token()));
+        let stores = Stores::open(&base)?;
+        let (checking, checks) = Checking::new(config.health.clone(), &base.me, &config.state_dir, stores.images.clone());
+        let finds = checking.finds();
+        tasks.spawn(checking.run(stop.child_token()));
+        let (conforming, conformance) = Conforming::new(config.conformance.clone(), &base.me);
+        tasks.spawn(conforming.run(stop.child_token()));
+        let (channels, driver_ends) = Channels::new();
+        let Machine { slice, controllers, device_filter, hwloc, size, data } = machine;
+        let shim = config.shim_program()?;
+        let bounds = Bounds::new(config, controllers, size)?;
+        let (spools, traces) = (stores.spools.clone(), stores.traces.clone());
+        let wiring = Wiring {
+            base: &base,
+            gpus: &gpus,
+            connections: &connections,
+            channels: &channels,
+            slice,
+            bounds,
+            size,
+            checks,
+            conformance,
+            stores,
+        };
+        let context = Arc::new(wiring.context(shim, device_filter, hwloc, data)?);
+        supervisor::status("taking up the node's work");
+        let (loader, in_kernel) = (context.measuring.clone(), config.kernel_probes);
+        let loading = tokio::task::spawn_blocking(move || loader.load(in_kernel));
+        let (sweeper, brain) = (Arc::clone(&context), saved.brain);
+        saved.brain = tokio::task::spawn_blocking(move || without_strays(&sweeper, brain)).await?;
+        loading.await?;
+        failpoint::pass(Point::StraysSwept);
+        tasks.spawn(connections.fabric.clone().revoke(stop.child_token()));
+        Ok(Swept { base, saved, gpus, size, connections, channels, driver_ends, context, spools, traces, finds })
+    }
+}
+
+/// Ends what the journal does not know. What does not end is the brain's to hold room for.
+fn without_strays(context: &Context, mut brain: Brain) -> Brain {
+    let alive = sweep::strays(context, &brain);
+    if !alive.is_empty() {
+        let ids: Vec<String> = alive.iter().map(AllocationId::short).collect();
+        let text =
+            format!("something of allocation {} does not end: its room stays held; end it, and start the agent again", ids.join(", "));
+        context.troubles.say("work of a former life", text);
+    }
+    brain.could_not_end(alive);
+    brain
+}

@@ -1,0 +1,61 @@
+//! The last stage: everybody is answered, until it is time to stop.
+
+use crate::context::Context;
+use crate::journal::{JournalError, StateDir};
+use crate::placing::Leases;
+use crate::supervisor;
+use anyhow::{Context as _, bail};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport;
+
+/// All tasks run.
+pub struct Serving {
+    pub(super) stop: CancellationToken,
+    /// The API.
+    pub(super) serving: tokio::task::JoinHandle<Result<(), transport::Error>>,
+    pub(super) tasks: TaskTracker,
+    pub(super) driver: JoinHandle<Result<(), JournalError>>,
+    pub(super) driver_stop: CancellationToken,
+    pub(super) context: Arc<Context>,
+    /// Where this agent is no scheduler: who watches its leases waits for news that never come.
+    pub(super) idle_leases: Option<watch::Sender<Leases>>,
+    /// Keeps other agents from the state directory until this one is over.
+    pub(super) state_dir: StateDir,
+}
+
+impl Serving {
+    /// Waits until it is to stop, or the driver cannot go on; then stops the API, the other tasks, the mesh and the
+    /// driver, in this order.
+    pub async fn until_stopped(self) -> anyhow::Result<()> {
+        let Self { stop, serving, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
+        let driver_over = tokio::task::spawn_blocking(move || driver.join());
+        tokio::pin!(driver_over);
+        let early = tokio::select! {
+            () = stop.cancelled() => None,
+            over = &mut driver_over => Some(over),
+        };
+        stop.cancel();
+        supervisor::stopping();
+        let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+        tasks.close();
+        let _ = tokio::time::timeout(Duration::from_secs(3), tasks.wait()).await;
+        context.mesh.close().await;
+        driver_stop.cancel();
+        let over = match early {
+            Some(over) => Some(over),
+            None => tokio::time::timeout(Duration::from_secs(2), driver_over).await.ok(),
+        };
+        let _ = std::fs::remove_file(&context.socket);
+        drop((idle_leases, state_dir));
+        match over {
+            Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, its work goes on"),
+            Some(Ok(Ok(Ok(())))) | None => Ok(()),
+            Some(Ok(Err(_)) | Err(_)) => bail!("the driver broke: the agent stops, its work goes on"),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What the tasks share: the one place that sees everything.
+
+use super::base::Base;
+use super::connections::Connections;
+use crate::adoption::Adoption;
+use crate::allocations::Allocations;
+use crate::bounds::Bounds;
+use crate::checkpoint::{self, Checkpoints};
+use crate::cluster::Cluster;
+use crate::conformance::Conformity;
+use crate::context::Context;
+use crate::data_plane::DataPlane;
+use crate::devices::DeviceFilter;
+use crate::diagnosis_slots::DiagnosisSlots;
+use crate::facts::{self, Facts};
+use crate::gpu_loads::GpuReadings;
+use crate::gpus::GpuWatching;
+use crate::growth::Growth;
+use crate::health::Checks;
+use crate::hooks::Hooks;
+use crate::hwloc;
+use crate::image_cache::ImageCache;
+use crate::latencies::Latencies;
+use crate::launch::{self, Launches, Parents};
+use crate::log_store::LogStore;
+use crate::measuring::{self, Measuring};
+use crate::node_view::NodeView;
+use crate::places::Places;
+use crate::relay::Carried;
+use crate::session_state::SessionState;
+use crate::spool::{self, Spools};
+use crate::traces::Traces;
+use anyhow::Context as _;
+use lattice_model::fact::NodeFact;
+use lattice_model::{NodeState, Resources};
+use lattice_node::Event;
+use lattice_runtime::cgroup::Slice;
+use lattice_runtime::shim::LogRoom;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+
+/// Events waiting for the driver.
+const EVENTS: usize = 1024;
+
+/// Channels between tasks that begin later.
+pub struct Channels {
+    /// The way to the driver.
+    pub events: mpsc::Sender<Event>,
+    /// When the newest heartbeat was sent that the leader acknowledged.
+    pub beats: watch::Sender<Option<u64>>,
+    pub acknowledged: watch::Receiver<Option<u64>>,
+    pub cluster_out: watch::Sender<Arc<Cluster>>,
+    pub cluster: watch::Receiver<Arc<Cluster>>,
+    /// What the driver says of this node.
+    pub view: watch::Receiver<Arc<NodeView>>,
+    pub session_out: watch::Sender<SessionState>,
+    pub session: watch::Receiver<SessionState>,
+}
+
+/// The driver's ends of them.
+pub struct DriverEnds {
+    pub queue: mpsc::Receiver<Event>,
+    pub view: watch::Sender<Arc<NodeView>>,
+}
+
+impl Channels {
+    pub fn new() -> (Self, DriverEnds) {
+        let (events, queue) = mpsc::channel(EVENTS);
+        let (beats, acknowledged) = watch::channel(None);
+        let (cluster_out, cluster) = watch::channel(Arc::new(Cluster::default()));
+        let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
+        let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
+        let (session_out, session) = watch::channel(lost);
+        let channels = Self { events, beats, acknowledged, cluster_out, cluster, view, session_out, session };
+        (channels, DriverEnds { queue, view: view_out })
+    }
+}
+
+/// What lies on the disk, and in object stores.
+pub struct Stores {
+    pub checkpoints: Checkpoints,
+    pub traces: Traces,
+    pub spools: Spools,
+    pub images: ImageCache,
+}
+
+impl Stores {
+    /// As configured.
+    pub fn open(base: &Base) -> anyhow::Result<Self> {
+        let config = &base.config;
+        let checkpoints = Checkpoints::open(config, base.credentials.material())?;
+        let log_store = LogStore::configured(config)?;
+        let of_output = spool::Settings {
+            state_dir: config.state_dir.clone(),
+            flush: Duration::from_secs(config.log_flush_seconds),
+            bytes_max: config.log_spool_max_bytes,
+        };
+        let traces = Traces::open(&config.state_dir, log_store.clone(), of_output.flush);
+        let spools = Spools::new(log_store, of_output, base.tasks.clone(), base.stop.child_token());
+        let images = ImageCache::new(&config.state_dir, config.image_cache_max_bytes);
+        Ok(Self { checkpoints, traces, spools, images })
+    }
+}
+
+/// What subsystems take their handles from.
+pub struct Wiring<'a> {
+    pub base: &'a Base,
+    pub gpus: &'a GpuWatching,
+    pub connections: &'a Connections,
+    pub channels: &'a Channels,
+    pub slice: Option<Slice>,
+    pub bounds: Bounds,
+    pub size: Resources,
+    pub checks: Checks,
+    pub conformance: Conformity,
+    pub stores: Stores,
+}
+
+impl Wiring<'_> {
+    /// What all tasks hold.
+    pub fn context(self, shim: PathBuf, device_filter: DeviceFilter, hwloc: hwloc::Export, data: DataPlane) -> anyhow::Result<Context> {
+        let (workers, gpu_readings) = (Allocations::default(), GpuReadings::default());
+        let facts = Facts::new(self.own_fact(), self.for_facts());
+        let config = &self.base.config;
+        let for_measuring = self.for_measuring(&workers, &gpu_readings);
+        let measuring = Measuring::new(config.alerts.clone(), config.window_smoothing, for_measuring);
+        let launches = Launches::new(self.for_launches(&workers));
+        let checkpoint_handles = Arc::new(self.for_checkpoints(&workers));
+        let Self { base, gpus, connections, channels, slice, bounds, checks, conformance, stores, .. } = self;
+        let Stores { checkpoints, traces, spools, images } = stores;
+        Ok(Context {
+            me: base.me.clone(),
+            state_dir: config.state_dir.clone(),
+            shim,
+            socket: config.socket.clone(),
+            slice,
+            bounds,
+            device_filter,
+            topology: gpus.topology(),
+            hwloc,
+            allow_root: config.allow_root,
+            work_may_gain_privileges: config.work_may_gain_privileges,
+            user_images: config.user_images,
+            grace: Duration::from_secs(config.grace_seconds),
+            spools,
+            log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
+            hooks: Hooks::of(config),
+            images,
+            data,
+            checkpoint_handles,
+            checkpoints,
+            fabric: connections.fabric.clone(),
+            troubles: connections.troubles.clone(),
+            checks,
+            gpus: gpus.standings(),
+            gpu_readings,
+            facts,
+            conformance,
+            latencies: Latencies::default(),
+            diagnosis_slots: DiagnosisSlots::default(),
+            measuring,
+            traces,
+            mesh: connections.mesh.clone(),
+            peers: connections.peers.clone(),
+            carried: Carried::new(config.relay_max, channels.session.clone()),
+            acknowledged: channels.acknowledged.clone(),
+            workers,
+            adoption: Adoption::default(),
+            growth: Growth::start().context("inotify")?,
+            launches,
+            parents: Parents::default(),
+            attached: Places::default(),
+            attach_max_concurrent: config.attach_max_concurrent,
+            cluster: channels.cluster.clone(),
+            view: channels.view.clone(),
+            events: channels.events.clone(),
+        })
+    }
+
+    /// What is fixed of this node.
+    fn own_fact(&self) -> NodeFact {
+        let config = &self.base.config;
+        NodeFact {
+            node: self.base.me.clone(),
+            state: NodeState::Booting,
+            reason: String::new(),
+            holds: Vec::new(),
+            schedulable: config.schedulable,
+            cores: self.size.cores,
+            memory_bytes: self.size.memory_bytes,
+            gpus: BTreeMap::new(),
+            topology_group: Some(config.topology_group.clone()).filter(|group| !group.is_empty()),
+            features: Vec::new(),
+            fingerprint: None,
+            images: Vec::new(),
+            images_all: 0,
+        }
+    }
+
+    fn for_facts(&self) -> facts::Handles {
+        facts::Handles {
+            me: self.base.me.clone(),
+            mesh: self.connections.mesh.clone(),
+            cluster: self.channels.cluster.clone(),
+            view: self.channels.view.clone(),
+            checks: self.checks.clone(),
+            conformance: self.conformance.clone(),
+            topology: self.gpus.topology(),
+            gpus: self.gpus.standings(),
+            images: self.stores.images.clone(),
+        }
+    }
+
+    fn for_measuring(&self, workers: &Allocations, gpu_readings: &GpuReadings) -> measuring::Handles {
+        measuring::Handles {
+            me: self.base.me.clone(),
+            state_dir: self.base.config.state_dir.clone(),
+            slice: self.slice.clone(),
+            bounds: self.bounds.clone(),
+            workers: workers.clone(),
+            view: self.channels.view.clone(),
+            topology: self.gpus.topology(),
+            gpus: self.gpus.standings(),
+            gpu_readings: gpu_readings.clone(),
+            traces: self.stores.traces.clone(),
+            troubles: self.connections.troubles.clone(),
+            mesh: self.connections.mesh.clone(),
+        }
+    }
+
+    fn for_launches(&self, workers: &Allocations) -> launch::Handles {
+        let config = &self.base.config;
+        launch::Handles {
+            me: self.base.me.clone(),
+            mesh: self.connections.mesh.clone(),
+            cluster: self.channels.cluster.clone(),
+            workers: workers.clone(),
+            fabric: self.connections.fabric.clone(),
+            fence_timeout: Duration::from_secs(config.fence_timeout_seconds),
+            fanout: (config.launch_fanout > 0).then_some(config.launch_fanout),
+        }
+    }
+
+    fn for_checkpoints(&self, workers: &Allocations) -> checkpoint::Handles {
+        checkpoint::Handles {
+            me: self.base.me.clone(),
+            checkpoints: self.stores.checkpoints.clone(),
+            workers: workers.clone(),
+            slice: self.slice.clone(),
+            bounds: self.bounds.clone(),
+            mesh: self.connections.mesh.clone(),
+            cluster: self.channels.cluster.clone(),
+            troubles: self.connections.troubles.clone(),
+            events: self.channels.events.clone(),
+        }
+    }
+}

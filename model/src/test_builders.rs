@@ -1,0 +1,70 @@
+//! For tests of all crates: one plain value of each kind that the cluster agrees on. A test changes what it is about.
+
+use crate::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, Boot, DesiredShare, Entrypoint, Epoch, Incarnation, Node, NodeAddresses,
+    NodeState, Principal, Resources, Revision, Timestamp,
+};
+use std::path::Path;
+use uuid::Uuid;
+
+/// `true` on one node.
+pub fn spec() -> AllocationSpec {
+    AllocationSpec::new("a", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"))
+}
+
+/// A user who is not root.
+pub fn user() -> Principal {
+    Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] }
+}
+
+/// [`spec`] of [`user`], submitted at the first moment.
+pub fn allocation(id: AllocationId) -> Allocation {
+    Allocation::submitted(id, spec(), user(), Timestamp(0))
+}
+
+/// The share of a running [`allocation`] under its first claim. It has no nodes and no resources yet.
+pub fn desired_share(allocation: AllocationId) -> DesiredShare {
+    DesiredShare {
+        allocation,
+        epoch: Epoch(1),
+        owner: user(),
+        state: AllocationState::Running,
+        resources: Resources::default(),
+        nodes: vec![],
+        spec: spec(),
+        vni: None,
+        requeue_count: 0,
+        run_lease_ms: None,
+        restore: None,
+        preempt: None,
+        telemetry: None,
+    }
+}
+
+/// A schedulable node of two cores and 1 GiB.
+pub fn node(id: &str, state: NodeState) -> Node {
+    Node {
+        id: id.parse().expect("a test names its nodes validly"),
+        size: Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 },
+        addresses: NodeAddresses::default(),
+        schedulable: true,
+        boot: Boot(Uuid::nil()),
+        incarnation: Incarnation(1),
+        state,
+        state_reason: String::new(),
+        state_since: Timestamp(0),
+        unlimited: vec![],
+        features: vec![],
+        holds: vec![],
+        leaving: vec![],
+        through: None,
+        home: String::new(),
+        conformance: None,
+        wipes: false,
+        wipe: None,
+        drain_asked: None,
+        hold_revision: Revision(1),
+        report_seq: 0,
+        revision: Revision(1),
+    }
+}

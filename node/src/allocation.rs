@@ -1,0 +1,327 @@
+//! How far the task of one allocation is, between what the brain orders and what the shim reports. Times are milliseconds of the
+//! boot's clock.
+//!
+//! ```text
+//!   Idle ──its shim is there──▶ AwaitingReady ──ready──▶ Idle ──start──▶ Started
+//!    ╰── stop ──▶ Stopping ◀─────────│──────────── stop ──╯────── stop ──╯
+//!                    │ nothing is left│ stop
+//!                    ╰──▶ Stopped ◀──╯
+//! ```
+
+/// What background processes get between SIGTERM and SIGKILL once the entry point is over.
+const LEFTOVER_GRACE_MS: u64 = 5000;
+/// Between two looks at what keeps work from ending.
+const LOOK_INTERVAL_MS: u64 = 1000;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskPhase {
+    /// Nothing is awaited: it is new, or prepared.
+    #[default]
+    Idle,
+    /// The shim is to report that its mounts are there.
+    AwaitingReady,
+    /// The brain let it run. Its run lease may keep it from that yet.
+    Started { entry: Entry },
+    /// Its processes are being ended. `look_at_ms`: when it is looked at what keeps them from that.
+    Stopping { look_at_ms: u64 },
+    /// No process of it is left.
+    Stopped,
+}
+
+/// How far an allocation's entry point is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It was not begun in this life of the agent, or not by this node.
+    NotBegun,
+    /// The launch of an inline command begins once the shim reported all that it has: a former life may have begun it.
+    AwaitingSync,
+    /// The launch of an inline command was begun.
+    Begun,
+    /// The entry point is over.
+    Over,
+}
+
+/// What happens to an allocation's task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskEvent {
+    /// Its prologue is done: there is a line to its shim.
+    ShimGreeted,
+    /// The shim's mounts are there, or why they are not.
+    Ready { result: Result<(), String> },
+    /// The brain lets it run.
+    Start,
+    /// It is to end. Between SIGTERM and SIGKILL it has `grace_ms`; killing may take `kill_ms`.
+    Stop { grace_ms: u64, kill_ms: u64 },
+    /// It was looked at what keeps its work from ending.
+    Looked,
+    /// No process of it is left.
+    ProcessesGone,
+    /// The line to the shim broke.
+    LineBroken,
+}
+
+/// What happens to an allocation's entry point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryEvent {
+    /// On the head: its inline command may begin. `is_synced`: the shim reported all that it has.
+    BeginCommand { is_synced: bool },
+    /// The shim reported all that it has.
+    Synced,
+    /// It is over.
+    Over,
+}
+
+/// What an allocation's task is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskAction {
+    /// Report that it is prepared, or why it is not.
+    ReportPrepared { result: Result<(), String> },
+    /// Have the shim end its processes; without a shim, kill its scope. Answered by [`TaskEvent::ProcessesGone`].
+    EndProcesses { grace_ms: u64 },
+    /// Kill its scope. Answered by [`TaskEvent::ProcessesGone`].
+    KillScope,
+    /// Report that no process of it is left.
+    ReportStopped,
+    /// Look for its shim.
+    Reconnect,
+}
+
+/// Why an allocation is not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotStarted {
+    #[error("its shim is not ready yet")]
+    NotReady,
+    #[error("it is being ended")]
+    Ending,
+}
+
+impl TaskPhase {
+    /// Takes an event; what is to be done goes to `out`, in order. What was not awaited changes nothing.
+    ///
+    /// # Errors
+    /// [`NotStarted`], where it is to be started and cannot be: nothing changes.
+    pub fn handle(&mut self, now_ms: u64, event: TaskEvent, out: &mut Vec<TaskAction>) -> Result<(), NotStarted> {
+        match event {
+            TaskEvent::ShimGreeted => match self {
+                Self::Idle => *self = Self::AwaitingReady,
+                Self::AwaitingReady | Self::Started { .. } | Self::Stopping { .. } | Self::Stopped => {}
+            },
+            TaskEvent::Ready { result } => match self {
+                Self::AwaitingReady => {
+                    *self = Self::Idle;
+                    out.push(TaskAction::ReportPrepared { result });
+                }
+                Self::Idle | Self::Started { .. } | Self::Stopping { .. } | Self::Stopped => {}
+            },
+            TaskEvent::Start => match self {
+                Self::Idle => *self = Self::Started { entry: Entry::NotBegun },
+                Self::Started { .. } => {}
+                Self::AwaitingReady => return Err(NotStarted::NotReady),
+                Self::Stopping { .. } | Self::Stopped => return Err(NotStarted::Ending),
+            },
+            TaskEvent::Stop { grace_ms, kill_ms } => self.stop(now_ms, grace_ms, kill_ms, out),
+            TaskEvent::Looked => {
+                if let Self::Stopping { look_at_ms } = self {
+                    *look_at_ms = now_ms.saturating_add(LOOK_INTERVAL_MS);
+                }
+            }
+            TaskEvent::ProcessesGone => {
+                if let Self::Stopping { .. } = self {
+                    *self = Self::Stopped;
+                    out.push(TaskAction::ReportStopped);
+                }
+            }
+            TaskEvent::LineBroken => match self {
+                Self::AwaitingReady => {
+                    *self = Self::Idle;
+                    let result = Err("the shim ended before it was ready (its shim.log says why)".to_owned());
+                    out.push(TaskAction::ReportPrepared { result });
+                }
+                Self::Stopping { .. } => out.push(TaskAction::KillScope),
+                Self::Idle | Self::Started { .. } | Self::Stopped => out.push(TaskAction::Reconnect),
+            },
+        }
+        Ok(())
+    }
+
+    /// Takes what happens to its entry point. Gives whether the launch of its inline command is to begin now.
+    #[must_use]
+    pub fn handle_entry(&mut self, event: EntryEvent) -> bool {
+        let Self::Started { entry } = self else { return false };
+        let (next, begins) = match (*entry, event) {
+            (_, EntryEvent::Over) | (Entry::Over, EntryEvent::BeginCommand { .. } | EntryEvent::Synced) => (Entry::Over, false),
+            (Entry::NotBegun | Entry::AwaitingSync, EntryEvent::BeginCommand { is_synced: false }) => (Entry::AwaitingSync, false),
+            (Entry::NotBegun, EntryEvent::Synced) => (Entry::NotBegun, false),
+            (Entry::NotBegun, EntryEvent::BeginCommand { is_synced: true })
+            | (Entry::AwaitingSync, EntryEvent::BeginCommand { is_synced: true } | EntryEvent::Synced) => (Entry::Begun, true),
+            (Entry::Begun, EntryEvent::BeginCommand { .. } | EntryEvent::Synced) => (Entry::Begun, false),
+        };
+        *entry = next;
+        begins
+    }
+
+    /// Whether its processes are being ended.
+    pub fn is_stopping(self) -> bool {
+        self.look_at_ms().is_some()
+    }
+
+    /// Whether the brain let it run, and nothing ended that.
+    pub fn is_started(self) -> bool {
+        match self {
+            Self::Started { .. } => true,
+            Self::Idle | Self::AwaitingReady | Self::Stopping { .. } | Self::Stopped => false,
+        }
+    }
+
+    /// When it is looked at what keeps its work from ending; `None`: it is not being ended.
+    pub fn look_at_ms(self) -> Option<u64> {
+        match self {
+            Self::Stopping { look_at_ms } => Some(look_at_ms),
+            Self::Idle | Self::AwaitingReady | Self::Started { .. } | Self::Stopped => None,
+        }
+    }
+
+    fn stop(&mut self, now_ms: u64, grace_ms: u64, kill_ms: u64, out: &mut Vec<TaskAction>) {
+        let grace_ms = match self {
+            // It is still mounting, and has started nothing; a mount that hangs must not be waited for here.
+            Self::AwaitingReady => {
+                *self = Self::Stopped;
+                out.push(TaskAction::ReportStopped);
+                return;
+            }
+            Self::Started { entry: Entry::Over } => grace_ms.min(LEFTOVER_GRACE_MS),
+            Self::Started { entry: Entry::NotBegun | Entry::AwaitingSync | Entry::Begun } => grace_ms,
+            Self::Idle | Self::Stopping { .. } | Self::Stopped => grace_ms,
+        };
+        *self = Self::Stopping { look_at_ms: now_ms.saturating_add(grace_ms).saturating_add(kill_ms) };
+        out.push(TaskAction::EndProcesses { grace_ms });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TaskAction::{EndProcesses, KillScope, Reconnect, ReportPrepared, ReportStopped};
+    use super::*;
+
+    const STOP: TaskEvent = TaskEvent::Stop { grace_ms: 30_000, kill_ms: 3000 };
+
+    fn step(phase: &mut TaskPhase, now_ms: u64, event: TaskEvent) -> Vec<TaskAction> {
+        let mut out = Vec::new();
+        assert_eq!(phase.handle(now_ms, event, &mut out), Ok(()));
+        out
+    }
+
+    fn awaiting_ready() -> TaskPhase {
+        let mut phase = TaskPhase::default();
+        assert_eq!(step(&mut phase, 0, TaskEvent::ShimGreeted), []);
+        phase
+    }
+
+    fn started() -> TaskPhase {
+        let mut phase = awaiting_ready();
+        assert_eq!(step(&mut phase, 0, TaskEvent::Ready { result: Ok(()) }), [ReportPrepared { result: Ok(()) }]);
+        assert_eq!(step(&mut phase, 0, TaskEvent::Ready { result: Ok(()) }), [], "reported again on a new line");
+        assert!(!phase.is_started());
+        assert_eq!(step(&mut phase, 0, TaskEvent::Start), []);
+        assert!(phase.is_started());
+        phase
+    }
+
+    #[test]
+    fn a_shim_that_ends_before_it_is_ready_fails_the_prologue() {
+        let mut phase = awaiting_ready();
+        let why = "the shim ended before it was ready (its shim.log says why)".to_owned();
+        assert_eq!(step(&mut phase, 0, TaskEvent::LineBroken), [ReportPrepared { result: Err(why) }]);
+        assert_eq!(step(&mut phase, 0, TaskEvent::LineBroken), [Reconnect]);
+    }
+
+    #[test]
+    fn an_inline_command_begins_once_and_not_before_the_shim_reported_all() {
+        let mut phase = started();
+        assert!(!phase.handle_entry(EntryEvent::Synced), "its lease keeps it yet");
+        assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: false }));
+        assert!(phase.handle_entry(EntryEvent::Synced));
+        assert!(!phase.handle_entry(EntryEvent::Synced));
+        assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: true }));
+        assert!(started().handle_entry(EntryEvent::BeginCommand { is_synced: true }));
+        // A former life began it, and it ended meanwhile.
+        let mut phase = started();
+        assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: false }));
+        assert!(!phase.handle_entry(EntryEvent::Over));
+        assert!(!phase.handle_entry(EntryEvent::Synced));
+        assert!(!TaskPhase::Idle.handle_entry(EntryEvent::BeginCommand { is_synced: true }), "nobody let it run");
+    }
+
+    #[test]
+    fn what_is_stopped_before_its_command_began_does_not_begin_it() {
+        let mut phase = started();
+        assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: false }));
+        assert_eq!(step(&mut phase, 0, STOP), [EndProcesses { grace_ms: 30_000 }]);
+        assert!(!phase.handle_entry(EntryEvent::Synced));
+        assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: true }));
+        assert!(phase.is_stopping());
+    }
+
+    #[test]
+    fn what_is_left_behind_by_an_entry_point_gets_five_seconds() {
+        let mut phase = started();
+        assert!(!phase.handle_entry(EntryEvent::Over));
+        assert_eq!(step(&mut phase, 0, TaskEvent::Start), [], "ordered twice");
+        assert_eq!(step(&mut phase, 1000, STOP), [EndProcesses { grace_ms: 5000 }]);
+        assert_eq!(phase.look_at_ms(), Some(9000));
+        let mut phase = started();
+        assert!(!phase.handle_entry(EntryEvent::Over));
+        let stop = TaskEvent::Stop { grace_ms: 2000, kill_ms: 3000 };
+        assert_eq!(step(&mut phase, 0, stop), [EndProcesses { grace_ms: 2000 }]);
+    }
+
+    #[test]
+    fn work_that_does_not_end_is_looked_at_each_second_until_it_does() {
+        let mut phase = started();
+        step(&mut phase, 0, STOP);
+        assert_eq!(phase.look_at_ms(), Some(33_000));
+        assert_eq!(step(&mut phase, 33_100, TaskEvent::Looked), []);
+        assert_eq!(phase.look_at_ms(), Some(34_100));
+        assert_eq!(step(&mut phase, 34_000, TaskEvent::ProcessesGone), [ReportStopped]);
+        assert_eq!((step(&mut phase, 34_000, TaskEvent::ProcessesGone), phase.look_at_ms()), (vec![], None));
+        assert_eq!(step(&mut phase, 34_000, TaskEvent::LineBroken), [Reconnect]);
+    }
+
+    #[test]
+    fn where_the_shim_dies_while_it_ends_the_work_its_scope_is_killed() {
+        let mut phase = started();
+        step(&mut phase, 0, STOP);
+        assert_eq!(step(&mut phase, 1, TaskEvent::LineBroken), [KillScope]);
+        assert_eq!(step(&mut phase, 2, TaskEvent::ProcessesGone), [ReportStopped]);
+    }
+
+    #[test]
+    fn a_shim_that_still_mounts_is_not_waited_for() {
+        let mut phase = awaiting_ready();
+        assert_eq!(step(&mut phase, 0, STOP), [ReportStopped]);
+        assert_eq!(step(&mut phase, 0, TaskEvent::Ready { result: Ok(()) }), []);
+        assert_eq!(step(&mut phase, 0, TaskEvent::ProcessesGone), []);
+    }
+
+    #[test]
+    fn what_is_not_ready_or_is_being_ended_is_not_started() {
+        let refused = |mut phase: TaskPhase| {
+            let (before, mut out) = (phase, Vec::new());
+            let refused = phase.handle(0, TaskEvent::Start, &mut out);
+            assert_eq!((phase, out), (before, vec![]));
+            refused
+        };
+        assert_eq!(refused(awaiting_ready()), Err(NotStarted::NotReady));
+        assert_eq!(refused(TaskPhase::Stopping { look_at_ms: 1 }), Err(NotStarted::Ending));
+        assert_eq!(refused(TaskPhase::Stopped), Err(NotStarted::Ending));
+    }
+
+    #[test]
+    fn after_a_restart_of_the_agent_work_is_stopped_from_the_beginning() {
+        let mut phase = TaskPhase::default();
+        assert_eq!(step(&mut phase, 0, STOP), [EndProcesses { grace_ms: 30_000 }]);
+        assert!(!phase.handle_entry(EntryEvent::Over));
+        assert_eq!(phase.look_at_ms(), Some(33_000));
+    }
+}

@@ -1,0 +1,280 @@
+//! What an agent knows of the run lease of one allocation. The shim keeps the lease, and kills the work when it lapses.
+//!
+//! ```text
+//!   NotNeeded
+//!   Ungranted ──acknowledged lately, or the shim has it──▶ Due ──take_due──▶ Granted
+//!       ╰──────────────────────────┴── the shim reports that it lapsed ─────────┴──▶ Lapsed
+//! ```
+
+use lattice_model::DesiredShare;
+use lattice_model::run_lease::first_until_ms;
+use std::time::Duration;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunLease {
+    /// The work runs without one.
+    NotNeeded,
+    /// It was never granted: nothing may begin.
+    Ungranted {
+        length_ms: u64,
+        /// What is to be started once it is granted.
+        waiting: Option<Box<DesiredShare>>,
+    },
+    /// It was granted just now: what waited for that is to begin.
+    Due { length_ms: u64, waiting: Option<Box<DesiredShare>> },
+    /// Work may begin.
+    Granted { length_ms: u64 },
+    /// The shim killed the work, and begins nothing again.
+    Lapsed,
+}
+
+/// What happens to a run lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunLeaseEvent {
+    /// The work is to be started.
+    Start(Box<DesiredShare>),
+    /// The work has another walltime from now on.
+    WalltimeChanged(Option<Duration>),
+    /// The work is being stopped: what waits is not started any more.
+    Stopping,
+    /// While there is a line to the shim: the leader acknowledged a heartbeat that was sent at this time of the boot's clock.
+    Acknowledged { sent_ms: u64 },
+    /// The shim reports how long its lease lasts. A former life of the agent may have had it granted.
+    Reported { until_ms: Option<u64> },
+    /// The shim reports that it lapsed.
+    Lapsed,
+    /// The shim is gone, and wrote down that it lapsed. Who looks for what the shim left reports it with the rest.
+    LapseRecorded,
+}
+
+/// What is to be done about a run lease, at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunLeaseAction {
+    /// Start the work.
+    Start(Box<DesiredShare>),
+    /// Publish that the work waits for its lease.
+    PublishWait,
+    /// Let the shim's lease last until this time of the boot's clock.
+    Extend { until_ms: u64 },
+    /// Report that the work ended because its lease lapsed.
+    ReportLapse,
+}
+
+/// What began to be possible with the grant of a run lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// What is to be started now, where anything waited.
+    pub waiting: Option<Box<DesiredShare>>,
+}
+
+/// Why work is not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its run lease lapsed: its shim begins nothing again")]
+pub struct LeaseLapsed;
+
+impl RunLease {
+    /// Of new work; `length_ms`: how long its lease lasts, `None` where it needs none.
+    pub fn of(length_ms: Option<u64>) -> Self {
+        length_ms.map_or(Self::NotNeeded, |length_ms| Self::Ungranted { length_ms, waiting: None })
+    }
+
+    /// Takes an event that came at `now_ms` of the boot's clock. What is to be done goes to `out`, in order.
+    ///
+    /// # Errors
+    /// [`LeaseLapsed`], where work is to be started after that: nothing changes.
+    pub fn handle(&mut self, now_ms: u64, event: RunLeaseEvent, out: &mut Vec<RunLeaseAction>) -> Result<(), LeaseLapsed> {
+        match event {
+            RunLeaseEvent::Start(share) => match self {
+                Self::NotNeeded | Self::Granted { .. } => out.push(RunLeaseAction::Start(share)),
+                Self::Due { waiting, .. } => {
+                    *waiting = None;
+                    out.push(RunLeaseAction::Start(share));
+                }
+                Self::Ungranted { waiting, .. } => {
+                    *waiting = Some(share);
+                    out.push(RunLeaseAction::PublishWait);
+                }
+                Self::Lapsed => return Err(LeaseLapsed),
+            },
+            RunLeaseEvent::WalltimeChanged(walltime) => {
+                if let Some(share) = self.waiting() {
+                    share.spec.walltime = walltime;
+                }
+            }
+            RunLeaseEvent::Stopping => match self {
+                Self::Ungranted { waiting, .. } | Self::Due { waiting, .. } => *waiting = None,
+                Self::NotNeeded | Self::Granted { .. } | Self::Lapsed => {}
+            },
+            RunLeaseEvent::Acknowledged { sent_ms } => {
+                let until_ms = match self {
+                    // Work that has not begun waits for a heartbeat that was acknowledged lately.
+                    Self::Ungranted { length_ms, .. } => first_until_ms(sent_ms, *length_ms, now_ms),
+                    Self::Due { length_ms, .. } | Self::Granted { length_ms } => Some(sent_ms.saturating_add(*length_ms)),
+                    Self::NotNeeded | Self::Lapsed => None,
+                };
+                if let Some(until_ms) = until_ms {
+                    out.push(RunLeaseAction::Extend { until_ms });
+                    self.grant();
+                }
+            }
+            RunLeaseEvent::Reported { until_ms } => {
+                if until_ms.is_some() {
+                    self.grant();
+                }
+            }
+            RunLeaseEvent::LapseRecorded => *self = Self::Lapsed,
+            RunLeaseEvent::Lapsed => {
+                if *self != Self::Lapsed {
+                    *self = Self::Lapsed;
+                    out.push(RunLeaseAction::ReportLapse);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Once after the lease was granted: what can begin now.
+    pub fn take_due(&mut self) -> Option<Due> {
+        match self {
+            Self::Due { length_ms, waiting } => {
+                let due = Due { waiting: waiting.take() };
+                *self = Self::Granted { length_ms: *length_ms };
+                Some(due)
+            }
+            Self::NotNeeded | Self::Ungranted { .. } | Self::Granted { .. } | Self::Lapsed => None,
+        }
+    }
+
+    /// Whether work may begin.
+    pub fn may_begin(&self) -> bool {
+        match self {
+            Self::NotNeeded | Self::Due { .. } | Self::Granted { .. } => true,
+            Self::Ungranted { .. } | Self::Lapsed => false,
+        }
+    }
+
+    /// Whether work may begin, and none waits to be started.
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::NotNeeded | Self::Due { waiting: None, .. } | Self::Granted { .. } => true,
+            Self::Ungranted { .. } | Self::Due { waiting: Some(_), .. } | Self::Lapsed => false,
+        }
+    }
+
+    /// Whether the shim killed the work because its lease lapsed.
+    pub fn is_lapsed(&self) -> bool {
+        *self == Self::Lapsed
+    }
+
+    fn waiting(&mut self) -> Option<&mut DesiredShare> {
+        match self {
+            Self::Ungranted { waiting, .. } | Self::Due { waiting, .. } => waiting.as_deref_mut(),
+            Self::NotNeeded | Self::Granted { .. } | Self::Lapsed => None,
+        }
+    }
+
+    fn grant(&mut self) {
+        if let Self::Ungranted { length_ms, waiting } = self {
+            *self = Self::Due { length_ms: *length_ms, waiting: waiting.take() };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::brain::tests::share;
+    use RunLeaseAction::{Extend, PublishWait, ReportLapse, Start};
+    use lattice_model::AllocationState;
+
+    const LENGTH_MS: u64 = 5000;
+
+    fn work(walltime_s: u64) -> Box<DesiredShare> {
+        let mut share = share(1, 1, AllocationState::Running, 1);
+        share.spec.walltime = Some(Duration::from_secs(walltime_s));
+        Box::new(share)
+    }
+
+    fn step(lease: &mut RunLease, now_ms: u64, event: RunLeaseEvent) -> Vec<RunLeaseAction> {
+        let mut out = Vec::new();
+        assert_eq!(lease.handle(now_ms, event, &mut out), Ok(()));
+        out
+    }
+
+    #[test]
+    fn work_waits_for_a_heartbeat_that_was_acknowledged_lately_and_begins_once() {
+        let mut lease = RunLease::of(Some(LENGTH_MS));
+        assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Start(work(60))), [PublishWait]);
+        assert_eq!((lease.may_begin(), lease.is_open(), lease.take_due()), (false, false, None));
+        // Less than half of it is left.
+        assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Acknowledged { sent_ms: 1000 }), []);
+        assert_eq!(step(&mut lease, 4000, RunLeaseEvent::WalltimeChanged(Some(Duration::from_secs(9)))), []);
+        assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Acknowledged { sent_ms: 2000 }), [Extend { until_ms: 7000 }]);
+        assert_eq!((lease.may_begin(), lease.is_open()), (true, false), "what waited goes first");
+        assert_eq!(lease.take_due(), Some(Due { waiting: Some(work(9)) }));
+        assert_eq!((lease.may_begin(), lease.is_open(), lease.take_due()), (true, true, None));
+        // An old heartbeat extends what was granted: the shim takes the later end.
+        assert_eq!(step(&mut lease, 6000, RunLeaseEvent::Acknowledged { sent_ms: 1000 }), [Extend { until_ms: 6000 }]);
+        assert_eq!(step(&mut lease, 6000, RunLeaseEvent::Start(work(9))), [Start(work(9))], "it may be asked for twice");
+    }
+
+    #[test]
+    fn what_is_started_between_the_grant_and_its_turn_does_not_start_again() {
+        let mut lease = RunLease::of(Some(LENGTH_MS));
+        step(&mut lease, 0, RunLeaseEvent::Start(work(60)));
+        step(&mut lease, 0, RunLeaseEvent::Acknowledged { sent_ms: 0 });
+        assert_eq!(step(&mut lease, 0, RunLeaseEvent::Start(work(9))), [Start(work(9))]);
+        assert_eq!(lease.take_due(), Some(Due { waiting: None }));
+    }
+
+    #[test]
+    fn what_is_stopped_while_it_waits_is_not_started() {
+        for acknowledged in [false, true] {
+            let mut lease = RunLease::of(Some(LENGTH_MS));
+            step(&mut lease, 0, RunLeaseEvent::Start(work(60)));
+            if acknowledged {
+                step(&mut lease, 0, RunLeaseEvent::Acknowledged { sent_ms: 0 });
+            }
+            assert_eq!(step(&mut lease, 0, RunLeaseEvent::Stopping), []);
+            step(&mut lease, 0, RunLeaseEvent::Acknowledged { sent_ms: 0 });
+            assert_eq!(lease.take_due(), Some(Due { waiting: None }));
+        }
+    }
+
+    #[test]
+    fn a_lease_of_a_former_life_of_the_agent_lets_work_begin() {
+        let mut lease = RunLease::of(Some(LENGTH_MS));
+        assert_eq!(step(&mut lease, 0, RunLeaseEvent::Reported { until_ms: None }), []);
+        assert!(!lease.may_begin());
+        assert_eq!(step(&mut lease, 0, RunLeaseEvent::Reported { until_ms: Some(9) }), []);
+        assert_eq!((lease.may_begin(), lease.take_due()), (true, Some(Due { waiting: None })));
+    }
+
+    #[test]
+    fn a_lapse_is_reported_once_and_nothing_begins_after_it() {
+        let mut granted = RunLease::of(Some(LENGTH_MS));
+        step(&mut granted, 0, RunLeaseEvent::Acknowledged { sent_ms: 0 });
+        let mut waits = RunLease::of(Some(LENGTH_MS));
+        step(&mut waits, 0, RunLeaseEvent::Start(work(60)));
+        for mut lease in [granted, waits] {
+            assert_eq!(step(&mut lease, 5000, RunLeaseEvent::Lapsed), [ReportLapse]);
+            assert_eq!(step(&mut lease, 5000, RunLeaseEvent::Lapsed), []);
+            assert_eq!(step(&mut lease, 5000, RunLeaseEvent::Acknowledged { sent_ms: 5000 }), []);
+            assert_eq!(step(&mut lease, 5000, RunLeaseEvent::Reported { until_ms: Some(9000) }), []);
+            assert_eq!(step(&mut lease, 5000, RunLeaseEvent::LapseRecorded), []);
+            let mut out = Vec::new();
+            assert_eq!(lease.handle(5000, RunLeaseEvent::Start(work(60)), &mut out), Err(LeaseLapsed));
+            assert_eq!((lease, out), (RunLease::Lapsed, vec![]));
+        }
+    }
+
+    #[test]
+    fn work_without_a_lease_begins_at_once_and_is_never_vouched_for() {
+        let mut lease = RunLease::of(None);
+        assert_eq!(step(&mut lease, 0, RunLeaseEvent::Start(work(60))), [Start(work(60))]);
+        assert_eq!(step(&mut lease, 0, RunLeaseEvent::Acknowledged { sent_ms: 0 }), []);
+        assert_eq!(step(&mut lease, 0, RunLeaseEvent::Reported { until_ms: Some(9) }), []);
+        assert_eq!((lease.is_open(), lease.take_due()), (true, None));
+    }
+}
