@@ -1,7 +1,7 @@
 use super::*;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, Exclusion, NodeState, Resources, Revision, SchedulerKind, Share, SharePhase, Tenant,
-    Timestamp, VniPool, test_builders,
+    AllocationId, AllocationSpec, AllocationState, Epoch, Exclusion, Leaving, NodeState, Resources, Revision, SchedulerKind, Share,
+    SharePhase, Tenant, Timestamp, VniPool, test_builders,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -261,8 +261,7 @@ fn what_has_ended_and_is_not_released_counts_once() {
     ended.state = AllocationState::Completed;
     ended.epoch = Epoch(4);
     let n1: NodeId = "n1".parse().unwrap();
-    v.nodes.get_mut(&n1).unwrap().leaving =
-        vec![lattice_model::Leaving { allocation: ended.id, epoch: Epoch(4), resources: half, fenced: false }];
+    v.nodes.get_mut(&n1).unwrap().leaving = vec![Leaving { allocation: ended.id, epoch: Epoch(4), resources: half, fenced: false }];
     v.allocations.insert(ended.id, ended);
     assert_eq!(Holdings::of(v.nodes.values(), v.allocations.values()).committed(&n1), half);
     assert_eq!(placed(&v), [(id(1), vec!["n1".into()])]);

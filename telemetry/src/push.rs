@@ -21,6 +21,7 @@ use crate::catalogue::push as family;
 use crate::exporter::Exporter;
 use crate::sample::{Collect, Samples, Whose};
 use lattice_model::Backoff;
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};

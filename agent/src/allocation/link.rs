@@ -41,11 +41,3 @@ impl Link {
         }
     }
 }
-
-/// The next message of a shim to which there is a line; waits for ever where there is none.
-pub(super) async fn hear(link: &mut Option<Link>) -> Option<FromShim> {
-    match link {
-        Some(link) => link.next().await,
-        None => std::future::pending().await,
-    }
-}

@@ -346,11 +346,3 @@ impl AllocationTask {
         }
     }
 }
-
-/// Waits until then; for ever where it is never.
-async fn due(at: Option<tokio::time::Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
