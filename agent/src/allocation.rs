@@ -23,9 +23,9 @@ mod terminals;
 mod undo;
 mod walltime;
 
-use crate::allocations::AllocationHandle;
 use crate::context::Shared;
 use lattice_model::DesiredShare;
+use lattice_registry::AllocationHandle;
 
 /// The task of `share`'s allocation, begun where there is none.
 pub fn ensure(context: &Shared, share: &DesiredShare) -> AllocationHandle {

@@ -4,7 +4,7 @@
 //!   the quorum's list ──▶ Recorder (audit) ──▶ begin, end ──▶ programs in the kernel, attached while somebody is audited
 //!                                                                  │ ring buffer: read some times a second, or when a quarter is full
 //!                                                                  ▼
-//!                                                        lines ──▶ Recorder ──▶ crate::traces
+//!                                                        lines ──▶ Recorder ──▶ lattice_observe::traces
 //! ```
 //!
 //! What was in the buffer when the agent was killed is lost, and what happens until the next one has attached its programs: a line says
@@ -13,11 +13,11 @@
 mod line;
 
 use crate::context::Shared;
-use crate::kernel_counts::{KernelCounts, Key};
-use crate::readiness::readable;
-use crate::traces::Recorder;
+use lattice_agent_common::readiness::readable;
 use lattice_ebpf::Events;
 use lattice_model::TelemetryMode;
+use lattice_observe::kernel_counts::{KernelCounts, Key};
+use lattice_observe::traces::Recorder;
 use lattice_runtime::shim::boottime_ms;
 use line::{Clocks, Owner};
 use std::collections::BTreeMap;
@@ -181,7 +181,7 @@ impl Auditor {
     }
 
     fn finish(&mut self, key: Key) {
-        let now_ms = crate::clock::now().0;
+        let now_ms = lattice_agent_common::clock::now().0;
         let before = self.recorder.take_before(key);
         let lines = match self.audited.get(&key) {
             Some(audited) => {
@@ -234,7 +234,7 @@ impl Auditor {
             return self.context.troubles.say(SUBJECT, text);
         }
         self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unsaid: 0 });
-        let now_ms = crate::clock::now().0;
+        let now_ms = lattice_agent_common::clock::now().0;
         let line = match self.recorder.take_before(key) {
             Some(until) => line::away(ms(until), now_ms),
             None => line::begun(now_ms),
@@ -250,7 +250,7 @@ impl Auditor {
             while self.events.next(|_, _| ()).is_some() {}
             return true;
         }
-        let clocks = Clocks { now_ms: crate::clock::now().0, boottime_ms: boottime_ms() };
+        let clocks = Clocks { now_ms: lattice_agent_common::clock::now().0, boottime_ms: boottime_ms() };
         let by_cgroup: BTreeMap<u64, Key> = self.audited.iter().map(|(key, audited)| (audited.cgroup, *key)).collect();
         let mut batches: BTreeMap<Key, Batch> = BTreeMap::new();
         let mut is_all = false;

@@ -1,15 +1,15 @@
 //! `lattice dev`: a member, an agent and all roles in one process, everything in one directory, on loopback alone.
 
-use crate::config::{AgentConfig, Role};
 use crate::doctor::{self, Finding, Health};
 use crate::recovery::Unusable;
 use anyhow::{Context, bail};
+use lattice_agent_common::config::{AgentConfig, Role};
 use lattice_model::MemberId;
-use lattice_quorum::ca;
+use lattice_pki::ca;
+use lattice_pki::identity::{Role as CertificateRole, member_name};
+use lattice_pki::tls::TlsFiles;
 use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
-use lattice_quorum::identity::{Role as CertificateRole, member_name};
 use lattice_quorum::member::{self, MemberError};
-use lattice_quorum::tls::TlsFiles;
 use lattice_telemetry::settings::TelemetrySettings;
 use serde::{Deserialize, Serialize};
 use std::fs;

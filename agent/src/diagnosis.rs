@@ -1,7 +1,7 @@
 //! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks; and `lattice top --per-rank`.
 //!
 //! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
-//! a process's memory or a mount, is read by helpers that are left behind where they do ([`crate::questions`]): at most a few of them.
+//! a process's memory or a mount, is read by helpers that are left behind where they do ([`lattice_machine::questions`]): at most a few of them.
 //!
 //! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
 //! layout could be guessed. `/proc/PID/stack` itself is root's.
@@ -18,18 +18,18 @@ pub mod storage;
 
 use crate::context::{Context, Shared};
 use crate::diagnosis_slots::NoFreeSlot;
-use crate::features::has_cxi;
-use crate::gpu_loads::{GpuReadings, Looked};
-use crate::measuring::disks::Said;
-use crate::measuring::{self, MayNotKnow};
-use crate::mesh::UnansweredNode;
-use crate::mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
-use crate::mesh::frame::{self, FrameError};
-use crate::mesh::open::{Open, vouched};
 use crate::unsupported;
 use fact::fact;
+use lattice_machine::features::has_cxi;
+use lattice_machine::gpu_loads::{GpuReadings, Looked};
+use lattice_mesh::UnansweredNode;
+use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
 use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal};
-use lattice_quorum::identity::Caller;
+use lattice_observe::measuring::disks::Said;
+use lattice_observe::measuring::{self, MayNotKnow};
+use lattice_pki::identity::Caller;
 use quinn::SendStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -6,21 +6,20 @@ mod tried;
 
 pub use health::Health;
 
-use crate::bounds;
-use crate::config::AgentConfig;
-use crate::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
-use crate::devices::DeviceFilter;
-use crate::features;
-use crate::log_store::{LogStore, StoreError};
-use crate::machine::{self, memory_bytes};
-use crate::pmix;
 use crate::unsupported;
+use lattice_agent_common::config::AgentConfig;
+use lattice_machine::bounds;
+use lattice_machine::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
+use lattice_machine::devices::DeviceFilter;
+use lattice_machine::features;
+use lattice_machine::hardware::{self, memory_bytes};
+use lattice_machine::pmix;
 use lattice_model::topology::GpuVendor;
-use lattice_model::{AllocationId, NodeTopology, Principal};
-use lattice_quorum::credentials::{Credentials, rough};
-use lattice_quorum::objects::ObjectsError;
-use lattice_quorum::pack::with_causes;
-use lattice_quorum::tls::TlsFiles;
+use lattice_model::{AllocationId, NodeTopology, Principal, with_causes};
+use lattice_objects::ObjectsError;
+use lattice_output::log_store::{LogStore, StoreError};
+use lattice_pki::credentials::{Credentials, rough};
+use lattice_pki::tls::TlsFiles;
 use lattice_runtime::cgroup::{CgroupError, Slice};
 use lattice_runtime::pty;
 use lattice_runtime::topology::Discovered;
@@ -168,7 +167,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     mpi(config, &mut add);
     network(config, &mut add);
     add("CSIG", Health::Unsupported, format!("congestion signals of the network: {}", unsupported::csig(features::has_cxi())));
-    let machine = machine::look(&config.simulated_gpus);
+    let machine = hardware::look(&config.simulated_gpus);
     add("CUPTI", Health::Unsupported, format!("profiles of kernels on GPUs: {}", unsupported::cupti(&machine.topology.gpu)));
     add("processors", Health::Ok, processors(&machine.topology));
     match gpu_shortcoming(&machine) {

@@ -2,14 +2,14 @@
 //! down, acts. Nothing is done before the records of its decision are in the journal.
 
 use crate::allocation;
-use crate::allocations::Command;
 use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
-use crate::node_view::NodeView;
 use crate::preemption;
 use crate::supervisor;
+use lattice_agent_common::node_view::NodeView;
 use lattice_model::{EndReason, NodeReport, ReportItem};
 use lattice_node::{Action, Brain, Event, Local, Phase, Record};
+use lattice_registry::Command;
 use lattice_runtime::failpoint::{self, Point};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

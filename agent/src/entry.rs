@@ -9,7 +9,7 @@
 //! killed meanwhile. It is given only where the command's own end ends the allocation, whatever else happens; how all else ends, the quorum says.
 
 use crate::context::Shared;
-use crate::mesh::open::{EntryItem, EntryOpen, vouched};
+use lattice_mesh::open::{EntryItem, EntryOpen, vouched};
 use lattice_model::{AllocationId, Epoch, RequeuePolicy};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -59,7 +59,7 @@ async fn tell(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryItem>) {
             }
             return;
         }
-        if !runs && *standing.borrow_and_update() == crate::allocations::Standing::Running {
+        if !runs && *standing.borrow_and_update() == lattice_registry::Standing::Running {
             runs = true;
             if out.send(EntryItem::Runs).await.is_err() {
                 return;

@@ -10,18 +10,20 @@
 //! Drivers are asked beside the looks at the bus: one that hangs delays no other news. Behind allocations that follow each other
 //! quickly they are asked every 5 s. A GPU that came since other work was begun is offered once that work is kept from it.
 
-use crate::allocations::AllocationHandle;
-use crate::clock::now;
-use crate::config::AgentConfig;
 use crate::context::{Context, Shared};
-use crate::gpu_standings::{GpuStandings, Offer};
-use crate::health::Finds;
-use crate::{devices, features, machine};
+use lattice_agent_common::clock::now;
+use lattice_agent_common::config::AgentConfig;
+use lattice_machine::devices;
+use lattice_machine::features;
+use lattice_machine::gpu_standings::{GpuStandings, Offer};
+use lattice_machine::hardware as machine;
+use lattice_machine::health::Finds;
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};
 use lattice_model::{NodeTopology, Resources};
 use lattice_node::device_health::{Gpus, Policy, Response};
 use lattice_node::health::Finding;
 use lattice_node::{Event, GpusNow, Local};
+use lattice_registry::AllocationHandle;
 use lattice_runtime::topology::{Files, GpuWatch, SimulatedGpu, read_gpus};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

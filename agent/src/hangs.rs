@@ -10,12 +10,12 @@
 //! probe are left out.
 
 use crate::context::Shared;
-use crate::measuring::alerts::Suspect;
-use crate::mesh::monitor::{MonitorItem, MonitorOpen, MonitorWhat};
 use crate::monitoring;
 use futures::StreamExt;
 use futures::stream;
+use lattice_mesh::monitor::{MonitorItem, MonitorOpen, MonitorWhat};
 use lattice_model::NodeId;
+use lattice_observe::measuring::alerts::Suspect;
 use lattice_telemetry::alert::idle::{IdleReport, Verdict, verdict};
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -23,16 +23,17 @@
 mod aside;
 mod counts;
 
-pub use aside::{Salvaged, set_file_aside};
+pub use aside::Salvaged;
 pub use counts::JournalCounts;
 
+use lattice_agent_common::files::{checksum, write_whole};
 use lattice_model::{Boot, NodeId};
 use lattice_node::{Brain, Record};
 use lattice_runtime::failpoint::{self, Point};
-use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
+use nix::fcntl::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -411,41 +412,6 @@ fn no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Replaces a small file that only the agent reads: after a crash there is the old one or the new one, whole.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let part = path.with_extension("json.part");
-    write_whole(&part, bytes)?;
-    fs::rename(&part, path)?;
-    path.parent().map_or(Ok(()), |dir| File::open(dir).and_then(|d| d.sync_all()))
-}
-
-/// The same for what means nothing any more once the machine has ended: whoever is killed leaves the old one or the new one, whole, and
-/// no disk is waited for: ext4 begins to write out what is put in another file's place, and has the caller wait for that. So the two
-/// change places.
-pub fn replace_for_boot(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let part = path.with_extension("json.part");
-    new_file(&part)?.write_all(bytes)?;
-    match renameat2(AT_FDCWD, &part, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE) {
-        // What stays of the old one, the next one is written over.
-        Ok(()) => {
-            let _ = fs::remove_file(&part);
-            Ok(())
-        }
-        // There is none yet, or the file system cannot.
-        Err(_) => fs::rename(&part, path),
-    }
-}
-
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = new_file(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-fn new_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)
-}
-
 /// What stands somewhere in a journal.
 enum Found {
     /// A record, and where the next one begins.
@@ -476,11 +442,6 @@ fn whole(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
     let body = bytes.get(at + 8..at + 8 + length)?;
     (crc32fast::hash(body) == crc).then_some((body, at + 8 + length))
-}
-
-/// Of a value as compact JSON, its keys sorted: the same whatever fields a version knows.
-pub fn checksum(value: &serde_json::Value) -> u32 {
-    crc32fast::hash(value.to_string().as_bytes())
 }
 
 fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, JournalError> {

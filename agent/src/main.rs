@@ -2,13 +2,13 @@
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lattice_agent::config::AgentConfig;
 use lattice_agent::doctor::{self, Health};
 use lattice_agent::recovery::Unusable;
 use lattice_agent::{dev, own_memory, packers, run};
-use lattice_quorum::logging::Form as LogForm;
-use lattice_quorum::tls::TlsFiles;
+use lattice_agent_common::config::AgentConfig;
+use lattice_pki::tls::TlsFiles;
 use lattice_runtime::failpoint::Point;
+use lattice_telemetry::logging::Form as LogForm;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ struct Cli {
 }
 
 fn environment_help() -> String {
-    format!("{}\n{}", lattice_quorum::logging::HELP, own_memory::HELP)
+    format!("{}\n{}", lattice_telemetry::logging::HELP, own_memory::HELP)
 }
 
 #[derive(Args)]

@@ -4,42 +4,40 @@
 //! * output: the allocation's other nodes, and agents of role `api`, for its owner;
 //! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
 //! * a checkpoint: agents of role `api`, for the allocation's owner, on its head; a node's part of it: that head alone;
-//! * a session with the quorum: any agent ([`crate::relay`]);
+//! * a session with the quorum: any agent ([`lattice_membership::relay`]);
 //! * what this node says about itself: every agent; a user may ask any of them;
 //! * what an allocation's work uses of this node, what is told of it while it runs and what is the matter with it: the same agents, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
 
-use crate::allocations::{AllocationHandle, NotRunning};
-use crate::checkpoint;
-use crate::conformance;
 use crate::context::Shared;
 use crate::diagnosis;
 use crate::entry;
-use crate::environment;
-use crate::facts;
-use crate::launch::{self, InputPort, next_taken};
-use crate::logs::{self, Wanted};
-use crate::measuring::{self, MayNotKnow, devices};
-use crate::mesh::Incoming;
-use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::mesh::frame;
-use crate::mesh::input::{WirePiece, WireTaken};
-use crate::mesh::launch::WireOutcome;
-use crate::mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
-use crate::mesh::terminal;
 use crate::monitoring;
-use crate::output_index::Position;
-use crate::relay;
 use crate::signalling;
 use crate::terminal::over_mesh;
 use crate::words;
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_common::environment;
+use lattice_launch as launch;
+use lattice_launch::{InputPort, next_taken};
+use lattice_machine::conformance;
+use lattice_machine::facts;
+use lattice_membership::relay;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_mesh::input::{WirePiece, WireTaken};
+use lattice_mesh::launch::WireOutcome;
+use lattice_mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
+use lattice_mesh::{Incoming, frame, terminal};
 use lattice_model::binding::BindingRequest;
 use lattice_model::input::NoSuchStdin;
-use lattice_model::layout::TASKS_PER_NODE_MAX;
-use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, lay_out, list_out};
+use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, TASKS_PER_NODE_MAX, lay_out, list_out};
 use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin};
 use lattice_node::{LaunchEnd, RankEnd};
-use lattice_quorum::identity::{Caller, Role};
+use lattice_observe::measuring::{self, MayNotKnow, devices};
+use lattice_output::logs::{self, Wanted};
+use lattice_output::output_index::Position;
+use lattice_pki::identity::{Caller, Role};
+use lattice_registry::{AllocationHandle, NotRunning};
 use lattice_runtime::shim::ShimDir;
 use quinn::{RecvStream, SendStream};
 use std::sync::Arc;
@@ -324,7 +322,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     let (out, items) = mpsc::channel(4);
     let mut ended = view.ended;
     tokio::spawn(async move {
-        let started = LaunchItem::Started { number: view.spec.number, nodes: crate::mesh::launch::wire_nodes(&view.spec.nodes) };
+        let started = LaunchItem::Started { number: view.spec.number, nodes: lattice_mesh::launch::wire_nodes(&view.spec.nodes) };
         if out.send(started).await.is_err() {
             return;
         }

@@ -1,20 +1,19 @@
 //! What this agent tells of itself, its gossip, its mesh and its node at `/metrics`, and pushes.
 
-use crate::adapters::Adapters;
-use crate::config::AgentConfig;
 use crate::context::Shared;
-use crate::gpu_loads::{self, OfNode};
 use crate::hangs;
 use crate::journal::JournalCounts;
-use crate::membership::{Counted, Membership};
-use crate::mesh;
-use crate::mesh::frame::REFUSED;
 use crate::mounts::Mounts;
-use crate::session_state::SessionState;
+use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::session_state::SessionState;
 use lattice_gossip::{Counters, Liveness, Refusals};
-use lattice_model::NodeState;
+use lattice_machine::adapters::Adapters;
+use lattice_machine::gpu_loads::{self, OfNode};
+use lattice_membership::{Counted, Membership};
+use lattice_mesh as mesh;
+use lattice_mesh::frame::REFUSED;
+use lattice_model::{NodeState, with_causes};
 use lattice_node::Phase;
-use lattice_quorum::pack::with_causes;
 use lattice_runtime::shim::boottime_ms;
 use lattice_telemetry::catalogue::{agent as family, gossip as of_gossip};
 use lattice_telemetry::exporter::Exporter;
@@ -141,7 +140,7 @@ impl Collect for Own {
         if let Some(acknowledged_ms) = acknowledged_ms {
             // Kept by the clock since the boot, which is never set.
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
-            samples.add(&family::LAST_HEARTBEAT, &[], crate::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
+            samples.add(&family::LAST_HEARTBEAT, &[], lattice_agent_common::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
         self.journal.tell(samples);
         self.context.latencies.tell(samples);

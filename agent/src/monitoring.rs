@@ -3,16 +3,16 @@
 //! Nothing is queued for who is slow: numbers are those of the moment they are sent in, and alerts are kept in a short list of changes per
 //! allocation; who is further behind is told that some are missing, and how all of them stand.
 
-use crate::alerting::Change;
-use crate::alerting::saved::Key;
 use crate::context::{Context, Shared};
-use crate::measuring::{self, MayNotKnow, alerts::Heard};
-use crate::mesh::UnreachedNode;
-use crate::mesh::frame::{self, FrameError};
-use crate::mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat, WireAlert};
-use crate::mesh::open::{Open, vouched};
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat, WireAlert};
+use lattice_mesh::open::{Open, vouched};
 use lattice_model::{AllocationId, Epoch, NodeId};
-use lattice_quorum::identity::Caller;
+use lattice_observe::alerting::Change;
+use lattice_observe::alerting::saved::Key;
+use lattice_observe::measuring::{self, MayNotKnow, alerts::Heard};
+use lattice_pki::identity::Caller;
 use lattice_telemetry::alert::idle::IdleReport;
 use quinn::SendStream;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! left behind, and the same is not asked again while it waits.
 
 use crate::diagnosis::storage::{Mount, parse, room};
-use crate::questions::{Asked, OF_NODE, Question};
+use lattice_machine::questions::{Asked, OF_NODE, Question};
 use lattice_telemetry::catalogue::node as family;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use parking_lot::Mutex;

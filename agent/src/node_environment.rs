@@ -1,8 +1,9 @@
 //! What work finds in its environment of this node.
 
 use crate::context::Context;
-use crate::environment::base;
-use crate::{hatch, machine};
+use lattice_agent_common::environment::base;
+use lattice_machine::hardware as machine;
+use lattice_machine::hatch;
 use lattice_model::DesiredShare;
 use std::collections::BTreeMap;
 

@@ -12,13 +12,14 @@
 //! Work whose store is away is ended after 20 s: a store that is busy for seconds is not away, and
 //! an operator who needs the nodes waits no longer. Of two requests the shorter deadline counts.
 
-use crate::allocations::{NotRunning, Standing};
-use crate::checkpoint::{self, BeginError, broker};
 use crate::context::Shared;
-use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use crate::node_view::NodeView;
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_checkpoint::{BeginError, broker};
+use lattice_agent_common::node_view::NodeView;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, Preemption};
 use lattice_node::Event;
+use lattice_registry::{NotRunning, Standing};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_scheduler::broker::Storage;
 use std::pin::pin;

@@ -13,9 +13,8 @@
 //! begun twice. Without the quorum the found work just goes on.
 
 use crate::journal::{JournalError, Opened, Salvaged, StateDir, life_after};
-use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, NodeId};
+use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, NodeId, with_causes};
 use lattice_node::{Brain, Local, Phase};
-use lattice_quorum::pack::with_causes;
 use lattice_runtime::shim::{Decoder, FromShim, Living, PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
 use std::fs;
 use std::io::{self, Read, Write};

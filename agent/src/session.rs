@@ -1,26 +1,26 @@
 //! The agent's session with the quorum: registration, heartbeats and reports up, the list of what to do down.
 //!
 //! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has. Where none is
-//! reached, a peer carries the session ([`crate::relay`]), until one is reached again.
+//! reached, a peer carries the session ([`lattice_membership::relay`]), until one is reached again.
 
-use crate::conformance::MadeOf;
 use crate::context::Shared;
-use crate::gossip_keys::GossipKeys;
-use crate::gpu_standings::Offer;
-use crate::membership::Membership;
-use crate::node_view::NodeView;
-use crate::quorum_list::QuorumList;
-use crate::relay::{Relay, RelayError, Through};
-use crate::revocations::Revocations;
-use crate::session_state::{SessionState, told};
-use crate::wipe::Wipes;
+use lattice_agent_common::node_view::NodeView;
+use lattice_agent_common::session_state::{SessionState, told};
+use lattice_machine::conformance::MadeOf;
+use lattice_machine::gpu_standings::Offer;
+use lattice_machine::wipe::Wipes;
+use lattice_membership::Membership;
+use lattice_membership::gossip_keys::GossipKeys;
+use lattice_membership::quorum_list::QuorumList;
+use lattice_membership::relay::{Relay, RelayError, Through};
+use lattice_membership::revocations::Revocations;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
     AllocationId, Backoff, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
 };
 use lattice_node::{Event, Phase};
-use lattice_quorum::client::{CallError, DownStream, QuorumClient};
-use lattice_quorum::wire::{Down, HeldKeys, HeldShare, NodeHealth, Up};
+use lattice_quorum_client::wire::{Down, HeldKeys, HeldShare, NodeHealth, Up};
+use lattice_quorum_client::{CallError, DownStream, QuorumClient};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::boottime_ms;
 use std::sync::Arc;

@@ -8,14 +8,14 @@
 //! Each node's agent passes it on under the epoch that the caller saw, so that a later attempt never gets it. Nothing
 //! sends it twice.
 
-use crate::allocations::SignalError;
 use crate::context::Shared;
-use crate::mesh::MeshError;
-use crate::mesh::frame::{self, FrameError};
-use crate::mesh::open::{Open, vouched};
-use crate::mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
+use lattice_mesh::MeshError;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
 use lattice_model::{AllocationId, Epoch, NodeId};
-use lattice_quorum::identity::{Caller, Role};
+use lattice_pki::identity::{Caller, Role};
+use lattice_registry::SignalError;
 use lattice_runtime::shim::SignalWhom;
 use quinn::SendStream;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
     let answer = timeout(NODE_ANSWER, conversation).await.map_err(|_| SignallingError::Timeout)??;
     match answer {
         SignalAnswer::Sent { processes } => Ok(processes),
-        SignalAnswer::Refused { why } => Err(SignallingError::RefusedThere { why: crate::mesh::diagnosis::plain(&why) }),
+        SignalAnswer::Refused { why } => Err(SignallingError::RefusedThere { why: lattice_mesh::diagnosis::plain(&why) }),
     }
 }
 

@@ -2,8 +2,8 @@
 //! driver still works, and that the agent stops. Without a service manager nothing is said to anybody.
 
 use crate::adoption::Adopted;
-use crate::node_view::NodeView;
-use crate::session_state::{self, SessionState};
+use lattice_agent_common::node_view::NodeView;
+use lattice_agent_common::session_state::{self, SessionState};
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,11 +3,10 @@
 //! Nothing may live in them. All of it goes at once: a process that cannot be ended holds up nobody else's restart.
 
 use crate::context::Context;
-use crate::data_plane::remove_scratch_at;
-use crate::hooks;
-use lattice_model::{AllocationId, Epoch};
+use lattice_machine::data_plane::remove_scratch_at;
+use lattice_machine::hooks;
+use lattice_model::{AllocationId, Epoch, with_causes};
 use lattice_node::Brain;
-use lattice_quorum::pack::with_causes;
 use lattice_runtime::cgroup::{Cgroup, Scope};
 use lattice_runtime::mounts;
 use lattice_runtime::shim::{PROTOCOL_MAJOR, ShimConfig, ShimDir, ToShim, connect_shim, encode};
@@ -41,8 +40,8 @@ pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
         });
     }
     let known = |allocation: AllocationId| brain.local(allocation).is_some();
-    crate::machine::sweep(&context.state_dir, known);
-    crate::hatch::sweep(&context.state_dir, known);
+    lattice_machine::hardware::sweep(&context.state_dir, known);
+    lattice_machine::hatch::sweep(&context.state_dir, known);
     context.fabric.sweep(|allocation, epoch| brain.local(allocation).is_some_and(|local| local.share.epoch == epoch));
     mounts_and_loops(&context.state_dir, known);
     context.checkpoints.sweep(known);

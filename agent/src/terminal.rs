@@ -18,12 +18,12 @@
 
 pub mod over_mesh;
 
-use crate::allocations::{AllocationHandle, News, NotRunning, OpenTerminal, Standing};
 use crate::context::{Context, Shared};
-use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
 use crate::node_environment;
+use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
 use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
+use lattice_registry::{AllocationHandle, News, NotRunning, OpenTerminal, Standing};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::pty::{self, Modes, Terminal};
 use nix::errno::Errno;

@@ -5,12 +5,12 @@
 //! lease. What is not in the next one is a change that came and went, so changes are kept: at most
 //! 64, and one more that says that there were others.
 
-use crate::clock::now;
 use crate::context::Shared;
-use crate::session_state::SessionState;
+use lattice_agent_common::clock::now;
+use lattice_agent_common::session_state::SessionState;
 use lattice_model::{NodeReport, ReportItem};
 use lattice_node::Event;
-use lattice_quorum::wire::NodeHealth;
+use lattice_quorum_client::wire::NodeHealth;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;

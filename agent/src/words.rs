@@ -1,10 +1,10 @@
 //! What a node's agent says of work there that is on its way out, for those who ask another agent what a drain waits for.
 
 use crate::context::Context;
-use crate::mesh::frame::{self, FrameError};
-use crate::mesh::open::{Open, Words, WordsOpen};
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, Words, WordsOpen};
 use lattice_model::{AllocationId, NodeId};
-use lattice_quorum::identity::{Caller, Role};
+use lattice_pki::identity::{Caller, Role};
 use quinn::SendStream;
 use std::time::Duration;
 use uuid::Uuid;

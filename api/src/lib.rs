@@ -18,6 +18,7 @@ pub mod client;
 mod fuzz;
 pub mod node;
 pub mod operator;
+pub mod pack;
 pub mod spec;
 
 /// Bytes one message may have in either direction, for clients and servers alike: a listing of tens of thousands of

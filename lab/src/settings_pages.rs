@@ -1,7 +1,7 @@
 //! A test that the reference pages of the daemons' configuration files name each setting that exists, and no other.
 //! The names of what exists come from the refusal of an unknown key, which lists them.
 
-use lattice_agent::config::AgentConfig;
+use lattice_agent_common::config::AgentConfig;
 use lattice_quorum::config::QuorumConfig;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;

@@ -47,6 +47,11 @@ fn suggestion(message: &str) -> Option<String> {
     nearest(given, names).map(str::to_owned)
 }
 
+/// Whether the text is `host:port`.
+pub fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,8 @@
 //! would have it after a year: 2,000 users, 10,000 nodes, eight records an allocation of which the last two come much
 //! later. Then asks. Ends with 1 where a target is missed.
 
+use lattice_ledger::AuditHead;
 use lattice_model::{AllocationId, AuditAction, AuditFilter, NodeId, Revision, Timestamp};
-use lattice_quorum::ledger::AuditHead;
 use lattice_quorum::store::audit::{AuditChain, Step};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

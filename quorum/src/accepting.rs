@@ -14,11 +14,11 @@
 pub(crate) mod known;
 mod unfinished;
 
-use crate::connected::Connected;
-use crate::credentials::Credentials;
-use crate::identity::Role;
-use crate::refused::Cause;
 use known::KnownAddresses;
+use lattice_pki::connected::Connected;
+use lattice_pki::credentials::Credentials;
+use lattice_pki::identity::Role;
+use lattice_pki::refused::Cause;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;

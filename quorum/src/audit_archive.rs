@@ -12,13 +12,12 @@
 use crate::background;
 use crate::config::QuorumConfig;
 use crate::core::Core;
-use crate::ledger::{AuditFault, AuditHead};
-use crate::objects::{Objects, ObjectsError};
-use crate::pack::with_causes;
 use crate::store::audit::SEGMENT_RECORDS;
 use crate::store::machine::{Agreed, AuditError};
 use futures::TryStreamExt;
-use lattice_model::Generation;
+use lattice_ledger::{AuditFault, AuditHead};
+use lattice_model::{Generation, with_causes};
+use lattice_objects::{Objects, ObjectsError};
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};
 use std::io;

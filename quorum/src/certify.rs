@@ -7,16 +7,16 @@
 //! server has checked the client's certificate only when its first bytes come, so the client waits
 //! for these, and then knows why it was refused.
 
-use crate::ca::REQUEST_BYTES_MAX;
 use crate::core::{AskLeader, Core};
-use crate::credentials::AskAuthority;
-use crate::identity::{Caller, Role, Shown};
-use crate::network::status_text;
-use crate::pack::{pack, unpack, with_causes};
-use crate::refused::Cause;
-use crate::wire::{Answer, Refusal, Request};
 use futures::FutureExt;
-use lattice_model::Timestamp;
+use lattice_api::pack::{pack, unpack};
+use lattice_model::{Timestamp, with_causes};
+use lattice_pki::ca::REQUEST_BYTES_MAX;
+use lattice_pki::credentials::AskAuthority;
+use lattice_pki::identity::{Caller, Role, Shown};
+use lattice_pki::refused::Cause;
+use lattice_quorum_client::status_text;
+use lattice_quorum_client::wire::{Answer, Refusal, Request};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,10 +9,10 @@
 //! history as well, and may vote.
 
 use crate::network::{NoPage, Peers};
-use crate::pack::with_causes;
+use crate::peers::AuditPage;
 use crate::store::StoreError;
 use crate::store::machine::{Agreed, AuditError};
-use crate::wire::AuditPage;
+use lattice_model::with_causes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

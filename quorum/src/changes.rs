@@ -6,10 +6,10 @@
 //!                     every session wakes for other gossip keys and for revocations
 //! ```
 
-use crate::history::{ChangeSet, Compacted, History};
-use crate::ledger::{Changed, Ledger};
-use crate::wire::WatchPlace;
+use lattice_ledger::history::{ChangeSet, Compacted, History};
+use lattice_ledger::{Changed, Ledger};
 use lattice_model::NodeId;
+use lattice_quorum_client::wire::WatchPlace;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

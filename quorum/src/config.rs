@@ -1,10 +1,11 @@
 //! The configuration of a member.
 
-use crate::ca::{LIFETIME_MAX, LIFETIME_MIN};
-use crate::clocks::{Limits, Patience};
-use crate::ledger::{DriftLimits, LEVEL_FIRST, LEVEL_KNOWN, LEVEL_MAX};
 use crate::raft::Peer;
-use crate::tls::TlsFiles;
+use lattice_ledger::clocks::{Limits, Patience};
+use lattice_ledger::{DriftLimits, LEVEL_FIRST, LEVEL_KNOWN, LEVEL_MAX};
+use lattice_model::config::is_address;
+use lattice_pki::ca::{LIFETIME_MAX, LIFETIME_MIN};
+use lattice_pki::tls::TlsFiles;
 use lattice_telemetry::settings::TelemetrySettings;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -390,11 +391,6 @@ impl QuorumConfig {
 
 fn is_program(path: &Path) -> bool {
     path.is_absolute() && std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-}
-
-/// Whether the text is `host:port`.
-pub fn is_address(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p != 0))
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! What the tasks and services of a member share, and what they ask of it: who leads, whether there is room, to propose.
 
 use crate::audit::signer::Signer;
-use crate::ca::Authority;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::ChainFetch;
 use crate::config::{NodeAdmission, QuorumConfig};
-use crate::credentials::Credentials;
 use crate::hearts::Hearts;
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, Outcome, Registration, Urgency};
 use crate::levels::Levels;
 use crate::network::Peers;
 use crate::notify_state::Notify;
@@ -19,16 +16,19 @@ use crate::refused_claims::RefusedClaims;
 use crate::relief::Relief;
 use crate::roster::Roster;
 use crate::rotation::KeysHeld;
-use crate::shortage::{Lack, Shortage};
 use crate::shortages::{Shortages, is_majority_without};
 use crate::store::machine::Agreed;
 use crate::store::room::Room;
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
-use crate::wire::{Answer, MemberList, Refusal, Request};
 use crate::witnesses::Witnesses;
 use futures::future::BoxFuture;
+use lattice_ledger::shortage::{Lack, Shortage};
+use lattice_ledger::{Action, Outcome, Registration, Urgency};
 use lattice_model::{MemberId, NodeId, Revision};
+use lattice_pki::ca::Authority;
+use lattice_pki::credentials::Credentials;
+use lattice_quorum_client::wire::{Answer, MemberList, Refusal, Request};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

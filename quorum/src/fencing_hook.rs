@@ -9,7 +9,7 @@
 //! what is dead must do no harm. Where more nodes fell silent at once than can be by chance, none is Down and it is not run.
 
 use crate::config::QuorumConfig;
-use crate::ledger::{Action, Ledger};
+use lattice_ledger::{Action, Ledger};
 use lattice_model::{AllocationId, Backoff, Incarnation, Node, NodeId, NodeState, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

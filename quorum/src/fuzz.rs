@@ -1,14 +1,14 @@
 //! What members, agents and holders of a certificate send, and what lies in a backup. `docs/fuzzing.md` has all targets.
 
-use crate::ca::{self, Authority};
-use crate::credentials::Credentials;
 use crate::hostile::{Decoder, decoders};
-use crate::identity::{Role, Shown};
-use crate::operator;
 use crate::store::record;
-use crate::tls::TlsFiles;
 use lattice_fuzz::{Target, numbered};
 use lattice_model::{OperatorToken, Timestamp};
+use lattice_pki::ca::{self, Authority};
+use lattice_pki::credentials::Credentials;
+use lattice_pki::identity::{Role, Shown};
+use lattice_pki::operator;
+use lattice_pki::tls::TlsFiles;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;

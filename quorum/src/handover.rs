@@ -13,7 +13,7 @@
 //! right: the old leader goes on, or whoever is elected meanwhile does.
 
 use crate::core::Core;
-use crate::wire::Refusal;
+use lattice_quorum_client::wire::Refusal;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

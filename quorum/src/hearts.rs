@@ -1,7 +1,7 @@
 //! What this member heard of its agents: in memory, folded into one summary a second for the leader.
 
-use crate::wire::{HeldKeys, NodeHealth};
 use lattice_model::{Incarnation, NodeId};
+use lattice_quorum_client::wire::{HeldKeys, NodeHealth};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

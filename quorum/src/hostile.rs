@@ -6,13 +6,13 @@ mod values;
 
 pub(crate) use decoders::{Decoder, decoders};
 
-use crate::ledger::Ledger;
-use crate::pack::{from_bytes, to_bytes};
 use crate::raft::SnapshotMeta;
 use crate::store::audit::AuditChain;
 use crate::store::record::{self, Ending};
 use crate::store::segments::Segments;
 use crate::store::snapshot_file::{self, About};
+use lattice_api::pack::{from_bytes, to_bytes};
+use lattice_ledger::Ledger;
 use lattice_model::{AuditRecord, Timestamp};
 use proptest::prelude::*;
 use std::path::PathBuf;

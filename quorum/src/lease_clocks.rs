@@ -9,7 +9,7 @@
 //! Two holders are never told apart by time: what counts is the token, which rises with every
 //! grant.
 
-use crate::ledger::{Action, Lease};
+use lattice_ledger::{Action, Lease};
 use lattice_model::Revision;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

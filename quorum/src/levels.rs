@@ -1,6 +1,6 @@
 //! Which cluster level each member can follow, as it told the leader. In memory: every term asks anew.
 
-use crate::ledger::Action;
+use lattice_ledger::Action;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 

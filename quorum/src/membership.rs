@@ -11,13 +11,13 @@
 pub mod plan;
 
 use crate::core::Core;
-use crate::ledger::{Action, MembersStep};
-use crate::pack::with_causes;
+use crate::peers::{RosterAnswer, RosterQuestion};
 use crate::proposer::unserved;
 use crate::raft::Peer;
 use crate::roster::Roster;
-use crate::wire::{Answer, MembersChange, MembersOrder, Refusal, RosterAnswer, RosterQuestion};
-use lattice_model::Principal;
+use lattice_ledger::{Action, MembersStep};
+use lattice_model::{Principal, with_causes};
+use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Refusal};
 use openraft::ChangeMembers;
 use plan::{Standing, Step};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,10 +2,9 @@
 
 use crate::config::QuorumConfig;
 use crate::core::Core;
-use crate::pack::with_causes;
 use crate::raft_counts::RaftCounts;
 use crate::store::room;
-use lattice_model::AllocationState;
+use lattice_model::{AllocationState, with_causes};
 use lattice_telemetry::catalogue::quorum as family;
 use lattice_telemetry::exporter::Exporter;
 use lattice_telemetry::push::{self, Spare};
@@ -178,7 +177,7 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     let exporter = Exporter::new("quorum", vec![("member_id", id.to_string())], parts);
     if let Some((store, pushed)) = pushing {
         let (exporter, stop) = (exporter.clone(), core.stop.clone());
-        let (interval, me) = (Duration::from_secs(telemetry.prod_interval_seconds), crate::identity::member_name(*id));
+        let (interval, me) = (Duration::from_secs(telemetry.prod_interval_seconds), lattice_pki::identity::member_name(*id));
         tasks.push(tokio::spawn(async move { pushed.run(exporter, store, JOB, me, interval, stop).await }));
     }
     // Resolved before, where agents are served.

@@ -3,19 +3,21 @@
 
 use crate::clock::ruler;
 use crate::cluster_clock::Reading;
-use crate::credentials::{Credentials, Used, Wanted};
-use crate::pack::{PackError, pack, unpack, with_causes};
+use crate::peers::{AuditPage, AuditPageRequest, HeartbeatSummary, RosterAnswer, RosterQuestion, SummaryAnswer};
 use crate::raft::{Peer, TypeConfig};
-use crate::shortage::Lack;
 use crate::shortages::Shortages;
 use crate::store::machine::Agreed;
 use crate::store::synced::Synced;
-use crate::tls::TlsError;
-use crate::wire::{AuditPage, AuditPageRequest, HeartbeatSummary, MESSAGE_BYTES_MAX, RosterAnswer, RosterQuestion, SummaryAnswer};
+use lattice_api::pack::{PackError, pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
 use lattice_api::v1::raft_client::RaftClient;
-use lattice_model::{Revision, Timestamp};
+use lattice_ledger::shortage::Lack;
+use lattice_model::{Revision, Timestamp, with_causes};
+use lattice_pki::credentials::{Credentials, Used, Wanted};
+use lattice_pki::tls::TlsError;
+use lattice_quorum_client::status_text;
+use lattice_quorum_client::wire::MESSAGE_BYTES_MAX;
 use openraft::AnyError;
 use openraft::error::{Infallible, InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
@@ -218,11 +220,6 @@ impl Peers {
         let Some(link) = self.known(member) else { return false };
         matches!(tokio::time::timeout(limit, raft_client(&link).campaign(Packed::default())).await, Ok(Ok(_)))
     }
-}
-
-/// What a failed call says, with the transport's causes where it has some.
-pub fn status_text(status: &tonic::Status) -> String {
-    std::error::Error::source(status).map_or_else(|| status.message().to_owned(), with_causes)
 }
 
 /// Why a member gave no page of its audit chain.

@@ -1,7 +1,7 @@
 //! How far others are told what happens to nodes.
 
-use crate::ledger::{Ledger, NotifyWay};
-use crate::wire::NotifyStanding;
+use lattice_ledger::{Ledger, NotifyWay};
+use lattice_quorum_client::wire::NotifyStanding;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Which certificate role may ask a member for what, in one table. Every call of both services is in it: one that is not does
 //! not compile. All commands are one call of role `api`; each has its own row, with who may ask for it, in the table of
-//! [`crate::ledger::Action`].
+//! [`lattice_ledger::Action`].
 //!
 //! | cell | meaning |
 //! |---|---|
@@ -11,15 +11,15 @@
 //! `person` says whose wish a request carries: nobody's (`Itself`: the agent or member speaks for itself), a user's or an
 //! operator's. The quorum takes a user from the agent that authenticated them, so only role `api` has a cell other than `No`
 //! there, and `RecordAccess`, which a node may do for people on that node. It takes an operator from nobody: their own token
-//! proves them ([`crate::operator`]), and the table names the methods of the API that such a token is signed for.
+//! proves them ([`lattice_pki::operator`]), and the table names the methods of the API that such a token is signed for.
 
-use crate::identity::{Caller, Role};
-use crate::ledger::Asker;
-use crate::ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
-use crate::operator::Operator;
-use crate::wire::{Refusal, Request};
+use lattice_ledger::Asker;
+use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use lattice_model::operator_token::EXPORT_AUDIT;
 use lattice_model::{Allocation, AllocationId, Principal};
+use lattice_pki::identity::{Caller, Role};
+use lattice_pki::operator::Operator;
+use lattice_quorum_client::wire::{Refusal, Request};
 
 /// The method of the API that an operator signs for who changes the members.
 const CHANGE_MEMBERS: &str = "AdminService/ChangeMembers";

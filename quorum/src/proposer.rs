@@ -7,13 +7,13 @@
 //!   propose ──▶ queue ──▶ gather (up to 256, 1 MiB) ──▶ entry, at most 2 under way ──▶ applied ──▶ each its own reply
 //! ```
 
-use crate::ledger::{Action, Command, ENTRY_LEAP_MS_MAX, Outcome};
 use crate::raft::{Proposal, Raft, TypeConfig};
 use crate::raft_counts::{RaftCounts, count};
 use crate::store::machine::Agreed;
 use crate::timekeeper::Timekeeper;
-use crate::wire::Refusal;
+use lattice_ledger::{Action, Command, ENTRY_LEAP_MS_MAX, Outcome};
 use lattice_model::{MemberId, Revision};
+use lattice_quorum_client::wire::Refusal;
 use openraft::error::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl ProposerTask {
             let proposal = match Proposal::new(commands) {
                 Ok(proposal) => proposal,
                 Err(error) => {
-                    fail_all(replies, &Unserved::Unavailable(crate::pack::with_causes(&error)));
+                    fail_all(replies, &Unserved::Unavailable(lattice_model::with_causes(&error)));
                     continue;
                 }
             };

@@ -2,9 +2,9 @@
 
 pub use crate::roster::{LogId, Peer, StoredMembership};
 
-use crate::ledger::{Command, Outcome};
-use crate::wire::Refusal;
 use bytes::Bytes;
+use lattice_ledger::{Command, Outcome};
+use lattice_quorum_client::wire::Refusal;
 use openraft::TokioRuntime;
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -45,8 +45,8 @@ pub struct Proposal {
 
 impl Proposal {
     /// Encodes commands.
-    pub fn new(commands: Vec<Command>) -> Result<Self, crate::pack::PackError> {
-        let bytes = crate::pack::to_bytes(&commands)?.into();
+    pub fn new(commands: Vec<Command>) -> Result<Self, lattice_api::pack::PackError> {
+        let bytes = lattice_api::pack::to_bytes(&commands)?.into();
         Ok(Self { bytes, known: Arc::new(Mutex::new(Some(commands))) })
     }
 
@@ -56,9 +56,9 @@ impl Proposal {
     }
 
     /// The commands, to be applied.
-    pub fn commands(&self) -> Result<Vec<Command>, crate::pack::PackError> {
+    pub fn commands(&self) -> Result<Vec<Command>, lattice_api::pack::PackError> {
         let known = self.known.lock().take();
-        known.map_or_else(|| crate::pack::from_bytes(&self.bytes), Ok)
+        known.map_or_else(|| lattice_api::pack::from_bytes(&self.bytes), Ok)
     }
 }
 

@@ -1,9 +1,9 @@
 //! What stood against claims that were refused: the leader's memory, for who asks why an allocation waits. A refusal changes
 //! nothing, so there is nothing of it in the log.
 
-use crate::ledger::Action;
-use crate::wire::{Refusal, RefusedClaim};
+use lattice_ledger::Action;
 use lattice_model::{AllocationId, Timestamp};
+use lattice_quorum_client::wire::{Refusal, RefusedClaim};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 
@@ -48,7 +48,7 @@ impl RefusedClaims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Conflict;
+    use lattice_quorum_client::wire::Conflict;
 
     #[test]
     fn the_last_refusal_stands_until_a_claim_is_taken_and_the_oldest_goes() {

@@ -9,6 +9,7 @@
 //! message to the way of a node's list. The leader takes a session when the agent says that no
 //! other member did.
 
+use lattice_quorum_client::wire::MayMove;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -20,29 +21,6 @@ pub const EVERY: Duration = Duration::from_secs(1);
 pub const AT_ONCE: usize = 50;
 /// How long a session that no other member took stays before it is tried again.
 const STAYS: Duration = Duration::from_secs(300);
-
-/// When a session may be sent on, as its agent said when it opened it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MayMove {
-    /// No other member took it a moment ago.
-    Later,
-    Now,
-}
-
-impl MayMove {
-    /// From a request's header.
-    pub fn read(header: Option<&str>) -> Option<Self> {
-        [Self::Later, Self::Now].into_iter().find(|may_move| header == Some(may_move.header()))
-    }
-
-    /// For a request's header.
-    pub const fn header(self) -> &'static str {
-        match self {
-            Self::Later => "later",
-            Self::Now => "now",
-        }
-    }
-}
 
 /// The turns of a member's sessions.
 #[derive(Debug)]
@@ -93,13 +71,5 @@ mod tests {
         relief.allow(2);
         relief.allow(0);
         assert_eq!(relief.turn(MayMove::Now).now_or_never(), None, "this member leads no more");
-    }
-
-    #[test]
-    fn what_an_agent_says_is_what_a_member_reads() {
-        for may_move in [MayMove::Later, MayMove::Now] {
-            assert_eq!(MayMove::read(Some(may_move.header())), Some(may_move));
-        }
-        assert_eq!((MayMove::read(None), MayMove::read(Some("soon"))), (None, None));
     }
 }

@@ -9,10 +9,10 @@
 //! All: nodes that are not Down, in their present lives, and that are not revoked. A node that is Down is not waited for; it is given the ring when it
 //! registers again. What agents say is kept in memory alone: every term asks anew, and waits until it has heard.
 
-use crate::ledger::keyring::{CONFIGURED, KeySource, Keyring, Secret};
-use crate::ledger::{Action, Ledger};
-use crate::wire::{HeldKeys, KeyRole, KeyStanding, KeyringStanding};
+use lattice_ledger::keyring::{CONFIGURED, KeySource, Keyring, Secret};
+use lattice_ledger::{Action, Ledger};
 use lattice_model::{Incarnation, NodeId};
+use lattice_quorum_client::wire::{HeldKeys, KeyRole, KeyStanding, KeyringStanding};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -132,8 +132,8 @@ fn role(ring: &Keyring, id: u32) -> KeyRole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::scenarios::{node, registration};
-    use crate::ledger::{Command, NodeStanding};
+    use lattice_ledger::test_builders::{node, registration};
+    use lattice_ledger::{Command, NodeStanding};
     use lattice_model::{NodeState, Revision, Timestamp};
 
     struct Scene {

@@ -2,7 +2,7 @@
 //! and tells it to all.
 
 use crate::roster::Roster;
-use crate::shortage::{Lack, Shortage};
+use lattice_ledger::shortage::{Lack, Shortage};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -38,7 +38,7 @@ pub mod synced_end;
 #[cfg(test)]
 mod crash_tests;
 
-use crate::pack::PackError;
+use lattice_api::pack::PackError;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;

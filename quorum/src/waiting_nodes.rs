@@ -1,9 +1,9 @@
 //! Which nodes registered and were refused, since nobody admitted them. In memory, while this member leads: their agents
 //! ask again every second, so the next leader knows them soon.
 
-use crate::ledger::{Ledger, Registration};
-use crate::wire::{AdmissionsStanding, AdmittedNode, WaitingNode};
+use lattice_ledger::{Ledger, Registration};
 use lattice_model::{NodeId, Timestamp};
+use lattice_quorum_client::wire::{AdmissionsStanding, AdmittedNode, WaitingNode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -57,8 +57,8 @@ impl WaitingNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::scenarios::{node, registration};
-    use crate::ledger::{Action, Command};
+    use lattice_ledger::test_builders::{node, registration};
+    use lattice_ledger::{Action, Command};
     use lattice_model::Revision;
 
     #[test]

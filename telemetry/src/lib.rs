@@ -23,6 +23,7 @@ pub mod exporter;
 pub mod exposition;
 pub mod histogram;
 pub mod holding;
+pub mod logging;
 pub mod names;
 pub mod process;
 pub mod procfs;

@@ -20,7 +20,7 @@ pub use wire::encode;
 use crate::catalogue::push as family;
 use crate::exporter::Exporter;
 use crate::sample::{Collect, Samples, Whose};
-use lattice_model::Backoff;
+use lattice_model::{Backoff, with_causes};
 use parking_lot::{Mutex, MutexGuard};
 use reqwest::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
@@ -155,16 +155,6 @@ pub(crate) fn bearer(path: &Path) -> Result<HeaderValue, StoreError> {
         HeaderValue::try_from(format!("Bearer {}", token.trim())).map_err(|_| failed("it is no token of one line".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// What became of one batch.

@@ -1,6 +1,6 @@
 //! One launch's part on this node, as far as the shim told.
 
-use crate::mesh::launch::ToHead;
+use lattice_mesh::launch::ToHead;
 use lattice_model::input::Taken;
 use lattice_model::{Call, LaunchSpec, MemoryKill, NodeId, RankOutcome};
 use lattice_runtime::shim::REFUSED_CODE;
@@ -145,7 +145,7 @@ fn told(kill: MemoryKill) -> ToHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mesh::launch::WireOutcome;
+    use lattice_mesh::launch::WireOutcome;
     use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, NodeRanks, RankBinding};
 
     fn launch(count: u32) -> LocalLaunch {

@@ -9,22 +9,22 @@
 //! millisecond.
 
 use super::find::{self, Missing};
-use crate::allocations::Detail;
-use crate::checkpoint::restore::RestoreError;
-use crate::checkpoint::{self, CheckpointDirectoryError};
-use crate::config::UserImages;
 use crate::context::{Context, Shared};
-use crate::data_plane::{DataPlaneError, Planned};
-use crate::devices::{self, DeviceFilterError};
-use crate::environment::UENV_MOUNT;
-use crate::fabric::FabricError;
-use crate::hatch;
-use crate::hooks::{HookFailure, Moment};
 use crate::limits::given_open_files;
-use crate::machine;
-use crate::readiness::readable;
-use lattice_model::{Assignment, DesiredShare};
-use lattice_quorum::pack::with_causes;
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_checkpoint::CheckpointDirectoryError;
+use lattice_agent_checkpoint::restore::RestoreError;
+use lattice_agent_common::config::UserImages;
+use lattice_agent_common::environment::UENV_MOUNT;
+use lattice_agent_common::readiness::readable;
+use lattice_machine::data_plane::{DataPlaneError, Planned};
+use lattice_machine::devices::{self, DeviceFilterError};
+use lattice_machine::fabric::FabricError;
+use lattice_machine::hardware as machine;
+use lattice_machine::hatch;
+use lattice_machine::hooks::{HookFailure, Moment};
+use lattice_model::{Assignment, DesiredShare, with_causes};
+use lattice_registry::Detail;
 use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::cgroup::limits::LimitError;
 use lattice_runtime::failpoint::{self, Point};

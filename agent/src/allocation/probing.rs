@@ -1,9 +1,9 @@
 //! Makes the probes of a service, and tells when it is dead. What an outcome means is decided in [`ProbeWatch`].
 
-use crate::allocations::Detail;
 use crate::context::Shared;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LivenessProbe, NodeId, ProbeCheck};
 use lattice_node::{Event, ProbeWatch, Verdict};
+use lattice_registry::Detail;
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::sync::Arc;

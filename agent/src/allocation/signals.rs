@@ -1,6 +1,6 @@
 //! Signals to the work of one allocation on this node, on their way to its shim and until it answers.
 
-use crate::allocations::SendSignal;
+use lattice_registry::SendSignal;
 use lattice_runtime::shim::ToShim;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;

@@ -1,7 +1,7 @@
 //! Attached terminals of one allocation on this node, as far as its shim is concerned.
 
-use crate::allocations::{News, OpenTerminal};
 use lattice_model::RankOutcome;
+use lattice_registry::{News, OpenTerminal};
 use lattice_runtime::shim::ToShim;
 use std::collections::BTreeMap;
 

@@ -1,13 +1,12 @@
 //! Taking an allocation away: processes, scratch, scope, files. Its log files stay, within the spool's limit.
 
-use crate::checkpoint::DirectoryError;
 use crate::context::Context;
-use crate::data_plane::DataPlaneError;
-use crate::fabric::FabricError;
-use crate::hatch;
-use crate::machine;
-use lattice_model::{AllocationId, DesiredShare};
-use lattice_quorum::pack::with_causes;
+use lattice_agent_checkpoint::DirectoryError;
+use lattice_machine::data_plane::DataPlaneError;
+use lattice_machine::fabric::FabricError;
+use lattice_machine::hardware as machine;
+use lattice_machine::hatch;
+use lattice_model::{AllocationId, DesiredShare, with_causes};
 use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ShimDir;

@@ -10,10 +10,11 @@
 //! that is not is discarded. Which one is waited for is written down: an agent that is killed follows that one again, and says of the
 //! allocation's end what it would have said.
 
-use crate::checkpoint::{self, BeginError};
 use crate::context::Shared;
-use crate::journal;
-use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_checkpoint::BeginError;
+use lattice_agent_common::files;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, EndReason};
 use lattice_node::walltime::{
     AwaitedCheckpoint, HeadWait, HeadWaitAction, LastSave, LastSaveAction, LastSaveEvent, awaited_checkpoint, end_of_walltime,
@@ -34,7 +35,7 @@ pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
         return;
     }
     let (path, text) = (dir.walltime_began(), format!("{} {}", share.epoch, boottime_ms()));
-    let written = tokio::task::spawn_blocking(move || journal::replace(&path, text.as_bytes())).await;
+    let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = written {
         tracing::warn!(allocation = %share.allocation, %error, "since when its walltime runs is not written down: it is not asked to save itself before that");
     }
@@ -70,7 +71,7 @@ fn end_name(share: &DesiredShare) -> String {
 
 async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
     let (path, text) = (dir.walltime_awaits(), format!("{id} {}", end_name(share)));
-    let written = tokio::task::spawn_blocking(move || journal::replace(&path, text.as_bytes())).await;
+    let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = &written {
         tracing::warn!(allocation = %share.allocation, %error, "that its walltime waits for a checkpoint is not written down");
     }

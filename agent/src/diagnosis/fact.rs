@@ -1,6 +1,6 @@
 //! What is found, and where it is read.
 
-use crate::mesh::diagnosis::{WireFact, plain};
+use lattice_mesh::diagnosis::{WireFact, plain};
 
 /// One finding. `source`: what says so.
 pub(super) fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {

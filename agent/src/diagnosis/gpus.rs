@@ -1,13 +1,13 @@
 //! The GPUs that work has here: how busy and how full they are, what their links move, memory errors, what holds their clocks down, and
 //! what is the matter with them.
 //!
-//! Drivers are asked by a thread of its own (`crate::gpu_loads`): here its looks are read. What links move is told between two of them,
+//! Drivers are asked by a thread of its own (`lattice_machine::gpu_loads`): here its looks are read. What links move is told between two of them,
 //! so for the second one is waited a moment, where there are links.
 
 use super::fact::fact;
 use crate::context::Context;
-use crate::gpu_loads::{GpuReadings, Looked};
-use crate::mesh::diagnosis::{DiagnosisGpus, GPUS_MAX, WireFact};
+use lattice_machine::gpu_loads::{GpuReadings, Looked};
+use lattice_mesh::diagnosis::{DiagnosisGpus, GPUS_MAX, WireFact};
 use lattice_model::gpu_load::GpuLoad;
 use lattice_model::gpu_look::gpu_key;
 use lattice_model::resources::bytes_text;
@@ -226,7 +226,7 @@ mod tests {
             loads.gpus.insert((*id).to_owned(), load.clone());
             loads.sources.insert((*id).to_owned(), "nvml");
         }
-        Arc::new(Looked::of(loads, BTreeMap::new()))
+        Arc::new(Looked::new(Instant::now(), Instant::now(), loads, BTreeMap::new(), BTreeMap::new()))
     }
 
     fn said(facts: &[WireFact]) -> Vec<(&str, &str, bool)> {

@@ -2,8 +2,8 @@
 
 use super::fact::{fact, text_of};
 use super::processes::Listed;
-use crate::adapters::ask;
-use crate::mesh::diagnosis::WireFact;
+use lattice_machine::adapters::ask;
+use lattice_mesh::diagnosis::WireFact;
 use lattice_model::Timestamp;
 use lattice_model::resources::bytes_text;
 use lattice_telemetry::catalogue::node as family;

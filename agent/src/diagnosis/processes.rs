@@ -1,8 +1,8 @@
 //! The work's processes: what state each is in, and what it waits for.
 
 use super::fact::{fact, text_of};
-use crate::mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
-use crate::questions::{Asked, OF_RANKS};
+use lattice_machine::questions::{Asked, OF_RANKS};
+use lattice_mesh::diagnosis::{PROCESSES_MAX, STACK_MAX, WireFact, WireProcess, plain};
 use nix::libc;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;

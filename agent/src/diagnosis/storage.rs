@@ -2,8 +2,8 @@
 
 use super::fact::{fact, text_of};
 use super::processes::Listed;
-use crate::mesh::diagnosis::WireFact;
-use crate::questions::{Asked, OF_MOUNTS, Question};
+use lattice_machine::questions::{Asked, OF_MOUNTS, Question};
+use lattice_mesh::diagnosis::WireFact;
 use lattice_model::resources::bytes_text;
 use nix::sys::statvfs::statvfs;
 use std::path::{Path, PathBuf};

@@ -2,14 +2,13 @@
 
 use super::health::Health;
 use super::tried::Look;
-use crate::config::AgentConfig;
-use crate::kernel_counts::{KernelCounts, NoAudits, NotCounting};
-use crate::questions::{Asked, OF_GPUS};
+use lattice_agent_common::config::AgentConfig;
 use lattice_ebpf::Probe;
+use lattice_machine::questions::{Asked, OF_GPUS};
 use lattice_model::gpu_load::GpuLoads;
 use lattice_model::topology::GpuDevice;
-use lattice_model::{AllocationId, Epoch};
-use lattice_quorum::pack::with_causes;
+use lattice_model::{AllocationId, Epoch, with_causes};
+use lattice_observe::kernel_counts::{KernelCounts, NoAudits, NotCounting};
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};

@@ -1,9 +1,9 @@
 //! Single looks of `lattice doctor`: what can be tried without harm is tried.
 
 use super::health::Health;
-use crate::config::AgentConfig;
-use crate::disk;
-use lattice_quorum::pack::with_causes;
+use lattice_agent_common::config::AgentConfig;
+use lattice_machine::disk;
+use lattice_model::with_causes;
 use lattice_runtime::data_mounts::has_mount_attributes;
 use lattice_runtime::{identity, mounts};
 use nix::sched::{CloneFlags, unshare};

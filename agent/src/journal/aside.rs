@@ -1,12 +1,12 @@
 //! A state that cannot be used: what can be saved of it, and where it goes.
 
 use super::{Found, HEADER_BYTES, Header, JournalError, StateDir, failed, read_checkpoint};
+use lattice_agent_common::files::set_file_aside;
 use lattice_model::{Incarnation, NodeId, ReportItem};
 use lattice_node::Brain;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
 
 /// What a state that cannot be used as a whole still says for certain.
 #[derive(Debug, Default)]
@@ -56,20 +56,4 @@ impl StateDir {
         }
         Ok(kept)
     }
-}
-
-/// Moves one file out of the way, within its directory. Where it went.
-pub fn set_file_aside(path: &Path) -> io::Result<PathBuf> {
-    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let to = free_name(path, at);
-    fs::rename(path, &to).map(|()| to)
-}
-
-fn free_name(path: &Path, at: u64) -> PathBuf {
-    let named = |suffix: String| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    (0..).map(|n| named(if n == 0 { format!(".kept-{at}") } else { format!(".kept-{at}-{n}") })).find(|p| !p.exists()).unwrap_or_default()
 }

@@ -260,19 +260,3 @@ fn a_header_that_a_disk_changed_refuses_to_start() {
     fs::write(dir.0.join("journal"), &bytes).unwrap();
     assert!(matches!(dir.open(), Err(JournalError::Damaged { .. })));
 }
-
-#[test]
-fn what_is_replaced_is_whole_and_nothing_stays_beside_it() {
-    let dir = Dir::new("replaced");
-    fs::create_dir_all(&dir.0).unwrap();
-    let path = dir.0.join("checkpoint.json");
-    // The second one is longer, the third shorter; what a kill left beside them is no part of either.
-    for (text, left) in [("one", false), ("the second", false), ("3", true), ("fourth", false)] {
-        if left {
-            fs::write(path.with_extension("json.part"), "a long one that was half written").unwrap();
-        }
-        replace_for_boot(&path, text.as_bytes()).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), text);
-        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1);
-    }
-}

@@ -10,11 +10,11 @@
 use super::Api;
 use super::api::ANSWER;
 use super::refusal::{status, unexpected};
+use lattice_ledger::access::TEXT_BYTES_MAX;
+use lattice_ledger::{Access, AccessKind};
 use lattice_model::{Allocation, AllocationId, NodeId, Principal};
-use lattice_quorum::client::CallError;
-use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
-use lattice_quorum::ledger::{Access, AccessKind};
-use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask};
 use std::time::{Duration, Instant};
 use tonic::Status;
 use uuid::Uuid;

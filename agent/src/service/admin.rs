@@ -5,10 +5,10 @@ use super::refusal::{status, unexpected};
 use super::{Api, api::ANSWER, api::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
+use lattice_ledger::keyring::Secret;
+use lattice_ledger::{Action, QuotaChange, Revocation, TenantChange, UserLimitsChange};
 use lattice_model::Principal;
-use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{Action, QuotaChange, Revocation, TenantChange, UserLimitsChange};
-use lattice_quorum::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
+use lattice_quorum_client::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 use std::time::Duration;
@@ -284,7 +284,7 @@ fn quota_change(wire: Option<v1::QuotaChange>) -> QuotaChange {
 fn change(request: v1::ChangeMembersRequest) -> Result<MembersChange, Status> {
     use v1::change_members_request::Change;
     let address = |what: &str, text: String| {
-        let well = lattice_quorum::config::is_address(&text);
+        let well = lattice_model::config::is_address(&text);
         if well { Ok(text) } else { Err(Status::invalid_argument(format!("{what} {text:?}: host:port is needed"))) }
     };
     let member = |m: v1::AddMember| Ok::<_, Status>((m.id, address("service", m.service)?, address("raft", m.raft)?));

@@ -5,8 +5,8 @@ use super::api::ANSWER;
 use super::arguments::node_id;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::{AdmittedNode, Answer, Request as Ask, WaitingNode};
+use lattice_ledger::Action;
+use lattice_quorum_client::wire::{AdmittedNode, Answer, Request as Ask, WaitingNode};
 use tonic::{Request, Status};
 
 pub(super) async fn admit(api: &Api, request: Request<v1::AdmitNodeRequest>) -> Result<v1::AdmitNodeResponse, Status> {

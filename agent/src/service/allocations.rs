@@ -11,19 +11,19 @@ use super::watching::AllocationWatch;
 use super::{
     Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
 };
-use crate::cluster::Cluster;
-use crate::config::UserImages;
-use crate::placing::Proposed;
+use lattice_agent_common::config::UserImages;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
+use lattice_ledger::Action;
+use lattice_membership::cluster::Cluster;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, RequeuePolicy, SharePhase,
     Timestamp, hostlist,
 };
 use lattice_node::Event;
-use lattice_quorum::client::CallError;
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
+use lattice_placing::Proposed;
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

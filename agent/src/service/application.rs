@@ -2,11 +2,11 @@
 
 use super::Api;
 use super::api::Streamed;
-use crate::allocations::Standing;
-use crate::checkpoint::{Answer, said};
+use lattice_agent_checkpoint::{Answer, said};
 use lattice_api::v1;
 use lattice_api::v1::application_service_server::ApplicationService;
 use lattice_model::{AskBy, CheckpointPolicy, DesiredShare};
+use lattice_registry::Standing;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::sync::watch;

@@ -3,15 +3,15 @@
 use super::access::{Whose, shown};
 use super::target::{Target, target};
 use super::{Api, command};
-use crate::mesh::UnreachedNode;
-use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use crate::places::Place;
 use crate::terminal::{self, Asker, Ends, over_mesh};
 use lattice_api::v1;
 use lattice_api::v1::attach_event::{Ended, Started, What as Shown};
 use lattice_api::v1::attach_request::{Start, What as Typed};
+use lattice_ledger::{Access, AccessKind};
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_model::{NodeId, hostlist};
-use lattice_quorum::ledger::{Access, AccessKind};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tonic::{Request, Status, Streaming};

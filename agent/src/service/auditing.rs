@@ -7,9 +7,8 @@ use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
 use lattice_model::Principal;
-use lattice_quorum::client::CallError;
-use lattice_quorum::wire::AuditWalk;
-use lattice_quorum::wire::{Answer, Refusal, Request as Ask};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal, Request as Ask};
 use tokio::sync::mpsc;
 use tonic::{Request, Status};
 

@@ -2,17 +2,17 @@
 
 use super::Api;
 use super::target::{LaunchOver, Target, lives, target};
-use crate::checkpoint::restore::verify;
-use crate::checkpoint::simulated::SimulatedTime;
-use crate::checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
-use crate::checkpoint::{self, retention};
-use crate::config::checkpoint::CheckpointsUnavailable;
-use crate::mesh::UnreachedNode;
-use crate::mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_checkpoint::restore::verify;
+use lattice_agent_checkpoint::retention;
+use lattice_agent_checkpoint::simulated::SimulatedTime;
+use lattice_agent_checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
+use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_api::v1;
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::checkpoint::DEADLINE_MS;
-use lattice_model::{Allocation, AllocationState, CheckpointId};
-use lattice_quorum::pack::with_causes;
+use lattice_model::{Allocation, AllocationState, CheckpointId, with_causes};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tonic::{Request, Status};
@@ -198,7 +198,7 @@ pub(super) async fn judged(api: &Api, allocation: &Allocation) -> Option<v1::Che
 
 fn shown(api: &Api, manifest: &Manifest, allocation: &Allocation) -> v1::CheckpointInfo {
     let (files, bytes) = manifest.size();
-    let node = |n: &crate::checkpoint::store::NodeEntry| v1::checkpoint_info::Node {
+    let node = |n: &lattice_agent_checkpoint::store::NodeEntry| v1::checkpoint_info::Node {
         node: n.node.to_string(),
         files: n.files,
         bytes: n.bytes,

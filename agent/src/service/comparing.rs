@@ -5,13 +5,12 @@
 
 use super::Api;
 use super::usage::{PUSHED, Pushed, of_all_nodes};
-use crate::clock::now;
-use crate::config::AgentConfig;
-use crate::measuring::DURATION_MAX;
+use lattice_agent_common::clock::now;
+use lattice_agent_common::config::AgentConfig;
 use lattice_api::v1;
 use lattice_api::v1::compared::Point;
-use lattice_model::{Allocation, AllocationId, AllocationState};
-use lattice_quorum::pack::with_causes;
+use lattice_model::{Allocation, AllocationId, AllocationState, with_causes};
+use lattice_observe::measuring::DURATION_MAX;
 use lattice_telemetry::names::meant;
 use lattice_telemetry::push::StoreError;
 use lattice_telemetry::query::{Query, QueryError};

@@ -4,9 +4,9 @@ use super::Api;
 use super::usage::runs;
 use crate::diagnosis;
 use crate::diagnosis::gpus::uneven;
-use crate::mesh::diagnosis::{DiagnosisGpus, DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
+use lattice_mesh::diagnosis::{DiagnosisGpus, DiagnosisOpen, WireDiagnosis, WireFact, WireProcess};
 use std::time::Instant;
 use tonic::{Request, Status};
 

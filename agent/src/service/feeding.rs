@@ -2,12 +2,12 @@
 
 use super::Api;
 use super::target::Target;
-use crate::launch::{InputPort, next_taken};
-use crate::mesh::frame;
-use crate::mesh::input::{WirePiece, WireTaken};
-use crate::mesh::open::{AbortOpen, HeadAnswer, Open};
 use crate::meshd;
 use lattice_api::v1;
+use lattice_launch::{InputPort, next_taken};
+use lattice_mesh::frame;
+use lattice_mesh::input::{WirePiece, WireTaken};
+use lattice_mesh::open::{AbortOpen, HeadAnswer, Open};
 use lattice_model::input::{PIECE_BYTES_MAX, Taken};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};

@@ -2,10 +2,10 @@
 
 use super::Api;
 use super::api::Streamed;
-use crate::clock::now;
-use crate::membership::{Change, Counted};
+use lattice_agent_common::clock::now;
 use lattice_api::v1;
 use lattice_gossip::{Counters, Fact, Liveness, Member, News};
+use lattice_membership::{Change, Counted};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

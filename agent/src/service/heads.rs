@@ -1,6 +1,6 @@
 //! Watches on the entry points of allocations, as their heads report them.
 
-use crate::mesh::open::EntryItem;
+use lattice_mesh::open::EntryItem;
 use lattice_model::{AllocationId, Epoch};
 use parking_lot::Mutex;
 use std::collections::HashMap;

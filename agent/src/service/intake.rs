@@ -10,10 +10,10 @@
 //! waits stays in the connection's flow control window.
 
 use super::connections::Peer;
-use crate::checkpoint::said;
 use crate::places::Places;
 use crate::user_shares::UserShares;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use lattice_agent_checkpoint::said;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, SPEC_BYTES_MAX};
 use parking_lot::Mutex;
 use std::convert::Infallible;

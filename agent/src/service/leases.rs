@@ -6,9 +6,9 @@ use super::caller::is_operator;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::lease_service_server::LeaseService;
+use lattice_ledger::Action;
 use lattice_model::Principal;
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 
 #[tonic::async_trait]

@@ -11,11 +11,11 @@
 use super::Api;
 use super::usage::measured;
 use super::watching::AllocationWatch;
-use crate::clock::now;
-use crate::mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use crate::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, NoMore};
+use lattice_agent_common::clock::now;
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
+use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use lattice_model::{Allocation, AllocationState, Backoff, Epoch, NodeId};
 use lattice_telemetry::alert::rules::MEASURES;
 use lattice_telemetry::names::meant;

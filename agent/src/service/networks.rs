@@ -4,13 +4,13 @@ use super::Api;
 use super::api::ANSWER;
 use super::caller::is_operator;
 use super::refusal::{status, unexpected};
-use crate::config::WorkMay;
+use lattice_agent_common::config::WorkMay;
 use lattice_api::v1;
+use lattice_ledger::Action;
 use lattice_model::constraint::CXI;
 use lattice_model::network::DomainState;
 use lattice_model::{Allocation, Node, NodeId, hostlist};
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::{Answer, Request as Ask, VniPoolChange};
+use lattice_quorum_client::wire::{Answer, Request as Ask, VniPoolChange};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
 

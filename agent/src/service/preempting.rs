@@ -2,11 +2,11 @@
 
 use super::Api;
 use lattice_api::v1;
+use lattice_ledger::Action;
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::ids::IdError;
 use lattice_model::{AllocationState, CheckpointId, EndReason, PreemptCause, Preemption};
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::Request as Ask;
+use lattice_quorum_client::wire::Request as Ask;
 use tonic::{Request, Status};
 
 pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> Result<v1::PreemptResponse, Status> {

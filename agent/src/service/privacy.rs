@@ -72,7 +72,7 @@ impl Viewer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::WorkMay;
+    use lattice_agent_common::config::WorkMay;
     use lattice_model::AllocationId;
 
     fn principal(uid: u32) -> Principal {

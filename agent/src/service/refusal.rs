@@ -1,7 +1,7 @@
 //! How the quorum's refusals read as gRPC statuses: one place, so that the CLI's exit codes follow from it.
 
-use lattice_quorum::client::CallError;
-use lattice_quorum::wire::{Answer, Refusal};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, Refusal};
 use tonic::Status;
 
 /// The status of a call that had no answer.

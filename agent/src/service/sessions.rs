@@ -6,9 +6,9 @@ use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::session_service_server::SessionService;
+use lattice_ledger::Action;
 use lattice_model::{AllocationId, InteractiveSession};
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 

@@ -3,13 +3,13 @@
 use super::Api;
 use super::access::Whose;
 use super::usage::runs;
-use crate::mesh::signal::{SignalOpen, WireWhom};
 use crate::signalling;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
+use lattice_ledger::{AccessKind, Action};
+use lattice_mesh::signal::{SignalOpen, WireWhom};
 use lattice_model::signal::WorkSignal;
-use lattice_quorum::ledger::{AccessKind, Action};
-use lattice_quorum::wire::Request as Ask;
+use lattice_quorum_client::wire::Request as Ask;
 use tonic::{Request, Status};
 use uuid::Uuid;
 

@@ -1,9 +1,9 @@
 //! Why allocations that live stand where they stand, in the few words of a list.
 
 use super::isolation;
-use crate::cluster::Cluster;
-use crate::membership::Membership;
 use lattice_api::v1;
+use lattice_membership::Membership;
+use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationState, SharePhase};
 use lattice_scheduler::{Outlook, clip};
 

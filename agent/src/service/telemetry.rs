@@ -1,13 +1,12 @@
 //! How closely an allocation's work is measured: for its owner, or for operators.
 
 use super::Api;
-use crate::log_store::{LogStore, Place, StoreError, TRACES_MAX};
 use lattice_api::v1;
+use lattice_ledger::Action;
 use lattice_model::telemetry::{CLOSELY_MS, CLOSELY_MS_DEFAULT, NoMode};
-use lattice_model::{AllocationState, NodeId, TelemetryMode};
-use lattice_quorum::ledger::Action;
-use lattice_quorum::pack::with_causes;
-use lattice_quorum::wire::Request as Ask;
+use lattice_model::{AllocationState, NodeId, TelemetryMode, with_causes};
+use lattice_output::log_store::{LogStore, Place, StoreError, TRACES_MAX};
+use lattice_quorum_client::wire::Request as Ask;
 use tokio::sync::mpsc;
 use tonic::{Request, Status};
 use uuid::Uuid;

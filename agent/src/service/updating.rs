@@ -3,8 +3,8 @@
 use super::Api;
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::Request as Ask;
+use lattice_ledger::Action;
+use lattice_quorum_client::wire::Request as Ask;
 use std::time::Duration;
 use tonic::{Request, Status};
 

@@ -9,14 +9,14 @@ pub use stored::tail;
 pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
-use crate::measuring::devices::gpus_of_node;
-use crate::measuring::{self, DURATION_MAX, UsageError};
-use crate::mesh::gpu_usage::{GpuTold, GpusTold};
-use crate::mesh::usage::{Shown, Told};
 use asking::{AT_ONCE, ms, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
+use lattice_mesh::gpu_usage::{GpuTold, GpusTold};
+use lattice_mesh::usage::{Shown, Told};
 use lattice_model::{Allocation, AllocationState, NodeId, Principal};
+use lattice_observe::measuring::devices::gpus_of_node;
+use lattice_observe::measuring::{self, DURATION_MAX, UsageError};
 use std::time::Duration;
 use tonic::{Request, Status};
 

@@ -7,10 +7,10 @@ use super::refusal::{status, unexpected};
 use super::situation::Situations;
 use lattice_api::v1;
 use lattice_api::v1::v_cluster_service_server::VClusterService;
+use lattice_ledger::{Action, VClusterChange};
 use lattice_model::vcluster::SchedulerError;
 use lattice_model::{DEFAULT_VCLUSTER, SchedulerKind};
-use lattice_quorum::ledger::{Action, VClusterChange};
-use lattice_quorum::wire::{Answer, Request as Ask};
+use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 
 /// Allocations that a queue's answer shows.

@@ -2,10 +2,10 @@
 
 use super::Api;
 use super::heads::{Entry, Head};
-use crate::cluster::Cluster;
 use crate::entry;
-use crate::mesh::frame;
-use crate::mesh::open::{EntryItem, EntryOpen, Open};
+use lattice_membership::cluster::Cluster;
+use lattice_mesh::frame;
+use lattice_mesh::open::{EntryItem, EntryOpen, Open};
 use lattice_model::{Allocation, Epoch, NodeId, Principal};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What every stage passes on to the next one.
 
-use crate::config::AgentConfig;
 use crate::journal::StateDir;
+use lattice_agent_common::config::AgentConfig;
 use lattice_model::NodeId;
-use lattice_quorum::credentials::Credentials;
+use lattice_pki::credentials::Credentials;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

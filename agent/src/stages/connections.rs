@@ -1,18 +1,19 @@
 //! The sockets: quorum, mesh, gossip, and the one of the API.
 
-use crate::config::AgentConfig;
-use crate::fabric::Fabric;
-use crate::gossip_keys::GossipKeys;
-use crate::membership::{self, Ask, Membership};
-use crate::mesh::{Incoming, Mesh};
-use crate::peers::Peers;
-use crate::revocations::Revocations;
 use crate::service;
-use crate::troubles::Troubles;
 use anyhow::Context as _;
+use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::troubles::Troubles;
 use lattice_gossip::{Core, Identity, Key, Keyring};
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::credentials::Credentials;
+use lattice_machine::fabric::Fabric;
+use lattice_membership as membership;
+use lattice_membership::gossip_keys::GossipKeys;
+use lattice_membership::peers::Peers;
+use lattice_membership::revocations::Revocations;
+use lattice_membership::{Ask, Membership};
+use lattice_mesh::{Incoming, Mesh};
+use lattice_pki::credentials::Credentials;
+use lattice_quorum_client::QuorumClient;
 use tokio::net::{UdpSocket, UnixListener};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

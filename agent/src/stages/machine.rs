@@ -1,11 +1,15 @@
 //! What the machine is, and lets the agent do.
 
-use crate::bounds;
-use crate::config::AgentConfig;
-use crate::data_plane::DataPlane;
-use crate::devices::DeviceFilter;
+use crate::doctor;
 use crate::gpus::GpuWatching;
-use crate::{doctor, hatch, hwloc, machine, own_memory};
+use crate::own_memory;
+use lattice_agent_common::config::AgentConfig;
+use lattice_machine::bounds;
+use lattice_machine::data_plane::DataPlane;
+use lattice_machine::devices::DeviceFilter;
+use lattice_machine::hardware as machine;
+use lattice_machine::hatch;
+use lattice_machine::hwloc;
 use lattice_model::Resources;
 use lattice_node::Brain;
 use lattice_runtime::cgroup::Slice;

@@ -1,10 +1,10 @@
 //! What the node's disk says of it.
 
-use crate::config::AgentConfig;
 use crate::journal::{Journal, Opened, StateDir};
 use crate::recovery::{self, Unusable};
 use crate::supervisor;
 use anyhow::Context as _;
+use lattice_agent_common::config::AgentConfig;
 use lattice_model::{Boot, NodeId};
 use lattice_node::Brain;
 use lattice_runtime::identity;

@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::journal::{JournalError, StateDir};
-use crate::placing::Leases;
 use crate::supervisor;
 use anyhow::{Context as _, bail};
+use lattice_placing::Leases;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;

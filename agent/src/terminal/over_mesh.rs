@@ -2,12 +2,12 @@
 
 use super::{Asker, AttachError, Ends, QUEUE, attach};
 use crate::context::Shared;
-use crate::mesh::UnreachedNode;
-use crate::mesh::frame::{self, FrameError};
-use crate::mesh::open::{Open, vouched};
-use crate::mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_model::{AllocationId, Epoch, NodeId};
-use lattice_quorum::identity::{Caller, Role};
+use lattice_pki::identity::{Caller, Role};
 use quinn::{RecvStream, SendStream};
 use tokio::sync::mpsc;
 

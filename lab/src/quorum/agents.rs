@@ -3,9 +3,9 @@
 use super::members::{Members, certificate};
 use anyhow::{Context, Result, bail, ensure};
 use lattice_model::{Boot, Incarnation, NodeAddresses, Resources};
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::identity::Role;
-use lattice_quorum::wire::{Down, HeldKeys, NodeHealth, Up};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Down, HeldKeys, NodeHealth, Up};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ struct Agent {
 pub struct Session {
     up: tokio::sync::mpsc::Sender<Up>,
     /// What the member says.
-    pub down: lattice_quorum::client::DownStream,
+    pub down: lattice_quorum_client::DownStream,
     incarnation: Incarnation,
 }
 

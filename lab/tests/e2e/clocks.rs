@@ -3,16 +3,15 @@
 
 use crate::harness::{Group, Need, World, alone, ms};
 use crate::hosts::{Load, on_hosts, others, submit, term};
-use lattice_lab::faults;
 use lattice_lab::lattice::text;
-use lattice_lab::process;
 use lattice_lab::quorum::hosts::Hosts;
 use lattice_lab::quorum::members::{Members, certificate};
+use lattice_lab::{faults, process};
+use lattice_ledger::Action;
 use lattice_model::Timestamp;
-use lattice_quorum::client::{CallError, QuorumClient};
-use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::{Answer, Refusal, Request};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::wire::{Answer, Refusal, Request};
+use lattice_quorum_client::{CallError, QuorumClient};
 use libtest_mimic::Trial;
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -120,7 +119,7 @@ fn forgets_nothing(w: &World, member: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let cluster = w.cluster();
-        let credentials = lattice_quorum::credentials::Credentials::new(certificate(&cluster, "n9", Role::Api).unwrap()).unwrap();
+        let credentials = lattice_pki::credentials::Credentials::new(certificate(&cluster, "n9", Role::Api).unwrap()).unwrap();
         let client = QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), credentials).unwrap();
         for key in &jobs {
             let there = client.call(&Request::GetAllocation { key: key.clone() }, PATIENCE).await;
@@ -320,7 +319,7 @@ async fn is_reached(members: &Members, member: u64) -> bool {
 /// A client with fresh connections to some members.
 fn client_of(members: &Members, some: &[u64]) -> QuorumClient {
     let services = some.iter().map(|id| members.cluster.member(*id).unwrap().service.clone()).collect();
-    QuorumClient::new(services, lattice_quorum::credentials::Credentials::new(members.tls.clone()).unwrap()).unwrap()
+    QuorumClient::new(services, lattice_pki::credentials::Credentials::new(members.tls.clone()).unwrap()).unwrap()
 }
 
 async fn wait(what: &str, limit: Duration, mut seen: impl AsyncFnMut() -> bool) {

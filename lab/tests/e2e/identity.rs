@@ -5,10 +5,10 @@ use lattice_lab::lattice::text;
 use lattice_lab::process;
 use lattice_lab::quorum::members::certificate;
 use lattice_model::{AllocationId, Principal};
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::credentials::Credentials;
-use lattice_quorum::identity::Role;
-use lattice_quorum::wire::{Answer, Request};
+use lattice_pki::credentials::Credentials;
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, Request};
 use libtest_mimic::Trial;
 
 static IDENTITY: Group = Group::small("identity");

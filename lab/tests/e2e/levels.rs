@@ -5,12 +5,12 @@
 use crate::harness::{Group, JOB, Need, World};
 use lattice_lab::faults;
 use lattice_lab::quorum::members::certificate;
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::credentials::Credentials;
-use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::{LEVEL_KNOWN, LEVEL_MAX};
-use lattice_quorum::tls::ClientTls;
-use lattice_quorum::wire::{Answer, Request};
+use lattice_ledger::{LEVEL_KNOWN, LEVEL_MAX};
+use lattice_pki::credentials::Credentials;
+use lattice_pki::identity::Role;
+use lattice_pki::tls::ClientTls;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, Request};
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
 

@@ -6,7 +6,7 @@ use crate::levels::agree;
 use lattice_lab::lattice::text;
 use lattice_lab::quorum::members::certificate;
 use lattice_lab::{faults, process};
-use lattice_quorum::identity::Role;
+use lattice_pki::identity::Role;
 use libtest_mimic::Trial;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;

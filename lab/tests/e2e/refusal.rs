@@ -4,13 +4,13 @@ use crate::harness::{Group, JOB, World, binaries};
 use lattice_lab::lattice::text;
 use lattice_lab::process;
 use lattice_lab::quorum::members::certificate;
+use lattice_ledger::SCHEDULER_LEASE;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Claim, Revision};
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::credentials::Credentials;
-use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::SCHEDULER_LEASE;
-use lattice_quorum::wire::{Answer, Request};
+use lattice_pki::credentials::Credentials;
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, Request};
 use libtest_mimic::Trial;
 use std::process::Command;
 

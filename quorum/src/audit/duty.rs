@@ -1,8 +1,8 @@
 //! What the leader owes to the audit log: its key on record, and a signature over what is new.
 
 use super::signer::Signer;
-use crate::ledger::signing::SignedHead;
-use crate::ledger::{Action, Ledger};
+use lattice_ledger::signing::SignedHead;
+use lattice_ledger::{Action, Ledger};
 use std::time::{Duration, Instant};
 
 /// When the leader signs. One for each term of leadership.

@@ -8,8 +8,8 @@
 use super::page::page;
 use super::signer::Signer;
 use crate::store::machine::{Agreed, AuditError};
-use crate::wire::SignedPage;
 use lattice_model::{AuditFilter, AuditRecord, MemberId, Timestamp};
+use lattice_quorum_client::wire::SignedPage;
 use serde::Serialize;
 
 /// The name and version of the format.

@@ -3,8 +3,8 @@
 use super::{PAGE_BYTES_MAX, STEP};
 use crate::store::audit::Step;
 use crate::store::machine::{Agreed, AuditError};
-use crate::wire::AuditFound;
 use lattice_model::{AuditFilter, AuditRecord};
+use lattice_quorum_client::wire::AuditFound;
 use std::time::Instant;
 
 /// The records behind `after`, up to `upto` (0: to the chain's end), that fit `filter`: at most `limit`, and what one step

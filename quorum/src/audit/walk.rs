@@ -2,86 +2,94 @@
 
 use super::STEP;
 use super::signer::verifies;
-use crate::ledger::audit_chain::AuditFault;
-use crate::ledger::signing::{KeySet, SignedHead};
 use crate::store::machine::{Agreed, AuditError};
-use crate::wire::{AuditWalk, KeyPeriod};
-use lattice_model::{AuditAction, AuditRecord};
+use lattice_ledger::AuditHead;
+use lattice_ledger::audit_chain::AuditFault;
+use lattice_ledger::signing::{KeySet, SignedHead};
+use lattice_model::{AuditAction, AuditRecord, MemberId};
+use lattice_quorum_client::wire::{AuditWalk, KeyPeriod};
 use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Hashes that a step keeps, for signatures of records that lie a little behind.
 const KEPT_MAX: usize = 16 * 1024;
 
-impl AuditWalk {
-    /// Goes on for as long as a step may. Reads the disk: call it where blocking is allowed.
-    pub fn step(mut self, agreed: &Agreed) -> Result<Self, AuditError> {
-        let began = Instant::now();
-        let (want, cluster) = {
-            let ledger = agreed.ledger();
-            (ledger.audit_head().clone(), ledger.cluster().to_owned())
-        };
-        let mut hashes = VecDeque::new();
-        for record in agreed.audit_records(self.head.seq, want.seq) {
-            let record = record?;
-            self.head.follow(&record)?;
-            if hashes.len() == KEPT_MAX {
-                hashes.pop_front();
-            }
-            hashes.push_back(record.hash.clone());
-            self.look(agreed, &cluster, &record, &hashes)?;
-            if began.elapsed() >= STEP {
-                return Ok(self);
-            }
-        }
-        if self.head.seq < want.seq {
-            return Err(AuditFault { seq: self.head.seq + 1, why: "it is missing" }.into());
-        }
-        if self.head != want {
-            return Err(AuditFault { seq: self.head.seq, why: "the chain does not end at the agreed head" }.into());
-        }
-        self.done = true;
-        Ok(self)
+/// Checks the whole chain on disk up to the ledger's head. Reads the disk: call it where blocking is allowed.
+pub fn verify(agreed: &Agreed) -> Result<AuditHead, AuditError> {
+    let mut walk = AuditWalk::new(MemberId(0));
+    while !walk.done {
+        walk = step(walk, agreed)?;
     }
+    Ok(walk.head)
+}
 
-    /// Takes note of keys, checks signatures. `hashes`: of the records up to this one, the last at the end.
-    fn look(&mut self, agreed: &Agreed, cluster: &str, record: &AuditRecord, hashes: &VecDeque<String>) -> Result<(), AuditError> {
-        let seq = record.seq;
-        let fault = |why| Err(AuditFault { seq, why }.into());
-        match record.action {
-            AuditAction::SigningKeySet => {
-                let Some(set) = KeySet::of(record) else { return fault("it names no key") };
-                if let Some(before) = self.keys.iter_mut().find(|k| k.member == set.member && k.until.is_none()) {
-                    before.until = Some(seq);
-                }
-                self.keys.push(KeyPeriod { member: set.member, key: set.key, since: seq, until: None });
-            }
-            AuditAction::HeadSigned => {
-                let Some(signed) = SignedHead::of(record) else { return fault("it holds no signature") };
-                if signed.seq == 0 || signed.seq >= seq {
-                    return fault("it signs a record that is not before it");
-                }
-                let present = self.keys.iter().any(|k| k.member == signed.member && k.key == signed.key && k.until.is_none());
-                if !present {
-                    return fault("it is signed with a key that its member did not have then");
-                }
-                let back = usize::try_from(seq - signed.seq).unwrap_or(usize::MAX);
-                let kept = hashes.len().checked_sub(back + 1).and_then(|at| hashes.get(at)).cloned();
-                let hash = match kept {
-                    Some(hash) => Some(hash),
-                    None => agreed.audit_records(signed.seq - 1, signed.seq).next().transpose()?.map(|r| r.hash),
-                };
-                if hash.as_ref() != Some(&signed.hash) {
-                    return fault("it signs another hash than the record has");
-                }
-                if !verifies(&signed.key, SignedHead::message(cluster, signed.seq, &signed.hash).as_bytes(), &signed.signature) {
-                    return fault("its signature does not hold");
-                }
-                self.signatures += 1;
-                self.signed = self.signed.max(signed.seq);
-            }
-            _ => {}
+/// Goes on for as long as a step may. Reads the disk: call it where blocking is allowed.
+pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditError> {
+    let began = Instant::now();
+    let (want, cluster) = {
+        let ledger = agreed.ledger();
+        (ledger.audit_head().clone(), ledger.cluster().to_owned())
+    };
+    let mut hashes = VecDeque::new();
+    for record in agreed.audit_records(walk.head.seq, want.seq) {
+        let record = record?;
+        walk.head.follow(&record)?;
+        if hashes.len() == KEPT_MAX {
+            hashes.pop_front();
         }
-        Ok(())
+        hashes.push_back(record.hash.clone());
+        look(&mut walk, agreed, &cluster, &record, &hashes)?;
+        if began.elapsed() >= STEP {
+            return Ok(walk);
+        }
     }
+    if walk.head.seq < want.seq {
+        return Err(AuditFault { seq: walk.head.seq + 1, why: "it is missing" }.into());
+    }
+    if walk.head != want {
+        return Err(AuditFault { seq: walk.head.seq, why: "the chain does not end at the agreed head" }.into());
+    }
+    walk.done = true;
+    Ok(walk)
+}
+
+/// Takes note of keys, checks signatures. `hashes`: of the records up to this one, the last at the end.
+fn look(walk: &mut AuditWalk, agreed: &Agreed, cluster: &str, record: &AuditRecord, hashes: &VecDeque<String>) -> Result<(), AuditError> {
+    let seq = record.seq;
+    let fault = |why| Err(AuditFault { seq, why }.into());
+    match record.action {
+        AuditAction::SigningKeySet => {
+            let Some(set) = KeySet::of(record) else { return fault("it names no key") };
+            if let Some(before) = walk.keys.iter_mut().find(|k| k.member == set.member && k.until.is_none()) {
+                before.until = Some(seq);
+            }
+            walk.keys.push(KeyPeriod { member: set.member, key: set.key, since: seq, until: None });
+        }
+        AuditAction::HeadSigned => {
+            let Some(signed) = SignedHead::of(record) else { return fault("it holds no signature") };
+            if signed.seq == 0 || signed.seq >= seq {
+                return fault("it signs a record that is not before it");
+            }
+            let present = walk.keys.iter().any(|k| k.member == signed.member && k.key == signed.key && k.until.is_none());
+            if !present {
+                return fault("it is signed with a key that its member did not have then");
+            }
+            let back = usize::try_from(seq - signed.seq).unwrap_or(usize::MAX);
+            let kept = hashes.len().checked_sub(back + 1).and_then(|at| hashes.get(at)).cloned();
+            let hash = match kept {
+                Some(hash) => Some(hash),
+                None => agreed.audit_records(signed.seq - 1, signed.seq).next().transpose()?.map(|r| r.hash),
+            };
+            if hash.as_ref() != Some(&signed.hash) {
+                return fault("it signs another hash than the record has");
+            }
+            if !verifies(&signed.key, SignedHead::message(cluster, signed.seq, &signed.hash).as_bytes(), &signed.signature) {
+                return fault("its signature does not hold");
+            }
+            walk.signatures += 1;
+            walk.signed = walk.signed.max(signed.seq);
+        }
+        _ => {}
+    }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! Why there is no backup, or it cannot be used.
 
-use crate::objects::ObjectsError;
-use crate::shortage::Shortage;
 use crate::store::StoreError;
+use lattice_ledger::shortage::Shortage;
+use lattice_objects::ObjectsError;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 

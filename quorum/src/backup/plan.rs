@@ -5,15 +5,15 @@
 use super::BackupError;
 use super::place::Place;
 use super::recover::is_empty;
-use crate::client::QuorumClient;
 use crate::config::{MemberAddress, QuorumConfig};
-use crate::ledger::LEVEL_MAX;
 use crate::membership;
-use crate::pack::with_causes;
 use crate::store::directory::Directory;
 use crate::store::{StoreError, audit, log, snapshot_file};
-use crate::wire::{Answer, QuorumStatus, Request};
 use futures::future::join_all;
+use lattice_ledger::LEVEL_MAX;
+use lattice_model::with_causes;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, QuorumStatus, Request};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -268,8 +268,8 @@ fn recover_where_lost(text: &mut String, config: &QuorumConfig, file: &str, back
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::MemberStatus;
     use lattice_model::{Generation, MemberId, Revision, Timestamp};
+    use lattice_quorum_client::wire::MemberStatus;
 
     fn config() -> QuorumConfig {
         let text = "id: 2\ncluster: c\ndata_dir: /d\nmembers:\n  - {id: 1, service: \"h1:1\", raft: \"h1:2\"}\n  - {id: 2, service: \"h2:1\", raft: \"h2:2\"}\n  - {id: 3, service: \"h3:1\", raft: \"h3:2\"}\n";

@@ -3,10 +3,10 @@
 use super::BackupError;
 use super::place::{Chain, Place, Segment};
 use crate::config::QuorumConfig;
-use crate::ledger::{Action, Command, Ledger, MembersStep};
 use crate::raft::SnapshotMeta;
 use crate::store::audit::{AuditChain, SEGMENT_RECORDS};
 use crate::store::snapshot_file::{self, About};
+use lattice_ledger::{Action, Command, Ledger, MembersStep};
 use lattice_model::{Principal, Revision, Timestamp};
 use std::path::{Path, PathBuf};
 

@@ -1,18 +1,19 @@
 //! Each type that is read from outside, with true values of it.
 
 use super::values::{allocation, command, components, entries, ledger, log_id, vcluster};
-use crate::ledger::keyring::Secret;
-use crate::ledger::{Action, AuditHead, ClusterLimits};
-use crate::pack::{from_bytes, to_bytes};
+use crate::peers::{AuditPage, AuditPageRequest, HeartbeatSummary, SummaryAnswer};
 use crate::raft::{SnapshotMeta, TypeConfig, Vote};
 use crate::service::{Forward, Forwarded};
-use crate::wire::{
-    Answer, AuditFound, AuditPage, AuditPageRequest, Change, ClockAlarm, Conflict, Down, HeartbeatSummary, HeldKeys, ListFilter,
-    NodeHealth, Refusal, RefusedClaim, Request, SummaryAnswer, Up, WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
-};
+use lattice_api::pack::{from_bytes, to_bytes};
+use lattice_ledger::keyring::Secret;
+use lattice_ledger::{Action, AuditHead, ClusterLimits};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::{Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, Revision, Timestamp, VniPool, When};
+use lattice_quorum_client::wire::{
+    Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
+    WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
+};
 use openraft::error::{InstallSnapshotError, RaftError};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
@@ -72,7 +73,7 @@ fn requests() -> Decoder {
             submit,
             Request::Status,
             Request::from(Action::SetHold {
-                node: crate::ledger::scenarios::node(1),
+                node: lattice_ledger::test_builders::node(1),
                 kind: HoldKind::Drain,
                 by: "root".into(),
                 reason: "disk".into(),
@@ -84,7 +85,7 @@ fn requests() -> Decoder {
             Request::from(Action::SetVCluster { change: vcluster(), by: "u".into() }),
             create,
             lookup,
-            Request::from(Action::ConfirmDead { node: crate::ledger::scenarios::node(1), by: "root".into(), reason: "r".into() }),
+            Request::from(Action::ConfirmDead { node: lattice_ledger::test_builders::node(1), by: "root".into(), reason: "r".into() }),
         ],
     )
 }
@@ -97,7 +98,7 @@ fn answers() -> Decoder {
         allocation: allocation.id,
         user: "u".into(),
         uid: 1,
-        node: crate::ledger::scenarios::node(1),
+        node: lattice_ledger::test_builders::node(1),
         since: Timestamp(3),
     };
     let domains = ledger.domain_standings(None, None, Timestamp(99));

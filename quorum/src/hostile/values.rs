@@ -1,14 +1,14 @@
 //! True values of what is read from outside.
 
-use crate::ledger::keyring::Secret;
-use crate::ledger::{Action, Command, LEVEL_MAX, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange};
 use crate::raft::{Entry, LogId, Peer, Proposal};
-use crate::wire::VniPoolChange;
+use lattice_ledger::keyring::Secret;
+use lattice_ledger::{Action, Command, LEVEL_MAX, Ledger, QuotaChange, SCHEDULER_LEASE, UserLimitsChange, VClusterChange};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport,
     ReportItem, Revision, Timestamp, When,
 };
+use lattice_quorum_client::wire::VniPoolChange;
 use openraft::{CommittedLeaderId, EntryPayload, Membership};
 use std::collections::BTreeMap;
 
@@ -30,12 +30,12 @@ pub(super) fn entries() -> Vec<Entry> {
 }
 
 pub(super) fn allocation() -> Allocation {
-    let spec = crate::ledger::scenarios::spec(2, lattice_model::RequeuePolicy::Always, 1);
-    Allocation::submitted(AllocationId(uuid::Uuid::from_u128(7)), spec, crate::ledger::scenarios::user(1), Timestamp(9))
+    let spec = lattice_ledger::test_builders::spec(2, lattice_model::RequeuePolicy::Always, 1);
+    Allocation::submitted(AllocationId(uuid::Uuid::from_u128(7)), spec, lattice_ledger::test_builders::user(1), Timestamp(9))
 }
 
 pub(super) fn vcluster() -> VClusterChange {
-    let nodes = Some([crate::ledger::scenarios::node(1)].into());
+    let nodes = Some([lattice_ledger::test_builders::node(1)].into());
     VClusterChange { name: "v".into(), create: Some(lattice_model::SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
 }
 
@@ -48,7 +48,7 @@ pub(super) fn components() -> lattice_model::conformance::Components {
 
 /// A ledger with something in every part, and the audit records that it made.
 pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
-    use crate::ledger::scenarios::{node, registration};
+    use lattice_ledger::test_builders::{node, registration};
     let mut ledger = Ledger::default();
     let mut records = Vec::new();
     let allocation = allocation();
@@ -76,7 +76,7 @@ pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },
         Action::ConformanceStale { node: node(1), incarnation: Incarnation(1), stale: true },
-        Action::Notified { way: crate::ledger::NotifyWay::Webhook, upto: 2 },
+        Action::Notified { way: lattice_ledger::NotifyWay::Webhook, upto: 2 },
         Action::Fence { node: node(1), incarnation: Incarnation(1), silent_ms: 99_000 },
         Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
         serving,
@@ -93,7 +93,7 @@ pub(super) fn ledger() -> (Ledger, Vec<AuditRecord>) {
             deadline: None,
         },
         drain,
-        Action::Register(crate::ledger::Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
+        Action::Register(lattice_ledger::Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
         Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
         Action::Admit { node: node(7), by: "anna".into(), reason: "rack 4".into() },
         Action::AskDrain { node: node(1), incarnation: Incarnation(1), asked: Timestamp(7), reason: "gpu 0: XID 79".into() },

@@ -1,19 +1,18 @@
 //! What a member owes to its role: the leader reads its clocks, a follower tells it what it heard.
 
 use crate::audit::duty::SigningDuty;
-use crate::clocks::Clocks;
 use crate::core::Core;
 use crate::fencing_hook::FencingHook;
 use crate::hearts::{Heard, Told};
 use crate::lease_clocks::LeaseClocks;
-use crate::ledger::{Action, Urgency};
-use crate::membership;
-use crate::pack::with_causes;
-use crate::relief;
+use crate::peers::{HeartbeatSummary, SummaryAnswer};
 use crate::rotation::Rotation;
-use crate::wire::{HeartbeatSummary, HeldKeys, NodeHealth, SummaryAnswer};
 use crate::witnesses::Witnesses;
-use lattice_model::{MemberId, Node, Principal};
+use crate::{membership, relief};
+use lattice_ledger::clocks::Clocks;
+use lattice_ledger::{Action, Urgency};
+use lattice_model::{MemberId, Node, Principal, with_causes};
+use lattice_quorum_client::wire::{HeldKeys, NodeHealth};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

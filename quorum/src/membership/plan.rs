@@ -12,7 +12,7 @@
 
 use crate::raft::Peer;
 use crate::roster::Roster;
-use crate::wire::MembersChange;
+use lattice_quorum_client::wire::MembersChange;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Members that vote, at most.

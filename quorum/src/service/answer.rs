@@ -6,23 +6,21 @@
 //! recovered quorum still waits for gets none, because it has to report first what it has.
 
 use super::{auditing, leasing, own};
-use crate::background;
-use crate::backup;
 use crate::core::Core;
-use crate::history::allocation_bytes;
-use crate::identity::{Caller, Role, member_name};
-use crate::ledger::access::told_by;
-use crate::ledger::{Action, Outcome, Urgency};
 use crate::membership::{self, SILENT_AFTER};
-use crate::network::status_text;
-use crate::pack::{pack, unpack, with_causes};
 use crate::permission::{self, Call, Grant};
 use crate::proposer::{Unserved, unserved};
 use crate::roster::Roster;
-use crate::rotation;
-use crate::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
+use crate::{background, backup, rotation};
 use futures::future::BoxFuture;
-use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision};
+use lattice_api::pack::{pack, unpack};
+use lattice_ledger::access::told_by;
+use lattice_ledger::history::allocation_bytes;
+use lattice_ledger::{Action, Outcome, Urgency};
+use lattice_model::{Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, Revision, with_causes};
+use lattice_pki::identity::{Caller, Role, member_name};
+use lattice_quorum_client::status_text;
+use lattice_quorum_client::wire::{Answer, MemberStatus, QuorumStatus, Refusal, Request};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,26 +2,26 @@
 
 use crate::audit::export::signed_page;
 use crate::audit::page::page;
+use crate::audit::walk;
 use crate::core::Core;
-use crate::ledger::Action;
-use crate::pack::with_causes;
 use crate::proposer::unserved;
 use crate::store::machine::AuditError;
-use crate::wire::{Answer, AuditWalk, Refusal};
-use lattice_model::{AuditFilter, MemberId};
+use lattice_ledger::Action;
+use lattice_model::{AuditFilter, MemberId, with_causes};
+use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal};
 use std::sync::Arc;
 
 /// Audit records in one answer.
 const RECORDS_MAX: u32 = 10_000;
 
-/// See [`crate::wire::Request::QueryAudit`]. The caller has made sure that this member leads.
+/// See [`lattice_quorum_client::wire::Request::QueryAudit`]. The caller has made sure that this member leads.
 pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32) -> Result<Answer, Refusal> {
     let limit = if limit == 0 { RECORDS_MAX } else { limit.min(RECORDS_MAX) };
     let agreed = Arc::clone(&core.agreed);
     blocking(move || page(&agreed, &filter, after, 0, limit as usize)).await.map(Answer::Audit)
 }
 
-/// See [`crate::wire::Request::ExportAudit`]. The caller has made sure that this member leads.
+/// See [`lattice_quorum_client::wire::Request::ExportAudit`]. The caller has made sure that this member leads.
 pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, end: u64) -> Result<Answer, Refusal> {
     let member = core.signer.member();
     let on_record = core.agreed.ledger().signing().keys.get(&member).map(String::as_str) == Some(core.signer.public());
@@ -35,7 +35,7 @@ pub(super) async fn export(core: &Arc<Core>, filter: AuditFilter, after: u64, en
     blocking(move || signed_page(&core.agreed, &core.signer, at, &filter, after, end)).await.map(Answer::AuditExported)
 }
 
-/// See [`crate::wire::Request::VerifyAudit`]. Answered by the member asked, leader or not: it is about its disk.
+/// See [`lattice_quorum_client::wire::Request::VerifyAudit`]. Answered by the member asked, leader or not: it is about its disk.
 pub(super) async fn verify(core: &Arc<Core>, from: Option<AuditWalk>) -> Result<Answer, Refusal> {
     let member = MemberId(core.config.id);
     let walk = from.unwrap_or_else(|| AuditWalk::new(member));
@@ -47,7 +47,7 @@ pub(super) async fn verify(core: &Arc<Core>, from: Option<AuditWalk>) -> Result<
         let why = format!("member {member} has {} of {} audit records and fetches the rest", have.seq, want.seq);
         return Err(Refusal::Unavailable { why });
     }
-    blocking(move || walk.step(&agreed)).await.map(|walk| Answer::AuditVerified(Box::new(walk)))
+    blocking(move || walk::step(walk, &agreed)).await.map(|walk| Answer::AuditVerified(Box::new(walk)))
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, AuditError> + Send + 'static) -> Result<T, Refusal> {

@@ -1,10 +1,10 @@
 //! Leases, as far as they are the leader's memory: renewals, and how long each still lives.
 
 use crate::core::Core;
-use crate::ledger::held;
 use crate::proposer::unserved;
-use crate::wire::{Answer, LeaseStanding, Refusal};
+use lattice_ledger::held;
 use lattice_model::{NodeId, Principal};
+use lattice_quorum_client::wire::{Answer, LeaseStanding, Refusal};
 use std::time::Instant;
 
 /// An agent's role that another agent has: said without a command, by a member that has made sure that it leads.

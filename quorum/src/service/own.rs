@@ -2,10 +2,10 @@
 //! a member that lags behind refuses nothing of work that has just begun.
 
 use crate::core::{AskLeader, Core};
-use crate::identity::Caller;
 use crate::permission::{self, Call, is_of_node};
-use crate::wire::{Answer, ListFilter, Refusal, Request};
 use lattice_model::{AllocationState, NodeId};
+use lattice_pki::identity::Caller;
+use lattice_quorum_client::wire::{Answer, ListFilter, Refusal, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,21 +1,22 @@
 //! Raft's messages, from members alone, each in its own name.
 
-use crate::chain;
 use crate::clock::now;
 use crate::core::Core;
 use crate::hearts::Heard;
-use crate::identity::Caller;
-use crate::membership;
 use crate::network::{CLOCK_HEADER, GENERATION_HEADER, REVISION_HEADER};
-use crate::pack::{pack, unpack, with_causes};
+use crate::peers::{AuditPageRequest, HeartbeatSummary, RosterQuestion, SummaryAnswer};
 use crate::permission::{self, Call};
 use crate::raft::TypeConfig;
-use crate::refused::Cause;
-use crate::shortage::Lack;
-use crate::wire::{AuditPageRequest, HeartbeatSummary, HeldKeys, NodeHealth, RosterQuestion, SummaryAnswer};
 use crate::witnesses::WORDS_MAX;
+use crate::{chain, membership};
+use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::raft_server::Raft;
+use lattice_ledger::shortage::Lack;
+use lattice_model::with_causes;
+use lattice_pki::identity::Caller;
+use lattice_pki::refused::Cause;
+use lattice_quorum_client::wire::{HeldKeys, NodeHealth};
 use openraft::error::RaftError;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, VoteRequest};
 use std::collections::HashMap;

@@ -12,13 +12,13 @@
 
 use super::packets::Packets;
 use crate::core::Core;
-use crate::history::{ChangeSet, allocation_bytes, node_bytes};
-use crate::ledger::{ClusterLimits, DomainKey, Lease};
-use crate::pack::pack;
 use crate::permission::{Call, is_of_node};
-use crate::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};
+use lattice_api::pack::pack;
 use lattice_api::v1::Packed;
+use lattice_ledger::history::{ChangeSet, allocation_bytes, node_bytes};
+use lattice_ledger::{ClusterLimits, DomainKey, Lease};
 use lattice_model::{Allocation, Node, Revision, Tenant, VCluster, VniPool};
+use lattice_quorum_client::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;

@@ -27,7 +27,7 @@ pub use search::{Search, Step};
 
 use super::StoreError;
 use super::directory::{sync_folder, sync_parent};
-use crate::ledger::AuditHead;
+use lattice_ledger::AuditHead;
 use lattice_model::{AuditFilter, AuditRecord};
 use search::{How, Part};
 use segment::{Active, Found};

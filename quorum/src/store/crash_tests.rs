@@ -5,8 +5,8 @@ mod log;
 mod machine;
 
 use super::room::Room;
-use crate::ledger::{Action, Command};
 use crate::raft::{Entry, LogId, Proposal};
+use lattice_ledger::{Action, Command};
 use lattice_model::Timestamp;
 use openraft::{CommittedLeaderId, EntryPayload};
 use std::path::{Path, PathBuf};

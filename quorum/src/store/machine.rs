@@ -15,11 +15,10 @@ use super::kept::Kept;
 use super::room::Room;
 use super::synced::Synced;
 use crate::changes::Changes;
-use crate::ledger::{Changed, Ledger};
-use crate::pack;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
 use crate::roster::Roster;
-use lattice_model::Revision;
+use lattice_ledger::{Changed, Ledger};
+use lattice_model::{Revision, with_causes};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, StorageIOError};
 use parking_lot::{Mutex, RwLock};
@@ -123,7 +122,7 @@ impl Machine {
 }
 
 fn apply_failed(log_id: LogId, error: &(impl std::error::Error + 'static)) -> StorageError {
-    tracing::error!(error = %pack::with_causes(error), %log_id, "an entry cannot be applied; this member stops");
+    tracing::error!(error = %with_causes(error), %log_id, "an entry cannot be applied; this member stops");
     StorageIOError::apply(log_id, AnyError::new(error)).into()
 }
 
@@ -190,8 +189,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let file = Arc::new(snapshot.into_std().await);
         let fail = |e: &dyn std::error::Error| {
             self.snapshots.kept.failed();
-            tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be installed");
-            StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
+            tracing::error!(error = %with_causes(e), "a snapshot cannot be installed");
+            StorageIOError::write_snapshot(None, AnyError::error(with_causes(e)))
         };
         let kept = loop {
             let (directory, agreed, meta, file) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone(), Arc::clone(&file));

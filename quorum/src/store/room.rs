@@ -12,8 +12,8 @@
 //! at the first failure of the disk, so none for want of room ever reaches it.
 
 use super::StoreError;
-use crate::pack::with_causes;
-use crate::shortage::{Lack, Shortage};
+use lattice_ledger::shortage::{Lack, Shortage};
+use lattice_model::with_causes;
 use nix::fcntl::posix_fallocate;
 use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;

@@ -14,10 +14,10 @@
 
 use super::StoreError;
 use super::directory::sync_parent;
-use crate::ledger::{AuditHead, LEVEL_MAX, Ledger};
-use crate::pack;
 use crate::raft::SnapshotMeta;
-use lattice_model::{Generation, Revision, Timestamp};
+use lattice_api::pack;
+use lattice_ledger::{AuditHead, LEVEL_MAX, Ledger};
+use lattice_model::{Generation, Revision, Timestamp, with_causes};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -241,7 +241,7 @@ pub fn load(path: &Path) -> Result<Loaded, StoreError> {
     if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
         return Err(no_snapshot(path));
     }
-    let (about, ledger) = read(&mut file, bytes).map_err(|e| StoreError::corrupt(path, 0, pack::with_causes(&e)))?;
+    let (about, ledger) = read(&mut file, bytes).map_err(|e| StoreError::corrupt(path, 0, with_causes(&e)))?;
     if (ledger.audit_head(), ledger.revision(), ledger.generation()) != (&about.audit, about.revision, about.generation) {
         return Err(StoreError::corrupt(path, MAGIC.len() as u64, "what it says to be of is not what is in it"));
     }
@@ -262,7 +262,7 @@ pub fn about(path: &Path) -> Result<About, StoreError> {
     if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
         return Err(no_snapshot(path));
     }
-    read_about(&mut file).map_err(|e| StoreError::corrupt(path, 0, pack::with_causes(&e)))
+    read_about(&mut file).map_err(|e| StoreError::corrupt(path, 0, with_causes(&e)))
 }
 
 fn damaged(what: &str) -> io::Error {

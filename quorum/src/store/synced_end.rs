@@ -108,7 +108,7 @@ impl SyncedEnd {
         if let Err(error) = done
             && !self.has_failed
         {
-            let error = crate::pack::with_causes(&error);
+            let error = lattice_model::with_causes(&error);
             tracing::warn!(error, "how far the log is synced cannot be noted: damage to its last records would count as a torn write");
         }
         self.has_failed = failed;

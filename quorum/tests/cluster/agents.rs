@@ -7,9 +7,9 @@ use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditAction, AuditFilter, Boot, Claim, EndReason, Incarnation, NodeState, ReportItem,
     Resources,
 };
-use lattice_quorum::client::CallError;
-use lattice_quorum::identity::Role;
-use lattice_quorum::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchMessage, WatchRequest};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchMessage, WatchRequest};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -218,7 +218,7 @@ async fn a_certificate_entitles_to_its_role_and_name_alone() {
     // A member's certificate opens no session, and another authority's opens nothing.
     let stranger = Lab::new(1, |_| {});
     let endpoints = vec![lab.config(1).listens().0];
-    let foreign = lattice_quorum::client::QuorumClient::new(endpoints, stranger.agent("n1", Role::Api)).unwrap();
+    let foreign = lattice_quorum_client::QuorumClient::new(endpoints, stranger.agent("n1", Role::Api)).unwrap();
     let refused = foreign.call(&Request::Status, Duration::from_millis(500)).await;
     assert!(matches!(refused, Err(CallError::Unavailable { .. })), "{refused:?}");
     member.stop().await;

@@ -1,12 +1,11 @@
 //! The audit log: what is written down, found, signed, rotated and exported.
 
 use crate::lab::{Lab, PATIENCE, eventually, submit};
+use lattice_ledger::{Access, AccessKind, Action};
 use lattice_model::{AllocationId, AuditAction, AuditFilter, AuditRecord, MemberId, Principal};
-use lattice_quorum::client::{CallError, QuorumClient};
-use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::{Access, AccessKind, Action};
-use lattice_quorum::wire::AuditWalk;
-use lattice_quorum::wire::{Answer, Refusal, Request};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal, Request};
+use lattice_quorum_client::{CallError, QuorumClient};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use uuid::Uuid;
@@ -124,8 +123,8 @@ async fn heads_are_signed_a_rotated_key_still_verifies_and_a_forged_signature_do
     tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
     let ledger = member.agreed().ledger().clone();
     let records: Vec<AuditRecord> = member.agreed().audit_records(0, u64::MAX).map(Result::unwrap).collect();
-    let signed = records.iter().find_map(lattice_quorum::ledger::signing::SignedHead::of).unwrap();
-    let message = lattice_quorum::ledger::signing::SignedHead::message(ledger.cluster(), signed.seq, &signed.hash);
+    let signed = records.iter().find_map(lattice_ledger::signing::SignedHead::of).unwrap();
+    let message = lattice_ledger::signing::SignedHead::message(ledger.cluster(), signed.seq, &signed.hash);
     let verifies = lattice_quorum::audit::signer::verifies;
     assert!(verifies(&signed.key, message.as_bytes(), &signed.signature));
     assert!(!verifies(&keys[1].key, message.as_bytes(), &signed.signature), "by the key of its time alone");

@@ -1,14 +1,14 @@
 //! Certificates: which are refused and counted, and that new ones are taken, and asked for, without closing anything.
 
 use crate::lab::{Agent, Lab, PATIENCE, eventually, status, submit};
-use lattice_quorum::ca::{self, Issued};
-use lattice_quorum::client::{CallError, QuorumClient};
+use lattice_pki::ca::{self, Issued};
+use lattice_pki::credentials::Credentials;
+use lattice_pki::identity::Role;
+use lattice_pki::tls::TlsFiles;
 use lattice_quorum::config::QuorumConfig;
-use lattice_quorum::credentials::Credentials;
-use lattice_quorum::identity::Role;
 use lattice_quorum::member::{Listeners, Member, MemberError};
-use lattice_quorum::tls::TlsFiles;
-use lattice_quorum::wire::{Down, Refusal, Request, Up};
+use lattice_quorum_client::wire::{Down, Refusal, Request, Up};
+use lattice_quorum_client::{CallError, QuorumClient};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -214,7 +214,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     assert_eq!(own.trouble(), None);
     assert!(client_with(&lab, &own).call(&Request::ListNodes, PATIENCE).await.is_ok(), "new connections");
     // What is configured has ended meanwhile; a new life begins with what is kept.
-    assert!(lattice_quorum::credentials::Material::new(files.read().unwrap()).unwrap().valid.left().is_none());
+    assert!(lattice_pki::credentials::Material::new(files.read().unwrap()).unwrap().valid.left().is_none());
     let again = credentials(&files);
     assert!(again.material().borrow().valid.left().is_some());
     // Without the configured files as well; and another configured certificate counts more than the kept one.

@@ -1,12 +1,12 @@
 //! Gossip keys on their way to agents, and what agents say of them on its way to the leader.
 
 use crate::lab::{Agent, Lab, PATIENCE, eventually};
+use lattice_ledger::keyring::Secret;
+use lattice_ledger::{Action, Keyring};
 use lattice_model::Boot;
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{Action, Keyring};
-use lattice_quorum::wire::{Answer, Down, HeldKeys, KeyRole, KeyringStanding, Request, Up};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, Down, HeldKeys, KeyRole, KeyringStanding, Request, Up};
 use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
 

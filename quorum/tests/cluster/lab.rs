@@ -1,20 +1,20 @@
 //! Members on loopback, with certificates of their own authority.
 
 use lattice_api::operator::Credential;
+use lattice_ledger::SCHEDULER_LEASE;
 use lattice_model::{
     AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem, Resources,
     Timestamp, test_builders,
 };
-use lattice_quorum::ca;
-use lattice_quorum::client::{CallError, DownStream, QuorumClient};
+use lattice_pki::ca;
+use lattice_pki::credentials::Credentials;
+use lattice_pki::identity::Role;
+use lattice_pki::tls::TlsFiles;
 use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
-use lattice_quorum::credentials::Credentials;
-use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::SCHEDULER_LEASE;
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::permission::{Person, person};
-use lattice_quorum::tls::TlsFiles;
-use lattice_quorum::wire::{Answer, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
+use lattice_quorum_client::wire::{Answer, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
+use lattice_quorum_client::{CallError, DownStream, QuorumClient};
 use lattice_telemetry::settings::TelemetrySettings;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -3,7 +3,7 @@
 use crate::lab::{Lab, PATIENCE, owner, spec};
 use futures::StreamExt;
 use lattice_model::{AllocationId, AllocationState};
-use lattice_quorum::wire::{Answer, ListFilter, ListPlace, Request};
+use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Request};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 

@@ -2,11 +2,12 @@
 
 use crate::auditing::walk;
 use crate::lab::{Lab, PATIENCE, eventually, lease, status, submit};
+use lattice_pki::identity::Role;
+use lattice_quorum::audit::walk::verify;
 use lattice_quorum::config::QuorumConfig;
-use lattice_quorum::identity::Role;
 use lattice_quorum::member::{Listeners, Member, MemberError};
 use lattice_quorum::store::StoreError;
-use lattice_quorum::wire::{Answer, Request};
+use lattice_quorum_client::wire::{Answer, Request};
 use std::time::Duration;
 
 /// A snapshot after 20 entries, and no signature: that would be an entry at a moment of its own, between the state that is kept to be
@@ -52,7 +53,7 @@ async fn after_all_members_restart_state_and_audit_chain_are_the_same() {
     assert_eq!(status(&client).await.members.len(), 3);
     // The leader has applied what it answered.
     let revision = members.iter().map(|m| m.agreed().ledger().revision()).max().unwrap();
-    let chain = async |client: &lattice_quorum::client::QuorumClient| walk(client).await.unwrap().head;
+    let chain = async |client: &lattice_quorum_client::QuorumClient| walk(client).await.unwrap().head;
     let all_have = async |members: &[Member], revision| {
         eventually(
             "all apply it",
@@ -104,14 +105,14 @@ async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chai
     let want = one.agreed().ledger().clone();
     eventually("it catches up", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
     assert!(*three.agreed().ledger() == want, "the state that was sent differs");
-    assert_eq!(three.agreed().verify_audit().unwrap(), *want.audit_head());
+    assert_eq!(verify(three.agreed()).unwrap(), *want.audit_head());
     // And it goes on from there, also after a restart.
     three.stop().await;
     let three = lab.start(3, false).await;
     submit(&client, 1).await;
     let want = one.agreed().ledger().clone();
     eventually("it follows", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
-    assert_eq!(three.agreed().verify_audit().unwrap(), *want.audit_head());
+    assert_eq!(verify(three.agreed()).unwrap(), *want.audit_head());
     // Its audit segments are lost: they are fetched again, before it starts.
     eventually("it has a snapshot", async || has_snapshot(&lab.config(3).data_dir), |there| *there).await;
     three.stop().await;
@@ -119,7 +120,7 @@ async fn a_member_that_lagged_behind_the_log_gets_a_snapshot_with_the_whole_chai
     let three = lab.start(3, false).await;
     assert!(three.agreed().lacks_audit().is_none());
     eventually("it follows", async || three.agreed().ledger().revision(), |r| *r >= want.revision()).await;
-    assert_eq!(three.agreed().verify_audit().unwrap(), *want.audit_head());
+    assert_eq!(verify(three.agreed()).unwrap(), *want.audit_head());
     for member in [one, two, three] {
         member.stop().await;
     }
@@ -164,7 +165,7 @@ async fn a_damaged_snapshot_falls_back_to_the_one_before_it_and_loses_nothing() 
     assert!(read.is_ok(), "{read:?}");
     let got = member.agreed().ledger().clone();
     assert!(got == want, "nothing is lost: revision {} after {}", got.revision(), want.revision());
-    assert_eq!(member.agreed().verify_audit().unwrap(), *want.audit_head());
+    assert_eq!(verify(member.agreed()).unwrap(), *want.audit_head());
     member.stop().await;
     assert!(newest.with_extension("snapshot-damaged").exists());
     // Two are more than the log makes up for: it refuses, and says which file.

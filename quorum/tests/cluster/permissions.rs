@@ -5,23 +5,23 @@ use crate::auditing::find;
 use crate::lab::{Agent, Lab, PATIENCE, claim, lease, owner, spec, submit};
 use hyper_util::rt::TokioIo;
 use lattice_api::operator::METHODS;
+use lattice_api::pack::pack;
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
+use lattice_ledger::access::TEXT_BYTES_MAX;
+use lattice_ledger::keyring::Secret;
+use lattice_ledger::{Access, AccessKind, Action, Asker, QuotaChange, TenantChange, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Exposed, HoldKind, PreemptCause, Preemption,
     Principal, TelemetryMode,
 };
-use lattice_quorum::client::{CallError, QuorumClient};
-use lattice_quorum::identity::Role;
-use lattice_quorum::ledger::access::TEXT_BYTES_MAX;
-use lattice_quorum::ledger::keyring::Secret;
-use lattice_quorum::ledger::{Access, AccessKind, Action, Asker, QuotaChange, TenantChange, VClusterChange};
-use lattice_quorum::pack::pack;
+use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
-use lattice_quorum::wire::{
+use lattice_quorum_client::wire::{
     Answer, Change, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchMessage, WatchRequest,
 };
+use lattice_quorum_client::{CallError, QuorumClient};
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The shipped binary, killed with SIGKILL.
 
 use crate::lab::{Lab, PATIENCE, eventually, status, submit};
-use lattice_quorum::wire::{Answer, Request};
+use lattice_quorum_client::wire::{Answer, Request};
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

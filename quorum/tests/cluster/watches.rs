@@ -3,11 +3,11 @@
 use crate::lab::{Lab, PATIENCE, eventually, owner, spec, status, submit};
 use crate::processes::start;
 use futures::StreamExt;
+use lattice_ledger::Action;
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, Entrypoint, Generation, Revision};
-use lattice_quorum::client::{CallError, QuorumClient};
-use lattice_quorum::following::{Following, News};
-use lattice_quorum::ledger::Action;
-use lattice_quorum::wire::{Answer, Change, Request, WatchAllocations, WatchPlace, WatchRequest};
+use lattice_quorum_client::following::{Following, News};
+use lattice_quorum_client::wire::{Answer, Change, Request, WatchAllocations, WatchPlace, WatchRequest};
+use lattice_quorum_client::{CallError, QuorumClient};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;

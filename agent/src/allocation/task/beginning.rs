@@ -3,13 +3,14 @@
 use super::AllocationTask;
 use crate::allocation::prepare::{Line, PrepareError};
 use crate::allocation::{probing, walltime};
-use crate::allocations::Command;
-use crate::{environment, node_environment};
+use crate::node_environment;
 use futures::future::BoxFuture;
+use lattice_agent_common::environment;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
 use lattice_node::allocation::{EntryEvent, TaskEvent};
 use lattice_node::walltime::WalltimeEvent;
 use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
+use lattice_registry::Command;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ToShim, boottime_ms};
 use std::sync::Arc;

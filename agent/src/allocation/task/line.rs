@@ -6,7 +6,7 @@ use crate::allocation::find::{self, Missing};
 use crate::allocation::link::Link;
 use crate::allocation::local_launch::LocalLaunch;
 use crate::allocation::prepare::{Line, held};
-use crate::environment;
+use lattice_agent_common::environment;
 use lattice_model::{EndReason, Entrypoint};
 use lattice_node::RunLeaseEvent;
 use lattice_node::allocation::TaskEvent;

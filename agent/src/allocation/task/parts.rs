@@ -2,11 +2,11 @@
 
 use super::AllocationTask;
 use crate::allocation::local_launch::LocalLaunch;
-use crate::mesh::call::WireCall;
-use crate::mesh::input::WirePiece;
-use crate::mesh::launch::{ToHead, ToPart};
-use crate::mesh::terminal::{self, ToTerminal};
 use crate::node_environment;
+use lattice_mesh::call::WireCall;
+use lattice_mesh::input::WirePiece;
+use lattice_mesh::launch::{ToHead, ToPart};
+use lattice_mesh::terminal::{self, ToTerminal};
 use lattice_model::{Call, LaunchId, LaunchSpec};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;

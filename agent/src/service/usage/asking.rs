@@ -1,6 +1,6 @@
 //! How nodes are asked what work uses of them.
 
-use crate::mesh::usage::UsageOpen;
+use lattice_mesh::usage::UsageOpen;
 use lattice_model::{Allocation, Principal};
 use std::time::Duration;
 

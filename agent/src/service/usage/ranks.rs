@@ -3,9 +3,9 @@
 use super::Api;
 use super::asking::{AT_ONCE, open};
 use crate::diagnosis::{DiagnosisError, ranks};
-use crate::mesh::ranks::{RanksTold, WireRank};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
+use lattice_mesh::ranks::{RanksTold, WireRank};
 use lattice_model::{Allocation, Principal};
 use std::time::Duration;
 

@@ -2,12 +2,11 @@
 
 use super::Api;
 use super::asking::ms;
-use crate::clock::now;
 use futures::stream::{self, StreamExt, TryStreamExt};
+use lattice_agent_common::clock::now;
 use lattice_api::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationId};
-use lattice_quorum::pack::with_causes;
+use lattice_model::{Allocation, AllocationId, with_causes};
 use lattice_telemetry::catalogue::{Family, allocation as family};
 use lattice_telemetry::query::{Query, QueryError};
 use lattice_telemetry::window::PROD_MS;
@@ -219,15 +218,15 @@ pub(super) fn join(response: &mut v1::TopResponse, Answered { said, found }: Ans
             }
         }
     } else {
-        response.duration_ms = ms(crate::measuring::DURATION_MAX);
+        response.duration_ms = ms(lattice_observe::measuring::DURATION_MAX);
     }
     response.stored = Some(said);
 }
 
 /// How long behind the end of work its last window is told to the store by agents as this one is configured.
-pub fn tail(config: &crate::config::AgentConfig) -> Duration {
+pub fn tail(config: &lattice_agent_common::config::AgentConfig) -> Duration {
     let interval = Duration::from_secs(config.telemetry.prod_interval_seconds);
-    interval.max(Duration::from_millis(PROD_MS)) + crate::measuring::told_later(config.window_smoothing)
+    interval.max(Duration::from_millis(PROD_MS)) + lattice_observe::measuring::told_later(config.window_smoothing)
 }
 
 #[cfg(test)]
@@ -257,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_ended_is_asked_about_from_its_start_to_when_its_last_window_was_told() {
-        let share = crate::measuring::tests::share(1, 1);
+        let share = lattice_model::test_builders::desired_share(AllocationId(uuid::Uuid::from_u128(1)));
         let mut allocation = Allocation::submitted(share.allocation, share.spec.clone(), share.owner.clone(), Timestamp(1000));
         allocation.started_at = Some(Timestamp(2_000_000));
         let of = |allocation: &Allocation, asked: Option<u64>, now: u64| {

@@ -3,11 +3,11 @@
 use super::load::Client;
 use crate::quorum::members::NAME;
 use anyhow::{Context, Result, bail, ensure};
+use lattice_ledger::{Action, SCHEDULER_LEASE};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{AllocationId, AllocationSpec, Claim, Entrypoint, Node, NodeId, Principal, Resources};
-use lattice_quorum::client::QuorumClient;
-use lattice_quorum::ledger::{Action, SCHEDULER_LEASE};
-use lattice_quorum::wire::{Answer, Request};
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::wire::{Answer, Request};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -7,7 +7,7 @@ use crate::ports::Ports;
 use crate::process::{Identity, spawn_detached, tail};
 use crate::quorum::members::Timers;
 use anyhow::{Context, Result, bail, ensure};
-use lattice_quorum::tls::ClientTls;
+use lattice_pki::tls::ClientTls;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

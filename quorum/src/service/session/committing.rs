@@ -3,14 +3,14 @@
 use super::Session;
 use super::link::Ended;
 use crate::hearts::Heard;
-use crate::ledger::{Action, Outcome};
 use crate::proposer::unserved;
 use crate::raft_counts::count;
-use crate::refused::Cause;
 use crate::service::answer::propose;
 use crate::service::miscounted::Verdict;
-use crate::wire::{Down, Refusal};
+use lattice_ledger::{Action, Outcome};
 use lattice_model::NodeReport;
+use lattice_pki::refused::Cause;
+use lattice_quorum_client::wire::{Down, Refusal};
 use std::time::{Duration, Instant};
 use tonic::Status;
 

@@ -1,8 +1,9 @@
 //! The two directions of a session's stream, and how it ends.
 
-use crate::pack::{pack, unpack, with_causes};
-use crate::wire::{Down, Up};
+use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
+use lattice_model::with_causes;
+use lattice_quorum_client::wire::{Down, Up};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};

@@ -2,11 +2,11 @@
 
 use super::link::Ended;
 use crate::core::Core;
-use crate::identity::Caller;
-use crate::ledger::Registration;
-use crate::refused::Cause;
-use crate::wire::{HeldKeys, NodeHealth, Up};
+use lattice_ledger::Registration;
 use lattice_model::conformance::Components;
+use lattice_pki::identity::Caller;
+use lattice_pki::refused::Cause;
+use lattice_quorum_client::wire::{HeldKeys, NodeHealth, Up};
 use std::net::IpAddr;
 use tonic::Status;
 

@@ -2,8 +2,8 @@
 
 use super::Session;
 use super::link::Ended;
-use crate::wire::Down;
 use lattice_model::{DesiredList, Revision};
+use lattice_quorum_client::wire::Down;
 
 impl Session<'_> {
     pub(super) async fn acknowledge_beat(&mut self) -> Result<(), Ended> {

@@ -14,7 +14,7 @@
 //! Keys may collide (names are hashed): what is found is a candidate, and the record itself decides.
 
 use super::reading::{Extent, Scan};
-use crate::pack;
+use lattice_api::pack;
 use lattice_model::{AuditAction, AuditFilter, AuditRecord, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -1,8 +1,8 @@
 //! Reading records, one by one, from the segments there were when it began.
 
 use super::layout::{START, STRIDE};
-use crate::pack;
 use crate::store::record::{self, HEADER, PAYLOAD_MAX};
+use lattice_api::pack;
 use lattice_model::AuditRecord;
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Segments that do not change any more.
 
 use super::reading::Extent;
-use crate::ledger::AuditHead;
+use lattice_ledger::AuditHead;
 use std::path::PathBuf;
 use std::sync::Arc;
 

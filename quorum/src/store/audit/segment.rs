@@ -12,11 +12,11 @@ use super::index::{Candidates, Postings};
 use super::layout::{MAGIC, START, STRIDE};
 use super::reading::Extent;
 use super::sealed::{SEGMENT_RECORDS, Sealed};
-use crate::ledger::AuditHead;
-use crate::pack;
 use crate::store::StoreError;
 use crate::store::directory::sync_parent;
 use crate::store::record::{self, Ending, HEADER, KIND_AUDIT, KIND_AUDIT_SEAL};
+use lattice_api::pack;
+use lattice_ledger::AuditHead;
 use lattice_model::{AuditFilter, AuditRecord};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -275,7 +275,8 @@ fn scan(path: &Path, bytes: &[u8], head: &AuditHead) -> Result<Found, StoreError
     for record in found.iter().take_while(|r| r.kind == KIND_AUDIT) {
         let damaged = |what: String| StoreError::corrupt(path, record.offset as u64, what);
         let start = record.offset + HEADER;
-        let read: AuditRecord = pack::from_bytes(&bytes[start..start + record.length]).map_err(|e| damaged(pack::with_causes(&e)))?;
+        let read: AuditRecord =
+            pack::from_bytes(&bytes[start..start + record.length]).map_err(|e| damaged(lattice_model::with_causes(&e)))?;
         if read.seq != last.seq + 1 || read.previous != last.hash {
             return Err(damaged(format!("record {} does not follow record {}", read.seq, last.seq)));
         }

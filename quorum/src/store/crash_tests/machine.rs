@@ -1,14 +1,15 @@
 //! The state machine: what is applied, and which snapshots count.
 
 use super::{Scratch, entry, id, no_reserve, segment};
-use crate::ledger::LEVEL_MAX;
-use crate::ledger::scenarios::of_level;
+use crate::audit::walk::verify;
 use crate::raft::SnapshotMeta;
 use crate::store::audit::AuditChain;
 use crate::store::directory::Directory;
 use crate::store::kept::Kept;
 use crate::store::machine::Machine;
 use crate::store::{StoreError, snapshot_file};
+use lattice_ledger::LEVEL_MAX;
+use lattice_ledger::test_builders::of_level;
 use lattice_model::{AuditRecord, Revision, Timestamp};
 use openraft::RaftSnapshotBuilder;
 use openraft::storage::RaftStateMachine;
@@ -57,7 +58,7 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
         applying.await.unwrap();
     }
     assert_eq!(revisions(), [1, 2], "each once, also after the retry");
-    assert_eq!(agreed.verify_audit().unwrap().seq, 2);
+    assert_eq!(verify(&agreed).unwrap().seq, 2);
 }
 
 /// A log that is on disk up to there.
@@ -87,7 +88,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
     {
         let (mut machine, _directory) = open().unwrap();
         assert_eq!(*machine.agreed().ledger(), want);
-        assert_eq!(machine.agreed().verify_audit().unwrap(), *want.audit_head());
+        assert_eq!(verify(&machine.agreed()).unwrap(), *want.audit_head());
         assert_eq!(machine.applied_state().await.unwrap().0, Some(id(30)));
     }
     // A chain that lacks what the snapshot relies on is fetched before the member starts.
@@ -105,7 +106,7 @@ async fn a_snapshot_restores_the_ledger_its_audit_chain_is_completed_and_a_damag
         assert!(agreed.take_audit(&[foreign]).is_err(), "what is not the next link is not taken");
         agreed.take_audit(&records).unwrap();
         assert!(agreed.lacks_audit().is_none() && agreed.has_audit(&lacks));
-        agreed.verify_audit().unwrap();
+        verify(&agreed).unwrap();
     }
     let path = snapshot_file::path_of(&scratch.0, 30);
     let whole = std::fs::read(&path).unwrap();
@@ -125,13 +126,13 @@ async fn a_changed_audit_record_is_found() {
     let scratch = Scratch::new();
     let (machine, _directory) = machine_with(&scratch, 5).await;
     let agreed = machine.agreed();
-    agreed.verify_audit().unwrap();
+    verify(&agreed).unwrap();
     let path = segment(&scratch.0.join("audit"), 1);
     let mut bytes = std::fs::read(&path).unwrap();
     let at = bytes.windows(9).position(|w| w == b"node:n1\xa6" || w.starts_with(b"node:n1")).unwrap();
     bytes[at + 6] = b'2';
     std::fs::write(&path, &bytes).unwrap();
-    assert!(agreed.verify_audit().is_err());
+    assert!(verify(&agreed).is_err());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Small files with a checksum: the vote, and up to where the log is purged.
 
-use crate::pack;
 use crate::store::StoreError;
 use crate::store::directory::replace;
+use lattice_api::pack;
 use std::io;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option
         Ok(bytes) => {
             let body = bytes.split_first_chunk::<4>().filter(|(crc, body)| u32::from_le_bytes(**crc) == crc32fast::hash(body));
             let (_, body) = body.ok_or_else(|| StoreError::corrupt(path, 0, "it does not have its checksum"))?;
-            pack::from_bytes(body).map(Some).map_err(|e| StoreError::corrupt(path, 4, pack::with_causes(&e)))
+            pack::from_bytes(body).map(Some).map_err(|e| StoreError::corrupt(path, 4, lattice_model::with_causes(&e)))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(StoreError::io(path, "cannot be read")(error)),

@@ -1,8 +1,8 @@
 //! Where each entry of the log is: in memory, in a segment, or in both.
 
-use crate::pack;
 use crate::raft::{Entry, LogId};
 use crate::store::segments::{self, Files, Place, Stored};
+use lattice_api::pack;
 use openraft::RaftLogId;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ pub(super) struct Slot {
 impl Index {
     /// Takes an entry read at the start.
     pub(super) fn found(&mut self, stored: Stored) -> Result<(), String> {
-        let entry: Entry = pack::from_bytes(&stored.payload).map_err(|e| pack::with_causes(&e))?;
+        let entry: Entry = pack::from_bytes(&stored.payload).map_err(|e| lattice_model::with_causes(&e))?;
         let id = *entry.get_log_id();
         if self.purged.is_some_and(|p| id.index <= p.index) {
             return Ok(());

@@ -2,7 +2,6 @@
 
 use super::checksummed::write;
 use super::index::{Index, lock};
-use crate::pack;
 use crate::raft::{LogId, TypeConfig, Vote};
 use crate::store::StoreError;
 use crate::store::directory::Directory;
@@ -10,6 +9,7 @@ use crate::store::power::Power;
 use crate::store::room::Room;
 use crate::store::segments::Segments;
 use crate::store::synced::SyncedMark;
+use lattice_model::with_causes;
 use openraft::storage::LogFlushed;
 use parking_lot::Mutex;
 use std::io;
@@ -113,11 +113,11 @@ impl Writer {
                 // What reached the disk is not known: nothing more may be acknowledged.
                 self.failed = true;
                 self.mark.fail();
-                tracing::error!(error = %pack::with_causes(error), "the log cannot be written; this member stops");
+                tracing::error!(error = %with_causes(error), "the log cannot be written; this member stops");
             }
         }
         for flushed in waiting.into_iter().flatten() {
-            let told = result.as_ref().map_err(|e| io::Error::other(pack::with_causes(e)));
+            let told = result.as_ref().map_err(|e| io::Error::other(with_causes(e)));
             flushed.log_io_completed(told.copied());
         }
         if result.is_ok() {

@@ -1,13 +1,12 @@
 //! The agreed state of a member, for readers.
 
 use crate::changes::Changes;
-use crate::ledger::{AuditFault, AuditHead, Ledger};
 use crate::raft_counts::RaftCounts;
 use crate::roster::Roster;
 use crate::store::StoreError;
 use crate::store::audit::{AuditChain, Records, Sealed, Search};
-use crate::wire::AuditWalk;
-use lattice_model::{AuditFilter, AuditRecord, Generation, MemberId};
+use lattice_ledger::{AuditFault, AuditHead, Ledger};
+use lattice_model::{AuditFilter, AuditRecord, Generation};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use thiserror::Error;
@@ -128,14 +127,5 @@ impl Agreed {
     /// Searches the audit chain behind `after`, up to `upto`. Reads the disk: call it where blocking is allowed.
     pub fn audit_search(&self, filter: &AuditFilter, after: u64, upto: u64) -> Search {
         self.audit().search(filter, after, upto)
-    }
-
-    /// Checks the whole chain on disk up to the ledger's head. Reads the disk: call it where blocking is allowed.
-    pub fn verify_audit(&self) -> Result<AuditHead, AuditError> {
-        let mut walk = AuditWalk::new(MemberId(0));
-        while !walk.done {
-            walk = walk.step(self)?;
-        }
-        Ok(walk.head)
     }
 }

@@ -5,8 +5,6 @@
 use super::agreed::Agreed;
 use crate::background;
 use crate::clock::now;
-use crate::ledger::Ledger;
-use crate::pack;
 use crate::raft::{LogId, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
 use crate::store::StoreError;
 use crate::store::audit::Checkpoint;
@@ -14,6 +12,8 @@ use crate::store::directory::Directory;
 use crate::store::kept::Kept;
 use crate::store::room::Room;
 use crate::store::snapshot_file::{self, About, Loaded};
+use lattice_ledger::Ledger;
+use lattice_model::with_causes;
 use openraft::storage::Snapshot;
 use openraft::{AnyError, RaftSnapshotBuilder, StorageIOError};
 use parking_lot::Mutex;
@@ -58,7 +58,7 @@ pub(super) fn newest_whole(dir: &Path, log_first: u64) -> Result<Option<Loaded>,
         };
     }
     for (path, error) in damaged {
-        tracing::error!(error = %pack::with_causes(&error), "a damaged snapshot is moved aside; the one before it and the log are used");
+        tracing::error!(error = %with_causes(&error), "a damaged snapshot is moved aside; the one before it and the log are used");
         std::fs::rename(&path, path.with_extension("snapshot-damaged")).map_err(StoreError::io(&path, "cannot be moved aside"))?;
     }
     Ok(found)
@@ -114,7 +114,7 @@ pub(super) async fn put_off(room: &Room, error: StoreError) -> Result<(), StoreE
     if !error.is_full() {
         return Err(error);
     }
-    tracing::warn!(error = %pack::with_causes(&error), "there is no room for a snapshot: it is put off, and those before it stay");
+    tracing::warn!(error = %with_causes(&error), "there is no room for a snapshot: it is put off, and those before it stay");
     room.later().await
 }
 
@@ -142,8 +142,8 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let mut checkpoint = std::mem::replace(&mut self.checkpoint, Err(StoreError::Stopped));
         let ledger = Arc::new(std::mem::take(&mut self.ledger));
         let fail = |e: &dyn std::error::Error| {
-            tracing::error!(error = %pack::with_causes(e), "a snapshot cannot be written");
-            StorageIOError::write_snapshot(None, AnyError::error(pack::with_causes(e)))
+            tracing::error!(error = %with_causes(e), "a snapshot cannot be written");
+            StorageIOError::write_snapshot(None, AnyError::error(with_causes(e)))
         };
         let kept = loop {
             // The log behind it stays meanwhile, and grows by no more than the reserve.

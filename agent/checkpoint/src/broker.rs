@@ -1,0 +1,407 @@
+//! The checkpoint broker: work that asked for it at its submission is asked to save itself without anybody's request.
+//!
+//! ```text
+//!   cluster, manifests, the store's answer ──▶ should_checkpoint (pure) ──▶ heads, as `lattice checkpoint create` asks them
+//! ```
+//!
+//! A part of the scheduler's role: the agent that holds the lease of the default queue is the broker. What it knows is in memory; the
+//! next one reads the manifests and decides anew, so that a lost broker loses one round. Two at once would ask the same head, which
+//! makes one checkpoint of two requests. Nothing of it is needed for work to run, or for anybody to ask for a checkpoint.
+
+use super::broker_knowledge::Latest;
+use super::handles::Shared;
+use super::store::{CheckpointStore, Owner, StoreError};
+use super::{ask, retention, saving};
+use futures::StreamExt;
+use lattice_agent_common::config::checkpoint::CheckpointSettings;
+use lattice_membership::cluster::Cluster;
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_model::checkpoint::DEADLINE_MS;
+use lattice_model::{Allocation, AllocationId, AllocationState, CheckpointId, NodeId, Timestamp, with_causes};
+use lattice_placing::Placing;
+use lattice_quorum_client::QuorumClient;
+use lattice_scheduler::View;
+use lattice_scheduler::broker::{BrokerView, Judgement, Known, LastSaved, Storage, Tried, Verdict, should_checkpoint};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// What this node's troubles name.
+const SUBJECT: &str = "checkpoint broker";
+/// How long the store may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Manifests that are read at once.
+const READ_AT_ONCE: usize = 8;
+/// How long manifests are read in one round. What was read is kept; the rest is read in the next ones.
+const READING: Duration = Duration::from_secs(10);
+/// Added to twice what the last checkpoint took, in milliseconds.
+const LENGTH_MS_SPARE: u64 = 60_000;
+
+/// How long work has for a checkpoint that the broker asks for, where its last one took so long: not less than the site's time.
+fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
+    let known = took_ms.map_or(0, |took| took.saturating_mul(2).saturating_add(LENGTH_MS_SPARE));
+    known.max(timeout_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1)
+}
+
+/// How long the end of such a one is waited for: its deadline, extended once by half, and all deferrals. With each of these it may take its
+/// deadline again; the broker does not keep others waiting for that, and asked again it is followed.
+fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
+    Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
+}
+
+/// Why work that the broker asked has no checkpoint of that.
+#[derive(Debug, Error)]
+enum BrokeredError {
+    #[error(transparent)]
+    Ask(#[from] UnreachedNode),
+    #[error("{why}")]
+    Refused { why: String },
+    #[error("{why}")]
+    CameToNothing { why: String },
+    #[error("its head {head} went away in the middle of it")]
+    HeadLost { head: NodeId },
+    #[error("nothing was heard of it any more")]
+    NoEnd,
+    #[error(transparent)]
+    Broke(#[from] JoinError),
+}
+
+/// Why it is not known when a checkpoint was made.
+#[derive(Debug, Error)]
+enum LastSavedError {
+    #[error("{}", with_causes(.0))]
+    ReadManifest(#[source] StoreError),
+    #[error("no answer within {} s", ANSWER.as_secs())]
+    Timeout,
+}
+
+/// Runs until `stop`; does something while this agent has the lease.
+pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, stop: CancellationToken) {
+    let settings = *context.checkpoints.settings();
+    let mut broker = Broker {
+        context: Arc::clone(&context),
+        placing: placing.clone(),
+        settings,
+        known: BTreeMap::new(),
+        storage: Storage::Here,
+        asked: JoinSet::new(),
+        of: BTreeMap::new(),
+    };
+    // Removing what is to go may take long: it keeps no round waiting.
+    let sweeping = retention::run(context, quorum, placing, settings, stop.clone());
+    let rounds = broker.run(&stop);
+    tokio::join!(sweeping, rounds);
+}
+
+struct Broker {
+    context: Shared,
+    placing: Placing,
+    settings: CheckpointSettings,
+    /// By allocation, with the checkpoint that `last` tells of.
+    known: BTreeMap<AllocationId, (Option<CheckpointId>, Known)>,
+    storage: Storage,
+    asked: JoinSet<(AllocationId, Result<(), BrokeredError>)>,
+    /// Which allocation a task asks.
+    of: BTreeMap<tokio::task::Id, AllocationId>,
+}
+
+impl Broker {
+    async fn run(&mut self, stop: &CancellationToken) {
+        let mut rounds = tokio::time::interval(Duration::from_secs(self.settings.evaluate_seconds));
+        rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = rounds.tick() => {}
+                Some(ended) = self.asked.join_next_with_id() => {
+                    let (task, ended) = match ended {
+                        Ok((task, (_, ended))) => (task, ended),
+                        Err(error) => (error.id(), Err(error.into())),
+                    };
+                    if let Some(allocation) = self.of.remove(&task) {
+                        self.ended(allocation, ended);
+                    }
+                    continue;
+                }
+            }
+            if self.placing.leads() {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.round() => {}
+                }
+            } else {
+                self.rest();
+            }
+        }
+    }
+
+    /// Another one is the broker. What was asked for goes on at its head.
+    fn rest(&mut self) {
+        self.known.clear();
+        self.of.clear();
+        self.asked = JoinSet::new();
+        self.stored(Storage::Here);
+        self.context.checkpoints.counts().broker(false, false, 0);
+        self.context.checkpoints.broker_says(None);
+    }
+
+    fn ended(&mut self, allocation: AllocationId, ended: Result<(), BrokeredError>) {
+        self.context.checkpoints.counts().brokered(ended.is_ok());
+        let Some((_, known)) = self.known.get_mut(&allocation) else { return };
+        known.tried = match ended {
+            Ok(()) => {
+                // Its manifest says more, when the watch tells of it.
+                if let Some(last) = &mut known.last {
+                    last.at = lattice_agent_common::clock::now();
+                }
+                None
+            }
+            Err(why) => {
+                let before = match known.tried {
+                    Some(Tried::UnderWay { times } | Tried::InVain { times, .. }) => times,
+                    None => 0,
+                };
+                tracing::warn!(%allocation, %why, "asked by the broker, it did not save itself");
+                Some(Tried::InVain { at: lattice_agent_common::clock::now(), times: before.saturating_add(1) })
+            }
+        };
+    }
+
+    async fn round(&mut self) {
+        let cluster = Arc::clone(&self.placing.cluster.borrow());
+        // What is old may have ended, and who has the lease is not known.
+        if !cluster.fresh {
+            return;
+        }
+        let store = match self.context.checkpoints.store() {
+            Ok(store) => store.clone(),
+            Err(why) => {
+                // Other agents have one, where work wants this.
+                let away = cluster.allocations.values().any(|a| is_candidate(&a));
+                let why = format!(
+                    "{why}; this agent is the broker, having the lease scheduler/default: give it the checkpoint_store that the others have, or take the role scheduler from it"
+                );
+                self.stored(if away { Storage::Away { why } } else { Storage::Here });
+                self.context.checkpoints.counts().broker(true, away, 0);
+                return;
+            }
+        };
+        let storage = probe(&store).await;
+        self.stored(storage);
+        self.learn(&store, &cluster).await;
+        // That may have taken long.
+        if !self.placing.leads() {
+            return self.rest();
+        }
+        // A copy of the whole cluster is not made for nothing.
+        if self.known.is_empty() {
+            self.context.checkpoints.counts().broker(true, matches!(self.storage, Storage::Away { .. }), 0);
+            self.context.checkpoints.broker_says(Some(Latest { storage: self.storage.clone(), ..Latest::default() }));
+            return;
+        }
+        let saving = saving::now(&self.context, &cluster).await;
+        // That may have taken long as well.
+        if !self.placing.leads() {
+            return self.rest();
+        }
+        let view = cluster.with_alive(self.placing.membership.alive());
+        let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
+        let tuning = self.settings.tuning();
+        let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
+        let judged = should_checkpoint(&broker_view, lattice_agent_common::clock::now());
+        let waits = judged.values().filter(|j| matches!(j.verdict, Verdict::Staggered { .. })).count();
+        let away = matches!(self.storage, Storage::Away { .. });
+        self.context.checkpoints.counts().broker(true, away, waits as u64);
+        for (id, judgement) in &judged {
+            if judgement.verdict == Verdict::Ask
+                && let Some(allocation) = view.allocations.get(id)
+            {
+                self.ask(allocation, judgement);
+            }
+        }
+        let known = self.known.iter().map(|(id, (_, known))| (*id, *known)).collect();
+        self.context.checkpoints.broker_says(Some(Latest { known, saving, storage: self.storage.clone() }));
+    }
+
+    /// Says what becomes of the store, where that changed.
+    fn stored(&mut self, storage: Storage) {
+        if storage == self.storage {
+            return;
+        }
+        match &storage {
+            Storage::Away { why } => {
+                tracing::warn!(%why, "the store of checkpoints is away: no work is asked to save itself");
+                self.context
+                    .troubles
+                    .say(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
+            }
+            Storage::Here => {
+                tracing::info!("the store of checkpoints answers again");
+                self.context.troubles.over(SUBJECT);
+                // What came to nothing meanwhile did so for the store: its turn comes by what it is worth.
+                for (_, known) in self.known.values_mut() {
+                    if let Some(Tried::InVain { .. }) = known.tried {
+                        known.tried = None;
+                    }
+                }
+            }
+        }
+        self.storage = storage;
+    }
+
+    /// Reads when those checkpoints were made that are not known yet, and forgets work that does not run any more.
+    async fn learn(&mut self, store: &CheckpointStore, cluster: &Cluster) {
+        let runs =
+            |a: &&Allocation| a.state == AllocationState::Running && a.spec.checkpoint.is_some_and(|policy| policy.automatic.is_some());
+        let running: BTreeMap<AllocationId, &Allocation> = cluster.allocations.values().filter(runs).map(|a| (a.id, a)).collect();
+        self.known.retain(|id, _| running.contains_key(id));
+        let mut reading = Vec::new();
+        for (id, allocation) in running {
+            let (of, known) = self.known.entry(id).or_default();
+            if let Some(last) = allocation.checkpoint.as_ref().filter(|last| *of != Some(last.id)) {
+                known.last_is_unread = true;
+                reading.push(async move { (id, last.id, last_saved(store, allocation, last.id).await) });
+            }
+        }
+        if matches!(self.storage, Storage::Away { .. }) {
+            return;
+        }
+        let mut read = futures::stream::iter(reading).buffer_unordered(READ_AT_ONCE);
+        let until = tokio::time::Instant::now() + READING;
+        // A store that hangs keeps no round waiting.
+        while let Ok(Some((id, checkpoint, found))) = tokio::time::timeout_at(until, read.next()).await {
+            match found {
+                Ok(last) => {
+                    if let Some((of, known)) = self.known.get_mut(&id) {
+                        *of = Some(checkpoint);
+                        // One that cannot be read any more is none to go on from.
+                        known.last = last;
+                        known.last_is_unread = false;
+                    }
+                }
+                Err(why) => tracing::info!(allocation = %id, %why, "when its last checkpoint was made is not known yet"),
+            }
+        }
+    }
+
+    fn ask(&mut self, allocation: &Allocation, judgement: &Judgement) {
+        let Some(head) = allocation.head().cloned() else { return };
+        let Some((_, known)) = self.known.get_mut(&allocation.id) else { return };
+        let times = if let Some(Tried::InVain { times, .. }) = known.tried { times } else { 0 };
+        known.tried = Some(Tried::UnderWay { times });
+        let length_ms = length_ms(known.last.and_then(|last| last.took_ms), self.settings.timeout_ms());
+        let (value, cost) = (judgement.terms.value_node_s(), judgement.terms.cost_node_s());
+        tracing::info!(allocation = %allocation.id, value_node_s = value, cost_node_s = cost, "it is asked to save itself");
+        let id = allocation.id;
+        let open = CheckpointOpen {
+            id: *Uuid::new_v4().as_bytes(),
+            allocation: *id.0.as_bytes(),
+            epoch: allocation.epoch.0,
+            length_ms,
+            uid: allocation.owner.uid,
+            user: allocation.owner.name.clone(),
+        };
+        let address = self.placing.cluster.borrow().nodes.get(&head).map(|node| node.addresses.mesh.clone());
+        let context = Arc::clone(&self.context);
+        let patience = patience(length_ms, self.settings.deferral_ms_max());
+        let task = self.asked.spawn(async move {
+            let asked = tokio::time::timeout(patience, asked(&context, &head, address, &open)).await;
+            (id, asked.unwrap_or_else(|_| Err(BrokeredError::NoEnd)))
+        });
+        self.of.insert(task.id(), id);
+    }
+}
+
+/// Work that runs and is to be asked without a request.
+fn is_candidate(allocation: &&Allocation) -> bool {
+    allocation.state == AllocationState::Running && allocation.spec.checkpoint.is_some_and(|policy| policy.automatic.is_some())
+}
+
+/// Asks the head, and hears how that ends.
+async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &CheckpointOpen) -> Result<(), BrokeredError> {
+    let mut items = ask(context, head, address, open).await?;
+    while let Some(item) = items.recv().await {
+        match item {
+            CheckpointItem::Stands { .. } => {}
+            CheckpointItem::Refused { why } => return Err(BrokeredError::Refused { why }),
+            CheckpointItem::Ended { complete: true, .. } => return Ok(()),
+            CheckpointItem::Ended { word, why, .. } => {
+                return Err(BrokeredError::CameToNothing { why: if why.is_empty() { word } else { why } });
+            }
+        }
+    }
+    // It goes on there, where it had begun: asked again, this follows it.
+    Err(BrokeredError::HeadLost { head: head.clone() })
+}
+
+/// Whether the store takes something small.
+pub async fn probe(store: &CheckpointStore) -> Storage {
+    match tokio::time::timeout(ANSWER, store.probe()).await {
+        Ok(Ok(())) => Storage::Here,
+        Ok(Err(error)) => Storage::Away { why: with_causes(&error) },
+        Err(_) => Storage::Away { why: format!("no answer within {} s", ANSWER.as_secs()) },
+    }
+}
+
+/// What its manifest says of a checkpoint; `None`: there is none that could be read.
+async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: CheckpointId) -> Result<Option<LastSaved>, LastSavedError> {
+    let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
+    let owner = Owner { tenant, project, allocation: allocation.id };
+    match tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await {
+        Ok(Ok(manifest)) => {
+            let (_, bytes) = manifest.size();
+            Ok(Some(LastSaved { at: Timestamp(manifest.made_at_ms), bytes, took_ms: manifest.took_ms }))
+        }
+        Ok(Err(StoreError::NoSuch(_) | StoreError::Damaged { .. })) => Ok(None),
+        Ok(Err(error)) => Err(LastSavedError::ReadManifest(error)),
+        Err(_) => Err(LastSavedError::Timeout),
+    }
+}
+
+/// How the broker sees one allocation, as an agent that is asked can tell: the broker by what it did, any other by the same rule from what
+/// the store says.
+pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
+    let store = context.checkpoints.store().ok()?;
+    let latest = context.checkpoints.0.broker.lock().clone();
+    let Latest { known, saving, storage } = match latest {
+        Some(latest) => latest,
+        None => {
+            let last = match &allocation.checkpoint {
+                Some(last) => last_saved(store, allocation, last.id).await,
+                // Nobody's question writes to the store: that it answers is found by the broker.
+                None => Ok(None),
+            };
+            match last {
+                Ok(last) => Latest { known: [(allocation.id, Known { last, ..Known::default() })].into(), ..Latest::default() },
+                Err(error) => Latest { storage: Storage::Away { why: error.to_string() }, ..Latest::default() },
+            }
+        }
+    };
+    let tuning = context.checkpoints.settings().tuning();
+    let broker_view = BrokerView { cluster: view, known: &known, saving: &saving, storage: &storage, tuning: &tuning };
+    should_checkpoint(&broker_view, lattice_agent_common::clock::now()).remove(&allocation.id)
+}
+
+/// How long the last checkpoint of the work took, as its manifest says.
+pub async fn last_took_ms(context: &Shared, allocation: &Allocation) -> Option<u64> {
+    let (store, last) = (context.checkpoints.store().ok()?, allocation.checkpoint.as_ref()?);
+    last_saved(store, allocation, last.id).await.ok()??.took_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_has_as_long_as_its_last_checkpoint_needed() {
+        assert_eq!((length_ms(None, 600_000), length_ms(Some(60_000), 600_000), length_ms(None, 5000)), (600_000, 600_000, 5000));
+        assert_eq!(length_ms(Some(20 * 60_000), 600_000), 41 * 60_000);
+        assert_eq!(length_ms(Some(u64::MAX), 600_000), DEADLINE_MS.1);
+        assert!(patience(DEADLINE_MS.1, 0) > Duration::from_millis(DEADLINE_MS.1 * 3 / 2));
+    }
+}

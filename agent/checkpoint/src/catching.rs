@@ -1,0 +1,536 @@
+//! Which processes of an allocation's work hear a signal, and sending it to those alone: to one that does not catch it, it is death.
+//!
+//! A child that was forked and has not executed its program yet shows what its parent catches, and catches nothing afterwards. So a
+//! process counts as catching when it is seen to twice, a moment apart, being the same program both times, and it is looked at
+//! once more directly before the signal is sent. The first time may be long before anybody asks ([`super::sightings`]): what began in the
+//! last moment alone is waited for, and keeps the others from nothing.
+
+use super::handles::Handles;
+use super::sightings::{Program, Sightings, unsure_for};
+use lattice_model::{AllocationId, AskSignal, SignalTo, with_causes};
+use lattice_runtime::cgroup::Slice;
+use lattice_runtime::identity;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+use thiserror::Error;
+
+/// Why an allocation's processes are not asked by a signal.
+#[derive(Debug, Error)]
+pub enum CatchingError {
+    #[error("what runs there cannot be looked at: {0}")]
+    Look(#[source] io::Error),
+    #[error("{signal} cannot be sent: {source}")]
+    Send { signal: AskSignal, source: io::Error },
+    #[error("{why}")]
+    NotCaught { why: String },
+}
+
+/// Processes that are to get the signal, where they catch it; terminals that users attached are not among them.
+pub struct Hearers {
+    /// How many there are in all.
+    pub all: usize,
+    /// Those that do not catch it, as far as one look tells.
+    deaf: Vec<i32>,
+    /// Those that catch the signal.
+    catching: Vec<Hearer>,
+    /// Those that do as it seems, and were not seen to long enough ago.
+    unsure: Vec<Hearer>,
+    /// When all that are unsure will have been.
+    sure_at: Instant,
+}
+
+/// One that catches the signal.
+struct Hearer {
+    pid: i32,
+    /// Can come to stand for no other process.
+    fd: OwnedFd,
+    program: Program,
+}
+
+/// A living process.
+pub(super) enum Look {
+    Deaf,
+    Catches(Program),
+}
+
+impl Hearers {
+    /// Looks at what runs now but for `asked`, once; an error where that cannot be told. `shim`: its process, by which they are found on
+    /// a machine without scopes.
+    fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
+        let sightings = context.checkpoints.sightings();
+        let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
+        let listed = || addressed(context, allocation, shim, signal.whom());
+        for pid in listed()?.into_iter().filter(|pid| !asked.contains(pid)) {
+            // Opened before it is looked at: what is seen is of this process or of none.
+            let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
+            match look_at(pid, signal)? {
+                None => {}
+                Some(Look::Deaf) => {
+                    seen.insert(pid, false);
+                    sightings.is_deaf(allocation, pid);
+                }
+                Some(Look::Catches(program)) => {
+                    seen.insert(pid, true);
+                    catch.push(Hearer { pid, fd, program });
+                }
+            }
+        }
+        // Whose descriptor was opened and that is still listed is what was listed, or another one of the same work.
+        let still = listed()?;
+        let mut found = Self { all: 0, deaf: Vec::new(), catching: Vec::new(), unsure: Vec::new(), sure_at: Instant::now() };
+        for hearer in catch.into_iter().filter(|hearer| still.contains(&hearer.pid)) {
+            found.add(hearer, sightings, allocation);
+        }
+        // What has just begun counts: a node where something runs is not idle. The rest was looked at already.
+        for pid in still.into_iter().filter(|pid| !asked.contains(pid)) {
+            let catches = match seen.get(&pid) {
+                Some(catches) => *catches,
+                None => match look_at(pid, signal)? {
+                    Some(look) => matches!(look, Look::Catches(_)),
+                    None => continue,
+                },
+            };
+            if !catches {
+                found.deaf.push(pid);
+            }
+            found.all += 1;
+        }
+        Ok(found)
+    }
+
+    fn add(&mut self, hearer: Hearer, sightings: &Sightings, allocation: AllocationId) {
+        let left = unsure_for(sightings.saw(allocation, hearer.pid, &hearer.program));
+        if left.is_zero() {
+            self.catching.push(hearer);
+        } else {
+            self.unsure.push(hearer);
+            self.sure_at = self.sure_at.max(Instant::now() + left);
+        }
+    }
+
+    /// Looks again at those that are unsure, a moment after they were first seen.
+    fn settle(&mut self, signal: AskSignal) -> io::Result<()> {
+        if !self.unsure.is_empty() {
+            std::thread::sleep(self.sure_at.saturating_duration_since(Instant::now()));
+        }
+        for hearer in std::mem::take(&mut self.unsure) {
+            // Whose descriptor is open and whose program is the same is what was seen.
+            if hearer.catches_still(signal)? {
+                self.catching.push(hearer);
+            } else if look_at(hearer.pid, signal)?.is_some() {
+                self.deaf.push(hearer.pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Why nothing is sent: nobody catches it, or of ranks that are asked together one does not. What began in the last moment is waited
+    /// for where there is nobody else, and with ranks always.
+    pub fn not_to_be_asked(&mut self, signal: AskSignal) -> io::Result<Option<String>> {
+        let together = signal.whom() == SignalTo::Ranks;
+        if self.catching.is_empty() || together {
+            self.settle(signal)?;
+        }
+        if self.catching.is_empty() {
+            return Ok(Some(none_catches(self.all, signal)));
+        }
+        let one = self.deaf.first().filter(|_| together);
+        Ok(one.map(|pid| {
+            let (name, number, all) = (signal.name(), self.deaf.len(), self.all);
+            format!(
+                "{number} of its {all} ranks does not catch {name} (process {pid}), which would end it: nothing was sent; \
+                 --checkpoint-signal={name} asks those alone that catch it"
+            )
+        }))
+    }
+
+    /// Whether anybody was seen to catch it long enough ago.
+    fn is_heard(&self) -> bool {
+        !self.catching.is_empty()
+    }
+
+    /// Those that catch it, with nothing sent.
+    fn unasked(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
+        self.settle(signal)?;
+        Ok(self.catching.into_iter().map(|hearer| hearer.fd).collect())
+    }
+
+    /// Sends it: at once to those that were seen to catch it long enough ago, and a moment later to the others. Gives those that lived
+    /// to get it.
+    fn send(mut self, signal: AskSignal) -> io::Result<Vec<Hearer>> {
+        let mut sent = Vec::new();
+        self.send_to_sure(signal, &mut sent)?;
+        match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
+            // Those that have it save themselves, and are waited for.
+            Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all that runs there could be looked at, and is asked"),
+            done => done?,
+        }
+        if !self.deaf.is_empty() {
+            let (asked, deaf) = (sent.len(), self.deaf.len());
+            tracing::info!(%signal, asked, deaf, "processes that do not catch the signal get none: it would end them");
+        }
+        Ok(sent)
+    }
+
+    fn send_to_sure(&mut self, signal: AskSignal, sent: &mut Vec<Hearer>) -> io::Result<()> {
+        for hearer in self.catching.drain(..) {
+            if hearer.catches_still(signal)? && there(identity::pidfd_signal(hearer.fd.as_fd(), signal.number()))?.is_some() {
+                sent.push(hearer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends it to those alone that were seen to catch it long enough ago when they were looked at before, and are `listed` yet; and gives
+    /// those that lived to get it. Once somebody has it, what goes wrong with another one is for a look at all that runs to find.
+    fn send_at_once(mut self, signal: AskSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<Hearer>> {
+        let mut sent = Vec::new();
+        self.catching.retain(|hearer| listed.contains(&hearer.pid));
+        match self.send_to_sure(signal, &mut sent) {
+            Err(error) if sent.is_empty() => Err(error),
+            Ok(()) | Err(_) => Ok(sent),
+        }
+    }
+}
+
+impl Hearer {
+    fn catches_still(&self, signal: AskSignal) -> io::Result<bool> {
+        Ok(matches!(look_at(self.pid, signal)?, Some(Look::Catches(program)) if program == self.program))
+    }
+}
+
+/// An allocation's, and the process of its shim, by which it is found on a machine without scopes.
+pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
+
+/// Looks at what runs now.
+pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, CatchingError> {
+    Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
+}
+
+/// Those that catch it of what runs there now, with nothing sent; `None`: nobody was seen to long enough ago.
+pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
+    let mut now = look(context, allocation, shim, signal)?;
+    now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
+    Ok(if now.is_heard() { Some(now.unasked(signal).map_err(CatchingError::Look)?) } else { None })
+}
+
+/// Sends it to what runs there now. `seen`: as it was looked at when nobody was asked yet; who was seen to catch it then has it before
+/// anybody else is looked at again, unless ranks are asked together. Gives those that lived to get it. `going_on`: whether it is wanted yet.
+pub fn ask<E: From<CatchingError>>(
+    (context, allocation, shim): Work<'_>,
+    signal: AskSignal,
+    seen: Option<Hearers>,
+    going_on: impl Fn() -> Result<(), E>,
+) -> Result<Vec<OwnedFd>, E> {
+    let unsent = |source| CatchingError::Send { signal, source };
+    let mut sent = match seen.filter(|seen| seen.is_heard() && signal.whom() != SignalTo::Ranks) {
+        Some(seen) => {
+            let listed = addressed(context, allocation, shim, signal.whom()).map_err(CatchingError::Look)?;
+            going_on()?;
+            seen.send_at_once(signal, &listed).map_err(unsent)?
+        }
+        None => Vec::new(),
+    };
+    let asked: BTreeSet<i32> = sent.iter().map(|hearer| hearer.pid).collect();
+    let rest = Hearers::find(context, allocation, shim, signal, &asked).map_err(CatchingError::Look);
+    if sent.is_empty() {
+        let mut now = rest?;
+        if let Some(why) = now.not_to_be_asked(signal).map_err(CatchingError::Look)? {
+            return Err(CatchingError::NotCaught { why }.into());
+        }
+        going_on()?;
+        let all = now.all;
+        sent = now.send(signal).map_err(unsent)?;
+        if sent.is_empty() {
+            return Err(CatchingError::NotCaught { why: none_catches(all, signal) }.into());
+        }
+    } else {
+        match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
+            Ok(more) => sent.extend(more),
+            // Those that have it save themselves, and are waited for.
+            Err(why) => tracing::warn!(%why, "not all that runs there could be looked at, and is asked"),
+        }
+    }
+    Ok(sent.into_iter().map(|hearer| hearer.fd).collect())
+}
+
+/// Whether a process of the script or of launches lives.
+pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
+    let Some(slice) = &context.slice else {
+        for pid in of_work(context, allocation, shim)? {
+            if look_at(pid, AskSignal::default())?.is_some() {
+                return Ok(true);
+            }
+        }
+        return Ok(false);
+    };
+    // The kernel keeps it with each group: nothing that runs there is looked at. Terminals have groups of their own.
+    let scope = slice.scope(allocation);
+    for number in launches(slice, allocation)? {
+        if scope.launch(number).is_populated().map_err(|error| io::Error::other(with_causes(&error)))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Nothing where the process is gone; every other error is one.
+fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Processes of the script and of launches.
+pub(super) fn of_work(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<BTreeSet<i32>> {
+    match &context.slice {
+        Some(slice) => Ok(by_launch(slice, allocation)?.into_values().flatten().collect()),
+        None => {
+            let below = identity::descendants_or_error(known(shim)?)?.into_iter().map(|(pid, _)| pid);
+            Ok(below.filter(|pid| !is_pmix_server(*pid)).collect())
+        }
+    }
+}
+
+/// Whether a process is a launch's server of PMIx, by its name: where there are scopes, it has a group of its own.
+fn is_pmix_server(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "lattice-pmix")
+}
+
+/// The same by the number of their launch, which is 0 of the script.
+fn by_launch(slice: &Slice, allocation: AllocationId) -> io::Result<BTreeMap<u32, Vec<i32>>> {
+    let scope = slice.scope(allocation);
+    let mut found = BTreeMap::new();
+    for number in launches(slice, allocation)? {
+        found.insert(number, scope.launch(number).processes_or_error()?);
+    }
+    Ok(found)
+}
+
+/// The numbers of those that have a group.
+fn launches(slice: &Slice, allocation: AllocationId) -> io::Result<Vec<u32>> {
+    let Some(groups) = there(fs::read_dir(slice.scope(allocation).work().path()))? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for group in groups {
+        found.extend(group?.file_name().to_str().and_then(|name| name.strip_prefix("launch-")?.parse::<u32>().ok()));
+    }
+    Ok(found)
+}
+
+/// The process of the shim, below which all are.
+fn known(shim: Option<u32>) -> io::Result<i32> {
+    let shim = shim.and_then(|pid| i32::try_from(pid).ok());
+    shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not said its own"))
+}
+
+/// Those to which the signal goes, whether they catch it or not.
+fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
+    let Some(slice) = context.slice.as_ref().filter(|_| to != SignalTo::All) else { return of_work(context, allocation, shim) };
+    let mut found = Vec::new();
+    for (launch, pids) in by_launch(slice, allocation)? {
+        for pid in pids {
+            if let Some(stat) = there(identity::process_stat(pid))? {
+                found.push(Process { launch, pid, parent: stat.parent, group: stat.group, session: stat.session });
+            }
+        }
+    }
+    Ok(chosen(&found, known(shim)?, to))
+}
+
+/// A process of the work, as far as it decides whom a signal is for.
+#[derive(Clone, Copy)]
+struct Process {
+    launch: u32,
+    pid: i32,
+    parent: i32,
+    group: i32,
+    session: i32,
+}
+
+/// What the shim begins, the script and ranks, has a session of its own, and is its child. So is a process that left all of it and whose
+/// parent has ended.
+fn chosen(all: &[Process], shim: i32, to: SignalTo) -> BTreeSet<i32> {
+    let begun = || all.iter().filter(|process| process.parent == shim && process.session == process.pid);
+    match to {
+        SignalTo::All => all.iter().map(|process| process.pid).collect(),
+        SignalTo::Group => {
+            let groups: BTreeSet<i32> = begun().map(|process| process.pid).collect();
+            all.iter().filter(|process| groups.contains(&process.group)).map(|process| process.pid).collect()
+        }
+        SignalTo::Ranks => {
+            let has_ranks = begun().any(|process| process.launch > 0);
+            begun().filter(|process| !has_ranks || process.launch > 0).map(|process| process.pid).collect()
+        }
+    }
+}
+
+/// Why nothing was sent, for people.
+pub(super) fn none_catches(all: usize, signal: AskSignal) -> String {
+    let name = signal.name();
+    let (one, many) = match signal.whom() {
+        SignalTo::All => ("process", "processes"),
+        SignalTo::Group => ("process of its groups", "processes of its groups"),
+        SignalTo::Ranks => ("rank", "ranks"),
+    };
+    let which = if all == 1 { format!("its one {one} does not catch") } else { format!("none of its {all} {many} catches") };
+    format!("{which} {name}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
+}
+
+/// `None`: no living process.
+pub(super) fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
+    let Some(status) = there(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
+    match catches(&status, signal) {
+        None => Ok(None),
+        Some(false) => Ok(Some(Look::Deaf)),
+        Some(true) => {
+            let Some(stat) = there(identity::process_stat(pid))? else { return Ok(None) };
+            // Some file systems tell nobody but their user of their files, root neither (FUSE): what begins there is known by its start.
+            let (device, inode) = executable(pid).unwrap_or_default();
+            Ok(Some(Look::Catches(Program { start_ticks: stat.start_ticks, device, inode })))
+        }
+    }
+}
+
+/// The device and the inode of a process's executable. As the kernel has them in memory: a file server that is away is not waited for.
+fn executable(pid: i32) -> io::Result<((u32, u32), u64)> {
+    let path = CString::new(format!("/proc/{pid}/exe"))?;
+    let mut about = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path ends with a zero, and the kernel writes no more than one `statx` to where there is room for one.
+    let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, libc::STATX_INO, about.as_mut_ptr()) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was all zeros, which is a value of it, and what the kernel wrote is one as well.
+    let about = unsafe { about.assume_init() };
+    Ok(((about.stx_dev_major, about.stx_dev_minor), about.stx_ino))
+}
+
+/// By `/proc/PID/status`; `None`: a zombie.
+fn catches(status: &str, signal: AskSignal) -> Option<bool> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+        return None;
+    }
+    let mask = field("SigCgt:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    Some(mask & (1_u64 << (signal.number() - 1)) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    #[test]
+    fn what_a_process_catches_is_read_from_its_status() {
+        let status = "Name:\tx\nState:\tS (sleeping)\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000000200\n";
+        assert_eq!(catches(status, AskSignal::USR1), Some(true));
+        assert_eq!(catches(status, AskSignal::USR2), Some(false));
+        let last = "State:\tS\nSigCgt:\t8000000000000000\n";
+        let real_time = |text: &str| catches(last, text.parse().unwrap());
+        assert_eq!((real_time("RTMAX"), real_time("RTMIN")), (Some(true), Some(false)));
+        assert_eq!(catches("State:\tZ (zombie)\nSigCgt:\t0000000000000200\n", AskSignal::USR1), None);
+        assert_eq!(catches("State:\tR\n", AskSignal::USR1), Some(false));
+    }
+
+    #[test]
+    fn the_signal_goes_to_whom_it_is_said_to() {
+        let process = |launch, pid, parent, group, session| Process { launch, pid, parent, group, session };
+        // The shim is 1; the script is 10, with a helper; ranks are 20 and 21; 22 is forked by 20, 23 is a group of its own in its session,
+        // and 24 has a session of its own.
+        let script = [process(0, 10, 1, 10, 10), process(0, 11, 10, 10, 10)];
+        let ranks = [process(1, 20, 1, 20, 20), process(1, 21, 1, 21, 21)];
+        let below = [process(1, 22, 20, 20, 20), process(1, 23, 20, 23, 20), process(1, 24, 20, 24, 24)];
+        let all = [&script[..], &ranks, &below].concat();
+        let of = |all: &[Process], to| chosen(all, 1, to).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(&all, SignalTo::All), [10, 11, 20, 21, 22, 23, 24]);
+        assert_eq!(of(&all, SignalTo::Group), [10, 11, 20, 21, 22]);
+        assert_eq!(of(&all, SignalTo::Ranks), [20, 21]);
+        assert_eq!(of(&script, SignalTo::Ranks), [10]);
+        assert_eq!(of(&below, SignalTo::Ranks), [0; 0]);
+        assert_eq!(of(&[], SignalTo::Group), [0; 0]);
+    }
+
+    #[test]
+    fn of_ranks_that_are_asked_together_one_that_is_deaf_keeps_all_from_being_asked() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let hearer = || {
+            let program = Program { start_ticks: 0, device: (0, 0), inode: 0 };
+            Hearer { pid: me, fd: identity::pidfd_open(me).unwrap(), program }
+        };
+        let found = |catching: usize, deaf: Vec<i32>| {
+            let catching = (0..catching).map(|_| hearer()).collect::<Vec<_>>();
+            Hearers { all: catching.len() + deaf.len(), deaf, catching, unsure: vec![], sure_at: Instant::now() }
+        };
+        let (all, ranks) = (AskSignal::USR2, AskSignal::USR2.to(SignalTo::Ranks));
+        assert_eq!(found(2, vec![7]).not_to_be_asked(all).unwrap(), None);
+        assert_eq!(found(2, vec![]).not_to_be_asked(ranks).unwrap(), None);
+        let why = found(2, vec![7]).not_to_be_asked(ranks).unwrap().unwrap();
+        assert!(why.starts_with("1 of its 3 ranks does not catch SIGUSR2 (process 7)") && why.contains("nothing was sent"), "{why}");
+        let why = found(0, vec![7, 8]).not_to_be_asked(ranks).unwrap().unwrap();
+        assert!(why.starts_with("none of its 2 ranks catches SIGUSR2"), "{why}");
+        let why = found(0, vec![7]).not_to_be_asked(all).unwrap().unwrap();
+        assert!(why.starts_with("its one process does not catch SIGUSR2"), "{why}");
+    }
+
+    #[test]
+    fn who_runs_another_program_by_then_gets_nothing() {
+        let program = "trap : USR1; echo; while ! read x; do :; done; exec sleep 1000";
+        let mut command = Command::new("/bin/sh");
+        let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let hearer = || match look_at(pid, AskSignal::USR1).unwrap() {
+            Some(Look::Catches(program)) => Hearer { pid, fd: identity::pidfd_open(pid).unwrap(), program },
+            Some(Look::Deaf) | None => panic!("it catches the signal"),
+        };
+        let unsure = |hearer| Hearers { all: 1, deaf: vec![], catching: vec![], unsure: vec![hearer], sure_at: Instant::now() };
+        let sure = |hearer| Hearers { all: 1, deaf: vec![], catching: vec![hearer], unsure: vec![], sure_at: Instant::now() };
+        assert_eq!(unsure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
+        assert_eq!(sure(hearer()).send(AskSignal::USR1).unwrap().len(), 1);
+        let at_once = |hearer, listed: &[i32]| {
+            let sent = sure(hearer).send_at_once(AskSignal::USR1, &listed.iter().copied().collect()).unwrap();
+            sent.iter().map(|hearer| hearer.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(at_once(hearer(), &[pid]), [pid]);
+        assert_eq!(at_once(hearer(), &[pid + 1]), [0; 0], "it is not the allocation's any more");
+        assert!(unsure(hearer()).send_at_once(AskSignal::USR1, &[pid].into()).unwrap().is_empty(), "it was seen for a moment");
+        let (known, new, seen) = (hearer(), hearer(), hearer());
+        child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while !matches!(look_at(pid, AskSignal::USR1).unwrap(), Some(Look::Deaf)) {
+            assert!(Instant::now() < until, "it runs no other program");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(unsure(new).send(AskSignal::USR1).unwrap().len(), 0);
+        assert_eq!(sure(known).send(AskSignal::USR1).unwrap().len(), 0);
+        assert_eq!(at_once(seen, &[pid]), [0; 0]);
+        assert!(child.try_wait().unwrap().is_none(), "it was sent what ends it");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn this_process_is_seen_as_it_is() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(matches!(look_at(own, AskSignal::USR1).unwrap(), Some(Look::Deaf)));
+        let about = fs::metadata(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(executable(own).unwrap().1, std::os::unix::fs::MetadataExt::ino(&about));
+        assert!(there(executable(i32::MAX)).unwrap().is_none());
+    }
+
+    #[test]
+    fn only_what_is_gone_is_not_there() {
+        assert!(look_at(i32::MAX, AskSignal::USR1).unwrap().is_none());
+        assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
+        assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());
+    }
+}

@@ -1,0 +1,689 @@
+//! The checkpoint of an allocation whose head this node is: drives [`Checkpointing`], writes its states down, asks the nodes.
+
+use super::handles::Shared;
+use super::heads::Head;
+use super::part;
+use super::parts::Ends;
+use super::store::{Manifest, StoreError};
+use super::{Checkpoints, late, owner_of, wall_ms};
+use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
+use lattice_agent_common::files;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen, FromSaver, PartOpen, ToSaver};
+use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::{UnreachedNode, frame};
+use lattice_model::checkpoint::DEADLINE_MS;
+use lattice_model::{AllocationId, CheckpointId, CheckpointRef, DesiredShare, Epoch, NodeId, with_causes};
+use lattice_node::{CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, Event, Progress, Saved};
+use lattice_registry::{NotRunning, Standing};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::{ShimDir, boottime_ms};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Events that wait for the checkpoint's task.
+const EVENTS: usize = 256;
+/// Between two tries to reach a node, or the store.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long the quorum's word is waited for once the allocation ends.
+const LAST_WORD: Duration = Duration::from_secs(10);
+/// How long the store may take to say whether an id was used.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long the nodes that can be reached may take to hear that a round is over.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Why no checkpoint of an allocation is begun here.
+#[derive(Debug, Error)]
+pub enum BeginError {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("allocation {} belongs to {owner}", .allocation.short())]
+    NotTheOwner { allocation: AllocationId, owner: String },
+    #[error("allocation {} was submitted without --checkpoint: it does not say how it is asked to save itself", .allocation.short())]
+    NoPolicy { allocation: AllocationId },
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error("{node} is not the head of allocation {}", .allocation.short())]
+    NotTheHead { node: NodeId, allocation: AllocationId },
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error(
+        "checkpoint {id} was made before, under epoch {epoch}, and another may be in force since: `lattice checkpoint list` shows them; \
+         `lattice checkpoint create` asks for a new one"
+    )]
+    MadeBefore { id: CheckpointId, epoch: Epoch },
+    #[error("checkpoint {id} was made before: {source}")]
+    MadeBeforeAndDamaged { id: CheckpointId, source: StoreError },
+}
+
+/// What the nodes of a round are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Wait,
+    Go,
+    Stop,
+}
+
+/// Begins a checkpoint of a user's allocation whose head this node is, or follows the one that is under way. Gives how it goes.
+pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Receiver<CheckpointItem>, BeginError> {
+    let (id, allocation, epoch) =
+        (CheckpointId(Uuid::from_bytes(open.id)), AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let worker = context.workers.of_epoch(allocation, epoch).ok_or(BeginError::NotHere { allocation })?;
+    let share = Arc::clone(&worker.share);
+    if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
+        return Err(BeginError::NotTheOwner { allocation, owner: share.owner.name.clone() });
+    }
+    if share.spec.checkpoint.is_none() {
+        return Err(BeginError::NoPolicy { allocation });
+    }
+    context.checkpoints.store()?;
+    if share.nodes.first().is_none_or(|(node, _)| node != &context.me) {
+        return Err(BeginError::NotTheHead { node: context.me.clone(), allocation });
+    }
+    worker.settled().await?;
+    let checkpoints = context.checkpoints.clone();
+    let one = checkpoints.0.begins.of(allocation).await;
+    // After a restart the state file is who remembers.
+    checkpoints.resume(context, &share, worker.dir()).await;
+    let known = checkpoints.head_of(allocation, epoch);
+    let joined = known.as_ref().filter(|head| {
+        let now = head.view.borrow();
+        now.id == id || now.end().is_none()
+    });
+    let view = match joined {
+        Some(head) => head.view.clone(),
+        None => {
+            let committed = context.cluster.borrow().allocations.get(&allocation).and_then(|a| a.checkpoint.clone());
+            // Asked for again after the allocation ran again: it was made under the claim before.
+            if let Some(made) = committed.as_ref().filter(|made| made.id == id) {
+                return Ok(answered(ended(made)));
+            }
+            let last = known.and_then(|head| complete(&head.view.borrow()).map(|done| done.id));
+            let parent = last.or_else(|| committed.or_else(|| share.restore.clone()).map(|before| before.id));
+            let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
+            let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
+            let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, checkpoints.settings().deferral_ms_max(), boottime_ms());
+            // The nodes are looked at meanwhile; they are asked for nothing before it is known.
+            let (new, is_new) = oneshot::channel();
+            let view = checkpoints.drive(context, &share, worker.dir(), state, Some(is_new));
+            match unused(context, &share, id).await {
+                Ok(known) => {
+                    failpoint::pass(Point::SaveBegun);
+                    let _ = new.send(known);
+                }
+                Err(why) => {
+                    // Who asks for another one next does not join this one, whose task ends as well.
+                    checkpoints.never_begun(allocation, &view);
+                    return Err(why);
+                }
+            }
+            view
+        }
+    };
+    drop(one);
+    let (out, items) = mpsc::channel(4);
+    tokio::spawn(tell(view, out));
+    Ok(items)
+}
+
+/// Refuses an id under which a checkpoint was made. Gives whether it is known that none was: where the store is away, writing the
+/// manifest refuses it, and what is there by that id is not to be removed then.
+async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, BeginError> {
+    let (store, owner) = (context.checkpoints.store()?, owner_of(share));
+    let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(false) };
+    match found {
+        Ok(made) => Err(BeginError::MadeBefore { id, epoch: made.epoch }),
+        Err(source @ StoreError::Damaged { .. }) => Err(BeginError::MadeBeforeAndDamaged { id, source }),
+        Err(StoreError::NoSuch(_)) => Ok(true),
+        Err(
+            StoreError::Store(_)
+            | StoreError::Unavailable(_)
+            | StoreError::Directory(_)
+            | StoreError::Place(_)
+            | StoreError::Unfit(_)
+            | StoreError::Io { .. },
+        ) => Ok(false),
+    }
+}
+
+/// The last word on a checkpoint that the quorum has.
+fn ended(made: &CheckpointRef) -> CheckpointItem {
+    let (id, word) = (*made.id.0.as_bytes(), "complete".to_owned());
+    CheckpointItem::Ended { id, word, why: String::new(), complete: true, step: made.step, bytes: made.bytes }
+}
+
+fn answered(item: CheckpointItem) -> mpsc::Receiver<CheckpointItem> {
+    let (out, items) = mpsc::channel(1);
+    let _ = out.try_send(item);
+    items
+}
+
+fn complete(state: &Checkpointing) -> Option<CheckpointRef> {
+    match state.end() {
+        Some(CheckpointEnd::Complete { checkpoint }) => Some(checkpoint.clone()),
+        Some(CheckpointEnd::Failed { .. } | CheckpointEnd::TimedOut { .. }) | None => None,
+    }
+}
+
+async fn tell(mut view: watch::Receiver<Checkpointing>, out: mpsc::Sender<CheckpointItem>) {
+    loop {
+        let item = item(&view.borrow_and_update());
+        let over = matches!(item, CheckpointItem::Ended { .. });
+        if out.send(item).await.is_err() || over {
+            return;
+        }
+        tokio::select! {
+            () = out.closed() => return,
+            changed = view.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn item(state: &Checkpointing) -> CheckpointItem {
+    let (id, word) = (*state.id.0.as_bytes(), state.word().to_owned());
+    let ended = |why: String, checkpoint: Option<&CheckpointRef>| CheckpointItem::Ended {
+        id,
+        word: word.clone(),
+        why,
+        complete: checkpoint.is_some(),
+        step: checkpoint.and_then(|c| c.step),
+        bytes: checkpoint.map_or(0, |c| c.bytes),
+    };
+    match &state.phase {
+        CheckpointPhase::Ended(CheckpointEnd::Complete { checkpoint }) => ended(String::new(), Some(checkpoint)),
+        CheckpointPhase::Ended(CheckpointEnd::Failed { why }) => ended(why.clone(), None),
+        CheckpointPhase::Ended(CheckpointEnd::TimedOut { waited_for }) => {
+            let seconds = state.length_ms / 1000;
+            let names: Vec<&str> = waited_for.iter().map(NodeId::as_str).collect();
+            let whom = if names.is_empty() { "the store".to_owned() } else { names.join(", ") };
+            ended(format!("{whom} did not answer within {seconds} s, extended once by half of it"), None)
+        }
+        CheckpointPhase::Asking { deadline, .. } | CheckpointPhase::Saving { deadline, .. } => {
+            let told = |node: &NodeId| match state.progress.get(node) {
+                Some(Progress { percent: Some(percent), left_ms: Some(left) }) => {
+                    format!("{node} ({percent} %, {} s left)", left.div_ceil(1000))
+                }
+                Some(Progress { percent: Some(percent), left_ms: None }) => format!("{node} ({percent} %)"),
+                Some(Progress { percent: None, left_ms: Some(left) }) => format!("{node} ({} s left)", left.div_ceil(1000)),
+                Some(Progress { percent: None, left_ms: None }) | None => node.to_string(),
+            };
+            let awaited: Vec<String> = state.nodes.iter().filter(|node| state.awaits(node)).map(told).collect();
+            let extended = if deadline.extended { "; its time was extended" } else { "" };
+            CheckpointItem::Stands { id, word, detail: format!("waits for {}{extended}", awaited.join(", ")) }
+        }
+        CheckpointPhase::Deferred { .. } => {
+            CheckpointItem::Stands { id, word, detail: "the application asked for a later moment".to_owned() }
+        }
+        CheckpointPhase::Verifying { .. } => CheckpointItem::Stands { id, word, detail: "the manifest is written".to_owned() },
+        CheckpointPhase::Committing { .. } => CheckpointItem::Stands { id, word, detail: "waits for the quorum".to_owned() },
+    }
+}
+
+/// For the agent's next lives. The machine's own end it need not outlive: the work ends with that as well. `then`: what that thread does
+/// behind it, which is not waited for.
+async fn write_down(dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let (path, json) = (dir.checkpoint(), serde_json::to_vec(state).map_err(io::Error::other)?);
+    let (done, written) = oneshot::channel();
+    tokio::task::spawn_blocking(move || {
+        let result = files::replace_for_boot(&path, &json);
+        let is_there = result.is_ok();
+        if done.send(result).is_ok() && is_there {
+            then();
+        }
+    });
+    written.await.map_err(io::Error::other)?
+}
+
+/// What was written down, where it is of this claim.
+async fn written_down(dir: &ShimDir, epoch: Epoch) -> Option<Checkpointing> {
+    let path = dir.checkpoint();
+    let bytes = tokio::task::spawn_blocking(move || std::fs::read(path)).await.ok()?.ok()?;
+    match serde_json::from_slice::<Checkpointing>(&bytes) {
+        Ok(state) => Some(state).filter(|state| state.epoch == epoch),
+        Err(error) => {
+            tracing::warn!(path = %dir.checkpoint().display(), %error, "the state of a checkpoint cannot be read: it is given up");
+            None
+        }
+    }
+}
+
+impl Checkpoints {
+    /// Takes up what a former life began, on the head of an allocation that runs. May be done again.
+    pub async fn resume(&self, context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) {
+        if share.spec.checkpoint.is_none() || self.head_of(share.allocation, share.epoch).is_some() {
+            return;
+        }
+        if let Some(mut state) = written_down(dir, share.epoch).await {
+            // The quorum was perhaps told by a life that could not write that down.
+            state.told |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
+            tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.word(), "a checkpoint of a former life");
+            self.drive(context, share, dir, state, None);
+        }
+    }
+
+    /// Begins its task, where there is none. `is_new`: who tells that no checkpoint was made under its id, as far as that is known;
+    /// `None`: it goes on from a former life.
+    fn drive(
+        &self,
+        context: &Shared,
+        share: &Arc<DesiredShare>,
+        dir: &ShimDir,
+        state: Checkpointing,
+        is_new: Option<oneshot::Receiver<bool>>,
+    ) -> watch::Receiver<Checkpointing> {
+        let mut heads = self.0.heads.lock();
+        if let Some(there) = heads.get(&share.allocation)
+            && there.epoch == share.epoch
+            && there.view.borrow().id == state.id
+        {
+            return there.view.clone();
+        }
+        let (id, told, over) = (state.id, state.told, state.end().is_some());
+        let came_to_nothing = over && complete(&state).is_none();
+        let (out, view) = watch::channel(state.clone());
+        heads.insert(share.allocation, Head { epoch: share.epoch, view: view.clone() });
+        if !over {
+            let (events, heard) = mpsc::channel(EVENTS);
+            let driver = Driver {
+                context: Arc::clone(context),
+                share: Arc::clone(share),
+                dir: dir.clone(),
+                state,
+                out,
+                is_new,
+                events,
+                asked: JoinSet::new(),
+                work: JoinSet::new(),
+                word: watch::channel(Word::Wait).0,
+            };
+            tokio::spawn(driver.run(heard));
+        } else if came_to_nothing {
+            // The life that ended it may not have come to that.
+            let (context, share) = (Arc::clone(context), Arc::clone(share));
+            tokio::spawn(async move { late::discard(&context, &share, id, told).await });
+        }
+        view
+    }
+
+    /// As if one had never begun.
+    fn never_begun(&self, allocation: AllocationId, view: &watch::Receiver<Checkpointing>) {
+        let mut heads = self.0.heads.lock();
+        // It may have been begun again since, by the same id.
+        if heads.get(&allocation).is_some_and(|head| head.view.same_channel(view)) {
+            heads.remove(&allocation);
+        }
+    }
+}
+
+struct Driver {
+    context: Shared,
+    share: Arc<DesiredShare>,
+    dir: ShimDir,
+    state: Checkpointing,
+    out: watch::Sender<Checkpointing>,
+    /// Until it was looked whether a checkpoint was made under its id; `false`: that could not be seen. Closed without a word: one was,
+    /// or nobody wants to know any more.
+    is_new: Option<oneshot::Receiver<bool>>,
+    events: mpsc::Sender<CheckpointEvent>,
+    /// What is being done for the present state; ended with it.
+    work: JoinSet<()>,
+    /// The nodes, as they are asked in the present round.
+    asked: JoinSet<()>,
+    /// What they are told.
+    word: watch::Sender<Word>,
+}
+
+impl Driver {
+    async fn run(mut self, mut heard: mpsc::Receiver<CheckpointEvent>) {
+        let allocation = self.share.allocation;
+        let standing = self.context.workers.of_epoch(allocation, self.share.epoch).map(|worker| worker.standing);
+        let (mut over_at, begun) = (None, Instant::now());
+        let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
+        let mut superseded = Box::pin(late::superseded(&context, &share));
+        // Nothing of one that no node was told to save is in the store.
+        let mut may_be_there = self.is_new.is_none();
+        let mut steps = self.state.resume();
+        loop {
+            for step in steps {
+                self.take(step);
+            }
+            if let Some(end) = self.state.end() {
+                self.context.checkpoints.counts().checkpoint(end, begun.elapsed());
+                tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.word(), "a checkpoint is over");
+                self.farewell().await;
+                if may_be_there && complete(&self.state).is_none() {
+                    late::discard(&self.context, &self.share, self.state.id, self.state.told).await;
+                }
+                return;
+            }
+            let wakes = self.state.wakes_ms().map(|at| Duration::from_millis(at.saturating_sub(boottime_ms()) + 1));
+            let event = tokio::select! {
+                Some(event) = heard.recv() => event,
+                () = sleep(wakes) => CheckpointEvent::Clock,
+                known = looked(&mut self.is_new) => {
+                    if !self.is_to_be(known) {
+                        return self.farewell().await;
+                    }
+                    steps = Vec::new();
+                    continue;
+                }
+                Some(_) = self.asked.join_next() => {
+                    steps = Vec::new();
+                    continue;
+                }
+                Some(_) = self.work.join_next() => {
+                    steps = Vec::new();
+                    continue;
+                }
+                () = ending(standing.clone()), if over_at.is_none() => {
+                    let patience = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { LAST_WORD } else { Duration::ZERO };
+                    over_at = Some(Instant::now() + patience);
+                    steps = Vec::new();
+                    continue;
+                }
+                () = tokio::time::sleep_until(over_at.unwrap_or_else(Instant::now)), if over_at.is_some() => {
+                    self.committed().unwrap_or(CheckpointEvent::AllocationOver)
+                }
+                why = &mut superseded => self.committed().unwrap_or(CheckpointEvent::Superseded { why }),
+            };
+            let before = self.state.clone();
+            let only_told = matches!(event, CheckpointEvent::Progressed { .. });
+            steps = self.state.handle(boottime_ms(), event);
+            // Nothing was done yet of one that is being asked for: whoever asked does so again where the agent ends here.
+            if only_told || matches!(self.state.phase, CheckpointPhase::Asking { .. }) {
+                self.out.send_replace(self.state.clone());
+            } else if self.state != before {
+                if self.is_new.is_some() {
+                    let known = looked(&mut self.is_new).await;
+                    if !self.is_to_be(known) {
+                        return self.farewell().await;
+                    }
+                }
+                self.write_down().await;
+                may_be_there |= matches!(self.state.phase, CheckpointPhase::Saving { .. });
+                // One that could not be written down is given up: what was to be done of it is not.
+                if self.state.end().is_some() {
+                    steps = self.state.resume();
+                }
+            }
+        }
+    }
+
+    /// Takes what was seen of its id. `false`: it is not to be, and is forgotten.
+    fn is_to_be(&mut self, known: Option<bool>) -> bool {
+        self.is_new = None;
+        match known {
+            Some(known) => self.state.told |= !known,
+            None => {
+                self.word.send_replace(Word::Stop);
+                self.context.checkpoints.never_begun(self.share.allocation, &self.out.subscribe());
+            }
+        }
+        known.is_some()
+    }
+
+    /// What the quorum was told of, once it has it: that one update of the watch says as well that the claim is over does not undo it.
+    fn committed(&self) -> Option<CheckpointEvent> {
+        let CheckpointPhase::Committing { checkpoint } = &self.state.phase else { return None };
+        let cluster = self.context.cluster.borrow();
+        let last = cluster.allocations.get(&self.share.allocation)?.checkpoint.as_ref();
+        (last == Some(checkpoint)).then_some(CheckpointEvent::Committed { id: checkpoint.id })
+    }
+
+    /// Until the nodes that can be reached have heard that the round is over.
+    async fn farewell(&mut self) {
+        let heard = async { while self.asked.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(FAREWELL, heard).await;
+    }
+
+    /// Nothing is done of a state that is not written down, but to look whether it can be. What cannot be is given up, unless it is whole: that is only said again.
+    async fn write_down(&mut self) {
+        pass(&self.state, false);
+        let (context, allocation, state) = (Arc::clone(&self.context), self.share.allocation, self.state.clone());
+        // This node's own work is asked by the thread that has written down that it may be. The others are told meanwhile.
+        let then = move || {
+            if matches!(state.phase, CheckpointPhase::Saving { .. }) {
+                pass(&state, true);
+                context.checkpoints.0.parts.act(allocation, (state.epoch, state.id, state.round));
+            }
+        };
+        let written = write_down(&self.dir, &self.state, then).await;
+        if let Err(error) = &written
+            && self.state.end().is_none()
+            && !matches!(self.state.phase, CheckpointPhase::Committing { .. })
+        {
+            let why = format!("it cannot be written down on {}: {error}", self.context.me);
+            self.state.phase = CheckpointPhase::Ended(CheckpointEnd::Failed { why });
+        }
+        if let Err(error) = written {
+            tracing::warn!(allocation = %self.share.allocation, %error, "the state of a checkpoint is not written down");
+            if self.state.end().is_some() && complete(&self.state).is_none() {
+                self.forget().await;
+            }
+        }
+        pass(&self.state, true);
+        self.out.send_replace(self.state.clone());
+    }
+
+    /// Removes what is written of it, which needs no room: no later life is to take up what its user was told had failed.
+    async fn forget(&self) {
+        // That of the one before stays.
+        if written_down(&self.dir, self.state.epoch).await.is_none_or(|there| there.id != self.state.id) {
+            return;
+        }
+        if let Err(error) = tokio::fs::remove_file(self.dir.checkpoint()).await {
+            tracing::warn!(allocation = %self.share.allocation, %error, "an earlier state of a checkpoint that was given up stays");
+        }
+    }
+
+    fn take(&mut self, step: CheckpointStep) {
+        match step {
+            CheckpointStep::Ask { round } => {
+                self.work.abort_all();
+                self.asked.abort_all();
+                self.word = watch::channel(Word::Wait).0;
+                let open = PartOpen {
+                    id: *self.state.id.0.as_bytes(),
+                    allocation: *self.share.allocation.0.as_bytes(),
+                    epoch: self.share.epoch.0,
+                    round,
+                    deadline_ms: wall_ms() + self.state.wakes_ms().map_or(0, |at| at.saturating_sub(boottime_ms())),
+                };
+                for node in self.state.nodes.clone() {
+                    let asking = Asking {
+                        context: Arc::clone(&self.context),
+                        share: Arc::clone(&self.share),
+                        node,
+                        open: open.clone(),
+                        events: self.events.clone(),
+                        word: self.word.subscribe(),
+                    };
+                    self.asked.spawn(asking.run());
+                }
+            }
+            CheckpointStep::Go { .. } => drop(self.word.send_replace(Word::Go)),
+            CheckpointStep::Write { .. } => {
+                let (context, share, state) = (Arc::clone(&self.context), Arc::clone(&self.share), self.state.clone());
+                let events = self.events.clone();
+                self.work.spawn(async move { drop(events.send(written(&context, &share, &state).await).await) });
+            }
+            CheckpointStep::Commit { checkpoint } => {
+                let (context, share, events) = (Arc::clone(&self.context), Arc::clone(&self.share), self.events.clone());
+                self.work.spawn(async move {
+                    let (id, wanted) = (checkpoint.id, checkpoint.clone());
+                    context.tell(Event::Checkpointed { allocation: share.allocation, epoch: share.epoch, checkpoint }).await;
+                    let mut cluster = context.cluster.clone();
+                    let has = |a: &lattice_model::Allocation| a.checkpoint.as_ref() == Some(&wanted);
+                    if cluster.wait_for(|cluster| cluster.allocations.get(&share.allocation).is_some_and(has)).await.is_ok() {
+                        let _ = events.send(CheckpointEvent::Committed { id }).await;
+                    }
+                });
+            }
+            CheckpointStep::Forget => {
+                self.work.abort_all();
+                self.word.send_replace(Word::Stop);
+            }
+        }
+    }
+}
+
+async fn sleep(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What was seen of its id; `None`: nobody says it any more. Never, where it was said.
+async fn looked(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
+    match is_new {
+        Some(is_new) => is_new.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Until the allocation is being ended.
+async fn ending(standing: Option<watch::Receiver<Standing>>) {
+    if let Some(mut standing) = standing {
+        let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+    }
+}
+
+/// Where a test may kill the agent.
+fn pass(state: &Checkpointing, written: bool) {
+    let [before, behind] = match &state.phase {
+        CheckpointPhase::Asking { .. } => return,
+        CheckpointPhase::Saving { .. } => [Point::SaveSavingUnwritten, Point::SaveSavingWritten],
+        CheckpointPhase::Deferred { .. } => [Point::SaveDeferredUnwritten, Point::SaveDeferredWritten],
+        CheckpointPhase::Verifying { .. } => [Point::SaveVerifyingUnwritten, Point::SaveVerifyingWritten],
+        CheckpointPhase::Committing { .. } => [Point::SaveCommittingUnwritten, Point::SaveCommittingWritten],
+        CheckpointPhase::Ended(_) => [Point::SaveEndUnwritten, Point::SaveEndWritten],
+    };
+    failpoint::pass(if written { behind } else { before });
+}
+
+/// Writes the manifest, for as long as that takes.
+async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
+    let CheckpointPhase::Verifying { saved, .. } = &state.phase else { return CheckpointEvent::Clock };
+    let owner = owner_of(share);
+    let mut manifest = Manifest::made(owner.allocation, state, saved, (&share.owner.name, share.owner.uid), wall_ms());
+    manifest.took_ms = state.round_ms(boottime_ms());
+    loop {
+        let store = match context.checkpoints.store() {
+            Ok(store) => store,
+            Err(error) => return CheckpointEvent::NotWritten { why: error.to_string() },
+        };
+        match store.put_manifest(&owner, &manifest).await {
+            Ok(()) => return CheckpointEvent::Written,
+            Err(error @ StoreError::Store(_)) if !error.is_full() => {
+                tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint's manifest waits for its store");
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => return CheckpointEvent::NotWritten { why: with_causes(&error) },
+        }
+    }
+}
+
+/// One node asked for its part of a round, until its last word.
+struct Asking {
+    context: Shared,
+    share: Arc<DesiredShare>,
+    node: NodeId,
+    open: PartOpen,
+    events: mpsc::Sender<CheckpointEvent>,
+    word: watch::Receiver<Word>,
+}
+
+impl Asking {
+    /// Until it is told to stop, and has said so.
+    async fn run(self) {
+        while *self.word.borrow() != Word::Stop {
+            if self.node == self.context.me {
+                self.here().await;
+            } else if let Err(error) = self.there().await {
+                tracing::debug!(node = %self.node, allocation = %self.share.allocation, %error, "a node is asked for its part again");
+            }
+            tokio::select! {
+                () = self.told(Word::Stop) => return,
+                () = tokio::time::sleep(AGAIN) => {}
+            }
+        }
+    }
+
+    async fn told(&self, word: Word) {
+        if self.word.clone().wait_for(|now| *now == word || *now == Word::Stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn hear(&self, word: FromSaver) {
+        let (node, round) = (self.node.clone(), self.open.round);
+        let event = match word {
+            FromSaver::Able { idle } => CheckpointEvent::Able { node, round, idle },
+            FromSaver::Saving => return,
+            FromSaver::Failed { why } => CheckpointEvent::NodeFailed { node, round, why },
+            FromSaver::Saved { files, bytes, step, manifest } => {
+                CheckpointEvent::NodeSaved { node, round, saved: Saved { files, bytes, step, manifest } }
+            }
+            FromSaver::Deferred { for_ms } => CheckpointEvent::Deferred { node, round, for_ms },
+            FromSaver::Progressed { percent, left_ms } => {
+                CheckpointEvent::Progressed { node, round, progress: Progress { percent, left_ms } }
+            }
+        };
+        let _ = self.events.send(event).await;
+    }
+
+    async fn here(&self) {
+        let Ends { go, mut says, .. } = part::attach(&self.context, &self.share, &self.open);
+        let goes = async {
+            self.told(Word::Go).await;
+            if *self.word.borrow() == Word::Go {
+                go.send_replace(true);
+            }
+            self.told(Word::Stop).await;
+            self.context.checkpoints.0.parts.give_up(&self.open);
+        };
+        let hears = async {
+            loop {
+                let word = says.borrow_and_update().clone();
+                if let Some(word) = word {
+                    self.hear(word).await;
+                }
+                if says.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! { () = goes => {}, () = hears => {} }
+    }
+
+    async fn there(&self) -> Result<(), UnreachedNode> {
+        let address = self.context.mesh_address(&self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
+        let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await?;
+        frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await?;
+        let goes = async {
+            self.told(Word::Go).await;
+            if *self.word.borrow() == Word::Go {
+                frame::write(&mut send, &ToSaver::Go).await?;
+            }
+            self.told(Word::Stop).await;
+            frame::write(&mut send, &ToSaver::Stop).await?;
+            // Until the other end has read it.
+            let _ = send.finish();
+            let _ = send.stopped().await;
+            Ok(())
+        };
+        let hears = async {
+            loop {
+                let word = frame::read::<FromSaver, _>(&mut recv).await?;
+                self.hear(word).await;
+            }
+        };
+        tokio::select! { ended = goes => ended, ended = hears => ended }
+    }
+}

@@ -1,0 +1,440 @@
+//! One node's part of a checkpoint's round: look, ask, wait for the answer, bring what was saved into the store.
+
+use super::blocking::{SavingBroke, blocking};
+use super::directory::{self, Answer, Claims, DirectoryError, Place, PlaceError};
+use super::handles::{Handles, Shared};
+use super::owner_of;
+use super::packers::Packers;
+use super::parts::{Ends, NewPart, Ready};
+use super::store::{Part, Source, StoreError, Uploads};
+use super::way::{AskedFor, Found, Request, Way, WayError};
+use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
+use lattice_agent_common::environment;
+use lattice_mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
+use lattice_mesh::frame::{self, FrameError};
+use lattice_model::{AllocationId, CheckpointId, DesiredShare, Entrypoint, Epoch, with_causes};
+use lattice_node::{Progress, Saved};
+use lattice_pki::identity::Caller;
+use lattice_registry::Standing;
+use lattice_runtime::failpoint::{self, Point};
+use parking_lot::Mutex;
+use quinn::{RecvStream, SendStream};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Between two looks for the answer.
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two words of how far it is.
+const PROGRESS: Duration = Duration::from_millis(200);
+/// Between two tries of a store that does not answer.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How much longer than its deadline a part is kept that nobody asks for any more.
+const KEPT: Duration = Duration::from_secs(600);
+/// What a small file takes on a disk, in bytes.
+const BLOCK: u64 = 4096;
+
+/// Why this node's part of a checkpoint came to nothing.
+#[derive(Debug, Error)]
+pub(super) enum PartError {
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Way(#[from] WayError),
+    #[error("no rank of it runs there: it has not begun yet, or is over")]
+    NoRanks,
+    #[error("what ran there was asked, and has ended without an answer")]
+    EndedUnanswered,
+    #[error("something was begun there when it was asked for already: ask for another")]
+    BegunMeanwhile,
+    #[error("{why}")]
+    Deaf { why: String },
+    #[error("{why}")]
+    NoAnswerComes { why: String },
+    #[error("{why}")]
+    ApplicationFailed { why: String },
+    #[error("this node has no part of it")]
+    NoPart,
+    #[error("its disk is full, and the application does not say how much it saved: it may be cut short; say files= or bytes=")]
+    DiskFull,
+    #[error("the application says that it saved, and no file lies in $LATTICE_CHECKPOINT_DIR/{token}")]
+    NoFiles { token: String },
+    #[error("{difference}")]
+    NotAsClaimed { difference: String },
+    #[error("{}", with_causes(.0))]
+    Put(#[source] StoreError),
+    #[error("asking for it broke")]
+    AskingBroke,
+    #[error(transparent)]
+    Broke(#[from] SavingBroke),
+}
+
+/// The part of this round: the one that goes on, or a new one in place of an older round's.
+pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
+    let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
+    context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, may_ask: told, reports: out, ready, stop }| {
+        let left = older.as_ref().and_then(|says| left(says.borrow().as_ref()));
+        let (context, share, open) = (Arc::clone(context), Arc::clone(share), open.clone());
+        tokio::spawn(Round { context, share, open, left, told, out, ready, stop, asking: Arc::default() }.run(older));
+    })
+}
+
+/// Serves the head of an allocation of this node, over the mesh.
+pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
+    let allocation = AllocationId(Uuid::from_bytes(open.allocation));
+    let Some(handle) = context.workers.of_epoch(allocation, Epoch(open.epoch)) else {
+        let why = format!("allocation {} is not on this node under epoch {}", allocation.short(), open.epoch);
+        return frame::write(&mut send, &FromSaver::Failed { why }).await;
+    };
+    if handle.share.nodes.first().is_none_or(|(node, _)| node.as_str() != peer.name) {
+        tracing::warn!(peer = %peer.name, %allocation, "a peer that is not the head wanted a checkpoint: refused");
+        return frame::write(&mut send, &FromSaver::Failed { why: "refused: not the allocation's head".to_owned() }).await;
+    }
+    let Ends { go, mut says, .. } = attach(context, &handle.share, &open);
+    let hears = async {
+        loop {
+            match frame::read::<ToSaver, _>(&mut recv).await? {
+                ToSaver::Go => drop(go.send_replace(true)),
+                ToSaver::Stop => {
+                    context.checkpoints.0.parts.give_up(&open);
+                    return Ok(());
+                }
+            }
+        }
+    };
+    let tells = async {
+        loop {
+            let word = says.borrow_and_update().clone();
+            if let Some(word) = word {
+                frame::write(&mut send, &word).await?;
+            }
+            if says.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    };
+    tokio::select! { ended = hears => ended, ended = tells => ended }
+}
+
+/// How many bytes lie there of one whose last word this was, as far as that tells.
+fn left(last: Option<&FromSaver>) -> Option<u64> {
+    match last? {
+        FromSaver::Saved { files, bytes, .. } => Some(bytes.saturating_add(files.saturating_mul(BLOCK))),
+        FromSaver::Able { .. }
+        | FromSaver::Saving
+        | FromSaver::Failed { .. }
+        | FromSaver::Deferred { .. }
+        | FromSaver::Progressed { .. } => None,
+    }
+}
+
+/// This node's part of one round.
+struct Round {
+    context: Shared,
+    share: Arc<DesiredShare>,
+    open: PartOpen,
+    /// How many bytes the one before it left, where that is known.
+    left: Option<u64>,
+    /// Whether it may ask.
+    told: watch::Receiver<bool>,
+    out: watch::Sender<Option<FromSaver>>,
+    ready: Ready,
+    stop: CancellationToken,
+    /// Held by the thread that asks.
+    asking: Arc<Mutex<()>>,
+}
+
+impl Round {
+    async fn run(self, older: Option<watch::Receiver<Option<FromSaver>>>) {
+        // What an earlier round asked for is taken back before this one asks.
+        if let Some(mut older) = older {
+            while older.changed().await.is_ok() {}
+        }
+        let until = Duration::from_millis(self.open.deadline_ms.saturating_sub(super::wall_ms())).saturating_mul(2) + KEPT;
+        let allocation = self.share.allocation;
+        let ended = async {
+            let Some(worker) = self.context.workers.of_epoch(allocation, self.share.epoch) else { return };
+            let mut standing = worker.standing;
+            // An agent that stops, while its work goes on, takes nothing back.
+            let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
+            if stops {
+                std::future::pending::<()>().await;
+            }
+        };
+        let last = tokio::select! {
+            () = self.stop.cancelled() => None,
+            () = tokio::time::sleep(until) => None,
+            () = ended => None,
+            word = self.saved() => Some(word.unwrap_or_else(|error| FromSaver::Failed { why: error.to_string() })),
+        };
+        if last.is_none() {
+            // Before it is taken back: a thread that asks yet goes no further.
+            self.stop.cancel();
+        }
+        drop(self.ready.take());
+        let failed = matches!(last, Some(FromSaver::Failed { .. }));
+        if let Err(why) = self.withdrawn(failed).await {
+            tracing::debug!(%allocation, %why, "what a checkpoint asked for cannot be taken back");
+        }
+        if let Some(word) = last {
+            tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
+            self.out.send_replace(Some(word));
+            // Its last word stays for a head that asks again.
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = tokio::time::sleep(until) => {}
+            }
+        }
+        self.stop.cancel();
+    }
+
+    fn token(&self) -> String {
+        directory::token(CheckpointId(Uuid::from_bytes(self.open.id)), self.open.round)
+    }
+
+    /// Takes back what was asked for and not answered. `failed`: what was saved is of no use, and takes room where it may be lacking; who
+    /// has not said that it failed, and was given up, may be writing yet.
+    async fn withdrawn(&self, failed: bool) -> Result<(), WayError> {
+        let (context, share, asking) = (Arc::clone(&self.context), Arc::clone(&self.share), Arc::clone(&self.asking));
+        let token = self.token();
+        blocking(move || {
+            // Whatever comes of it: no thread of this round asks, or removes what is there, behind this.
+            let _asked_before = asking.lock();
+            let way = Way::of(&context, &share)?;
+            let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
+            way.withdraw(&place, &token)?;
+            if failed { place.forget(&token).map_err(|source| WayError::ForgetSaved { token, source }) } else { Ok(()) }
+        })
+        .await
+    }
+
+    /// All of it; gives the last word.
+    async fn saved(&self) -> Result<FromSaver, PartError> {
+        let (context, share, out) = (&self.context, &self.share, &self.out);
+        let (id, token) = (CheckpointId(Uuid::from_bytes(self.open.id)), self.token());
+        let Looked { way, place, before } = {
+            let (context, share, token) = (Arc::clone(context), Arc::clone(share), token.clone());
+            blocking(move || Looked::at(&context, &share, &token)).await?
+        };
+        let answer = match before {
+            Before::Answered(answer) => {
+                out.send_replace(Some(FromSaver::Able { idle: false }));
+                self.may_ask().await;
+                answer
+            }
+            Before::Unanswered { asked, found } => {
+                let now = way.heard(found, asked).await;
+                if !now.lives && has_ranks_here(context, share) {
+                    return Err(PartError::NoRanks);
+                }
+                if !now.lives {
+                    if asked {
+                        return Err(PartError::EndedUnanswered);
+                    }
+                    out.send_replace(Some(FromSaver::Able { idle: true }));
+                    self.may_ask().await;
+                    // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
+                    let (context, allocation) = (Arc::clone(context), share.allocation);
+                    if blocking(move || way.find(&context, allocation)).await?.lives {
+                        return Err(PartError::BegunMeanwhile);
+                    }
+                    return Ok(FromSaver::from(Saved::default()));
+                }
+                if let Some(why) = now.deaf {
+                    return Err(PartError::Deaf { why });
+                }
+                let request = Request {
+                    context: Arc::clone(context),
+                    share: Arc::clone(share),
+                    way: way.clone(),
+                    place: Arc::clone(&place),
+                    token: token.clone(),
+                    deadline_ms: self.open.deadline_ms,
+                    asked,
+                    left: self.left,
+                    hearers: now.hearers,
+                    stop: self.stop.clone(),
+                    asking: Arc::clone(&self.asking),
+                };
+                let asked = self.asked(request).await?;
+                failpoint::pass(Point::SaveAsked);
+                out.send_replace(Some(FromSaver::Saving));
+                let waiting = Waiting { context, share, way: &way, place: &place, token: &token, asked: &asked, out };
+                waiting.answer().await?
+            }
+        };
+        failpoint::pass(Point::SaveAnswered);
+        match answer {
+            Answer::Failed { why } => Err(PartError::ApplicationFailed { why }),
+            Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),
+            Answer::Done(claims) => {
+                let part = part_of(context, share, id, self.open.round)?;
+                put(context, share, &part, claims, &place, &token).await.map(FromSaver::from)
+            }
+        }
+    }
+
+    async fn may_ask(&self) {
+        let _ = self.told.clone().wait_for(|go| *go).await;
+    }
+
+    /// Says that it could ask, and what was asked for once it may: by the thread that has written that down, or by one of its own.
+    async fn asked(&self, request: Request) -> Result<AskedFor, PartError> {
+        let (made, mut asked) = oneshot::channel();
+        self.ready.put(Box::new(move || {
+            failpoint::pass(Point::SaveUnasked);
+            drop(made.send(request.make()));
+        }));
+        self.out.send_replace(Some(FromSaver::Able { idle: false }));
+        tokio::select! {
+            made = &mut asked => return Ok(made.map_err(|_| PartError::AskingBroke)??),
+            () = self.may_ask() => {}
+        }
+        if let Some(act) = self.ready.take() {
+            tokio::task::spawn_blocking(act);
+        }
+        Ok(asked.await.map_err(|_| PartError::AskingBroke)??)
+    }
+}
+
+/// What a node's part begins from: looked at at once, since each change of the thread takes longer than all of it.
+struct Looked {
+    way: Way,
+    place: Arc<Place>,
+    before: Before,
+}
+
+enum Before {
+    /// It was asked, and this came.
+    Answered(Answer),
+    /// `asked`: it was, perhaps.
+    Unanswered { asked: bool, found: Found },
+}
+
+impl Looked {
+    fn at(context: &Handles, share: &DesiredShare, token: &str) -> Result<Self, PartError> {
+        let way = Way::of(context, share)?;
+        let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
+        // What was never asked for was not answered.
+        let asked = place.asked(token)?;
+        let before = match if asked { way.answer(&place, token)? } else { None } {
+            Some(answer) => Before::Answered(answer),
+            None => Before::Unanswered { asked, found: way.find(context, share.allocation)? },
+        };
+        Ok(Self { way, place: Arc::new(place), before })
+    }
+}
+
+/// Whether an inline command's ranks belong on this node. What a script runs where is its own affair.
+fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
+    match &share.spec.entrypoint {
+        Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
+        Entrypoint::Script { .. } => false,
+    }
+}
+
+/// What was asked for, and where its answer comes.
+struct Waiting<'a> {
+    context: &'a Shared,
+    share: &'a DesiredShare,
+    way: &'a Way,
+    place: &'a Arc<Place>,
+    token: &'a str,
+    asked: &'a AskedFor,
+    out: &'a watch::Sender<Option<FromSaver>>,
+}
+
+impl Waiting<'_> {
+    /// Waits for the answer for as long as one lives that was asked, and says how far that is.
+    async fn answer(&self) -> Result<Answer, PartError> {
+        let (mut last_looks, mut told, mut told_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
+        loop {
+            let (way, place, token) = (self.way.clone(), Arc::clone(self.place), self.token.to_owned());
+            if let Some(answer) = blocking(move || way.answer(&place, &token)).await? {
+                return Ok(answer);
+            }
+            if last_looks > 0 || looked_at.elapsed() >= self.asked.pause() {
+                looked_at = Instant::now();
+                match self.asked.in_vain(self.context, self.share).await? {
+                    // What was written in the last moment is old enough to be read after a few more.
+                    Some(why) if last_looks > 10 => return Err(PartError::NoAnswerComes { why }),
+                    Some(_) => last_looks += 1,
+                    None => last_looks = 0,
+                }
+            }
+            if told_at.elapsed() >= PROGRESS {
+                told_at = Instant::now();
+                let progress = self.asked.progress().await;
+                if let Some(Progress { percent, left_ms }) = progress.filter(|_| progress != told) {
+                    told = progress;
+                    self.out.send_replace(Some(FromSaver::Progressed { percent, left_ms }));
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// What was brought for this token.
+async fn uploads_of(context: &Shared, share: &DesiredShare, token: &str) -> Result<Uploads, PartError> {
+    let path = context.checkpoints.means()?.directories.uploads_of(share.allocation);
+    let (token, epoch) = (token.to_owned(), share.epoch.0);
+    blocking(move || Ok(Uploads::open(&path, &token, epoch))).await
+}
+
+fn part_of(context: &Shared, share: &DesiredShare, id: CheckpointId, round: u32) -> Result<Part, PartError> {
+    let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or(PartError::NoPart)?;
+    Ok(Part { owner: owner_of(share), id, epoch: share.epoch, round, index, node: context.me.clone() })
+}
+
+/// Brings what was saved into the store, which is waited for where it is away.
+async fn put(
+    context: &Shared,
+    share: &DesiredShare,
+    part: &Part,
+    claims: Claims,
+    place: &Arc<Place>,
+    token: &str,
+) -> Result<Saved, PartError> {
+    let store = context.checkpoints.store()?;
+    let uploads = uploads_of(context, share, token).await?;
+    let packers = Packers::of(context.slice.as_ref(), &context.bounds, share).map(Arc::new);
+    let source = Source { directory: Arc::clone(place), token: token.to_owned(), packers };
+    loop {
+        let (at, of) = (Arc::clone(place), token.to_owned());
+        let no_room = claims.is_of_no_size();
+        let found = blocking(move || {
+            if no_room && at.is_full()? {
+                return Err(PartError::DiskFull);
+            }
+            Ok(at.saved(&of)?)
+        })
+        .await?;
+        let files = found.iter().filter(|f| f.size.is_some()).count() as u64;
+        if files == 0 {
+            return Err(PartError::NoFiles { token: token.to_owned() });
+        }
+        if let Some(difference) = claims.wrong(&found) {
+            return Err(PartError::NotAsClaimed { difference });
+        }
+        match store.put_part(part, &claims, &source, found, &uploads).await {
+            Ok(saved) => {
+                failpoint::pass(Point::SavePut);
+                return Ok(saved);
+            }
+            Err(error @ StoreError::Store(_)) if !error.is_full() => {
+                tracing::warn!(allocation = %share.allocation, error = with_causes(&error), "a checkpoint waits for its store");
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => return Err(PartError::Put(error)),
+        }
+    }
+}

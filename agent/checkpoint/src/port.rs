@@ -1,0 +1,348 @@
+//! Work that is called at a port of its own (`--checkpoint-port`), and what it answers there.
+//!
+//! ```text
+//!   who listens there now? ── nobody, or not this work ──▶ the checkpoint fails before anything is asked on any node
+//!          │ this work
+//!   connect ─▶ whose is the other end of this very connection? ── not this work's ──▶ closed, with nothing sent
+//!                    │ this work's
+//!              Checkpoint(token) ─▶ progress … ─▶ an answer ─▶ the file that answers of calls to the agent are
+//! ```
+//!
+//! The agent has root's rights and goes where a user says: what it sends must not come to another user's program, and no other one's word
+//! be taken for this work's. Between a look at who listens and a connection somebody else may come to listen; so the connection itself is
+//! looked at, and nothing else counts. The kernel keeps with each socket the cgroup in which it was made
+//! ([`lattice_runtime::sockets`]), which is within the allocation's scope where its work made it.
+
+use super::blocking::SavingBroke;
+use super::callers::Asked;
+use super::directory::Answer;
+use super::handles::Handles;
+use super::said::{self, AppMessageError};
+use super::{Checkpoints, PutAnswerError};
+use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
+use lattice_api::client::checkpoint_endpoint;
+use lattice_api::v1;
+use lattice_api::v1::save_word::Word;
+use lattice_model::{AllocationId, DesiredShare, Epoch};
+use lattice_runtime::cgroup::Cgroup;
+use lattice_runtime::sockets::{self, Whose};
+use std::error::Error as _;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::{Code, Status};
+
+/// How long its listener may take to take a connection: with a queue that is full it would take minutes.
+const CONNECTS: Duration = Duration::from_secs(5);
+/// Between two looks at a connection whose other end is not made yet, and how many.
+const LOOKS: (Duration, u32) = (Duration::from_millis(2), 100);
+/// Between a call that broke off and the next one.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Between two words of how far it is that are read: who says more waits.
+const PACE: Duration = Duration::from_millis(1);
+
+/// Why work is not asked at its port, or gave no answer there. `at`: where that port is.
+#[derive(Debug, Error)]
+pub enum PortError {
+    #[error("whose work listens at a port cannot be told on this machine, which has no cgroup v2")]
+    NoCgroups,
+    #[error("who listens at {at} cannot be told: {source}")]
+    FindListener { at: SocketAddr, source: io::Error },
+    #[error("{why}")]
+    Deaf { why: String },
+    #[error("{at} takes no connection within {} s", CONNECTS.as_secs())]
+    ConnectTimeout { at: SocketAddr },
+    #[error("{at} cannot be connected to: {source}")]
+    Connect { at: SocketAddr, source: io::Error },
+    #[error("a connection to {at}: {source}")]
+    NameEnds { at: SocketAddr, source: io::Error },
+    #[error("{at}: no connection of IPv4")]
+    NoIpv4 { at: SocketAddr },
+    #[error("whose the other end of a connection to {at} is cannot be told: {source}")]
+    FindOtherEnd { at: SocketAddr, source: io::Error },
+    #[error(
+        "whose the other end of a connection to {at} is cannot be told: it is made with the first byte alone, or closed (listen without \
+         TCP_DEFER_ACCEPT)"
+    )]
+    NoOtherEnd { at: SocketAddr },
+    #[error(transparent)]
+    Unavailable(#[from] CheckpointsUnavailable),
+    #[error("the call to {at} ended without an answer")]
+    NoAnswer { at: SocketAddr },
+    #[error("what {at} says: {source}")]
+    Message { at: SocketAddr, source: CallMessageError },
+    #[error("{at} answers {code:?}: {what}")]
+    Status { at: SocketAddr, code: Code, what: String },
+    #[error("too many answers of it wait to be taken")]
+    AnswersWait,
+    #[error("its answer is not taken: {0}")]
+    PutAnswer(#[source] PutAnswerError),
+    #[error(transparent)]
+    Broke(#[from] SavingBroke),
+}
+
+/// What is wrong with a message of the work that is called.
+#[derive(Debug, Error)]
+pub enum CallMessageError {
+    #[error("an empty word")]
+    Empty,
+    #[error("it is of {token:?}, it was asked for {asked}")]
+    OfAnother { token: String, asked: String },
+    #[error(transparent)]
+    Message(#[from] AppMessageError),
+}
+
+/// A port of an allocation's work on this node.
+#[derive(Clone, Debug)]
+pub struct Port {
+    port: NonZeroU16,
+    allocation: AllocationId,
+    /// All of its work.
+    work: Cgroup,
+}
+
+impl Port {
+    /// Of this allocation, here.
+    ///
+    /// # Errors
+    /// Whose work listens cannot be told on this machine.
+    pub fn of(context: &Handles, allocation: AllocationId, port: NonZeroU16) -> Result<Self, PortError> {
+        let slice = context.slice.as_ref().ok_or(PortError::NoCgroups)?;
+        Ok(Self { port, allocation, work: slice.scope(allocation).work() })
+    }
+
+    /// Why nothing can be asked there now; `None`: its work listens. For a thread that may block.
+    pub fn deaf(&self) -> Result<Option<String>, PortError> {
+        let found = sockets::listener(self.port.get()).map_err(|source| PortError::FindListener { at: self.at(), source })?;
+        Ok(match found {
+            None => Some(format!(
+                "nothing listens at {self}: nothing was asked; --checkpoint-port is for programs that serve CheckpointEndpoint there"
+            )),
+            Some(whose) if self.is_ours(whose) => None,
+            Some(whose) => Some(self.foreign(whose)),
+        })
+    }
+
+    fn at(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port.get()).into()
+    }
+
+    fn is_ours(&self, whose: Whose) -> bool {
+        whose.cgroup.is_some_and(|id| self.work.has(id))
+    }
+
+    fn foreign(&self, whose: Whose) -> String {
+        format!(
+            "what listens at {self} is of uid {} and no work of allocation {}: nothing was sent; submit with a --checkpoint-port that \
+             nothing else has there",
+            whose.uid,
+            self.allocation.short()
+        )
+    }
+
+    /// A connection whose other end is this work's.
+    async fn connect(&self) -> Result<TcpStream, PortError> {
+        if let Some(why) = self.looked(|port| port.deaf()).await? {
+            return Err(PortError::Deaf { why });
+        }
+        self.connected().await
+    }
+
+    async fn connected(&self) -> Result<TcpStream, PortError> {
+        let at = self.at();
+        let connected = tokio::time::timeout(CONNECTS, TcpStream::connect(at)).await;
+        let connected = connected.map_err(|_| PortError::ConnectTimeout { at })?;
+        let stream = connected.map_err(|source| PortError::Connect { at, source })?;
+        let unnamed = |source| PortError::NameEnds { at, source };
+        let ends = (stream.local_addr().map_err(unnamed)?, stream.peer_addr().map_err(unnamed)?);
+        let (SocketAddr::V4(local), SocketAddr::V4(peer)) = ends else { return Err(PortError::NoIpv4 { at }) };
+        let whose = self.looked(move |port| port.other_end(local, peer)).await?;
+        if self.is_ours(whose) { Ok(stream) } else { Err(PortError::Deaf { why: self.foreign(whose) }) }
+    }
+
+    async fn looked<T: Send + 'static>(&self, look: impl FnOnce(&Self) -> Result<T, PortError> + Send + 'static) -> Result<T, PortError> {
+        let this = self.clone();
+        super::blocking::blocking(move || look(&this)).await
+    }
+
+    fn other_end(&self, local: SocketAddrV4, peer: SocketAddrV4) -> Result<Whose, PortError> {
+        let (pause, most) = LOOKS;
+        for _ in 0..most {
+            match sockets::other_end(local, peer) {
+                Ok(Some(whose)) => return Ok(whose),
+                Ok(None) => std::thread::sleep(pause),
+                Err(source) => return Err(PortError::FindOtherEnd { at: self.at(), source }),
+            }
+        }
+        Err(PortError::NoOtherEnd { at: self.at() })
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "127.0.0.1:{}", self.port)
+    }
+}
+
+/// A request that the work is called with, until it is dropped.
+pub struct Calling {
+    over: watch::Receiver<Option<String>>,
+    _stop: DropGuard,
+}
+
+impl Calling {
+    /// Why no answer comes any more.
+    pub fn over(&self) -> Option<String> {
+        self.over.borrow().clone()
+    }
+
+    /// Calls the work of a share, as often as it takes. Within a runtime.
+    pub fn begin(checkpoints: Checkpoints, share: Arc<DesiredShare>, port: Port, asked: Asked) -> Self {
+        let (out, over) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let call = Call { checkpoints, share, port, asked };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                ended = call.run() => if let Err(why) = ended {
+                    out.send_replace(Some(why.to_string()));
+                }
+            }
+        });
+        Self { over, _stop: stop.drop_guard() }
+    }
+}
+
+struct Call {
+    checkpoints: Checkpoints,
+    share: Arc<DesiredShare>,
+    port: Port,
+    asked: Asked,
+}
+
+/// Why one call gave no answer.
+enum Ended {
+    /// The connection broke: it is called again.
+    Broken(String),
+    /// It says something that is none, or that there will be none.
+    Failed(PortError),
+}
+
+impl Call {
+    /// Until its answer lies there, or the error says why none will.
+    async fn run(&self) -> Result<(), PortError> {
+        loop {
+            let stream = self.port.connect().await?;
+            match self.once(stream).await {
+                Ok(answer) => return self.taken(answer).await,
+                Err(Ended::Failed(why)) => return Err(why),
+                Err(Ended::Broken(why)) => {
+                    tracing::debug!(allocation = %self.share.allocation, port = %self.port, %why, "work is called again");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn once(&self, stream: TcpStream) -> Result<Answer, Ended> {
+        let Asked { token, deadline_ms } = self.asked.clone();
+        let directory = self.checkpoints.directory_of(self.share.allocation).map_err(|e| Ended::Failed(e.into()))?;
+        let directory = directory.join(&token).display().to_string();
+        let client = checkpoint_endpoint(stream, said::MESSAGE_BYTES_MAX).await;
+        let mut client = client.map_err(|e| Ended::Broken(e.to_string()))?;
+        let (ended, at) = (|status: &Status| self.ended(status), self.port.at());
+        let called = client.checkpoint(v1::SaveRequest { token, directory, deadline_ms }).await;
+        let mut words = called.map_err(|status| ended(&status))?.into_inner();
+        loop {
+            let word = words.message().await.map_err(|status| ended(&status))?;
+            let word = word.ok_or(Ended::Failed(PortError::NoAnswer { at }))?;
+            if let Some(answer) = self.heard(word).map_err(|source| Ended::Failed(PortError::Message { at, source }))? {
+                return Ok(answer);
+            }
+            tokio::time::sleep(PACE).await;
+        }
+    }
+
+    /// The answer, or how far it is.
+    fn heard(&self, word: v1::SaveWord) -> Result<Option<Answer>, CallMessageError> {
+        let word = word.word.ok_or(CallMessageError::Empty)?;
+        let (Word::Progress(v1::SaveProgress { token, .. })
+        | Word::Deferral(v1::SaveDeferral { token, .. })
+        | Word::Failure(v1::SaveFailure { token, .. })
+        | Word::Done(v1::SaveDone { token, .. })) = &word;
+        if *token != self.asked.token {
+            return Err(CallMessageError::OfAnother { token: token.chars().take(80).collect(), asked: self.asked.token.clone() });
+        }
+        match word {
+            Word::Progress(now) => {
+                let key: (AllocationId, Epoch) = (self.share.allocation, self.share.epoch);
+                // Not asked for any more: so it will be stopped.
+                let _ = self.checkpoints.callers().progresses(key, &self.asked.token, said::progress(&now)?);
+                Ok(None)
+            }
+            Word::Deferral(now) => Ok(Some(said::deferral(&now))),
+            Word::Failure(now) => Ok(Some(said::failure(&now))),
+            Word::Done(now) => Ok(Some(said::done(now)?)),
+        }
+    }
+
+    /// What the application says, or what became of its connection.
+    fn ended(&self, status: &Status) -> Ended {
+        if status.source().is_some() {
+            return Ended::Broken(status.to_string());
+        }
+        let what = super::directory::reason(status.message());
+        Ended::Failed(PortError::Status { at: self.port.at(), code: status.code(), what })
+    }
+
+    /// Writes the answer down, where answers of calls to the agent lie as well.
+    async fn taken(&self, answer: Answer) -> Result<(), PortError> {
+        let turn = self.checkpoints.callers().turn((self.share.allocation, self.share.epoch)).await;
+        let turn = turn.ok_or(PortError::AnswersWait)?;
+        let (checkpoints, share, token) = (self.checkpoints.clone(), Arc::clone(&self.share), self.asked.token.clone());
+        super::blocking::blocking(move || {
+            let _turn = turn;
+            checkpoints.put_answer(&share, &token, &answer).map_err(PortError::PutAnswer)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_runtime::cgroup::Scope;
+    use std::io::Read as _;
+    use std::net::TcpListener;
+
+    /// The scope of an allocation of which nothing runs, and a port at which this process listens.
+    fn foreign() -> (Port, TcpListener) {
+        let listens = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = NonZeroU16::new(listens.local_addr().unwrap().port()).unwrap();
+        let allocation = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        (Port { port, allocation, work: Scope::at("/nonexistent".into()).work() }, listens)
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_came_to_somebody_else_is_closed_with_nothing_sent() {
+        let (port, listens) = foreign();
+        assert!(port.deaf().unwrap().unwrap().contains("is of uid"), "it is not even connected to");
+        // As though somebody else had begun to listen since that was looked at.
+        let why = port.connected().await.unwrap_err().to_string();
+        assert!(why.contains(&format!("{port} is of uid")) && why.contains("no work of allocation 1f0c9a4e"), "{why}");
+        let mut got = Vec::new();
+        listens.accept().unwrap().0.read_to_end(&mut got).unwrap();
+        assert!(got.is_empty(), "{got:?}");
+        drop(listens);
+        assert!(port.deaf().unwrap().unwrap().contains("nothing listens"));
+        assert!(port.connected().await.unwrap_err().to_string().contains("cannot be connected to"));
+    }
+}

@@ -1,0 +1,153 @@
+//! What an allocation begins from: its last checkpoint's files, brought to this node and compared with the manifest before it runs.
+
+use super::directory::{DirectoryError, Found, give_all, lay_down};
+use super::handles::Handles;
+use super::owner_of;
+use super::store::{CheckpointStore, FileEntry, Manifest, Owner, Part, StoreError};
+use futures::{StreamExt, TryStreamExt};
+use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, with_causes};
+use lattice_runtime::failpoint::{self, Point};
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+/// Between two tries of a store that is away.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often the log says that one is waited for, in tries.
+const SAID_EVERY: u32 = 60;
+/// Files brought at once.
+const FILES_AT_ONCE: usize = 4;
+
+/// Why an allocation cannot begin from its checkpoint here.
+#[derive(Debug, Error)]
+pub enum RestoreError {
+    #[error("checkpoint {}: {}", .id.short(), with_causes(.source))]
+    Bring { id: CheckpointId, source: StoreError },
+    #[error("cancelled while its checkpoint was restored")]
+    Cancelled,
+}
+
+/// Brings this node's part of `from` to where the allocation's work looks for it. May be done again. A store that is away is waited
+/// for until it is back or the allocation is cancelled: it is no fault of this node's, and would be away for the next one as well.
+pub async fn restore(
+    context: &Handles,
+    share: &DesiredShare,
+    from: &CheckpointRef,
+    cancel: &CancellationToken,
+    say: impl Fn(&str),
+) -> Result<(), RestoreError> {
+    let tried = async {
+        let mut tries = 0;
+        loop {
+            match try_restore(context, share, from).await {
+                Err(StoreError::Store(error)) if may_pass(&error) => {
+                    if tries % SAID_EVERY == 0 {
+                        tracing::warn!(allocation = %share.allocation, %error, "what it begins from waits for the checkpoint store");
+                    }
+                    say(&format!("preparing: what it saved waits for the checkpoint store: {error}"));
+                    tries += 1;
+                    tokio::time::sleep(AGAIN).await;
+                }
+                other => return other.map_err(|source| RestoreError::Bring { id: from.id, source }),
+            }
+        }
+    };
+    tokio::select! {
+        restored = tried => restored,
+        () = cancel.cancelled() => Err(RestoreError::Cancelled),
+    }
+}
+
+/// Whether a store that answered so may answer otherwise later. What it refuses this node it may give another one.
+fn may_pass(error: &object_store::Error) -> bool {
+    use object_store::Error as E;
+    !matches!(
+        error,
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } | E::NotImplemented { .. } | E::NotSupported { .. } | E::InvalidPath { .. }
+    )
+}
+
+async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointRef) -> Result<(), StoreError> {
+    let means = context.checkpoints.means()?;
+    let owner = owner_of(share);
+    let manifest = means.store.manifest(&owner, from.id).await?;
+    if manifest.epoch != from.epoch {
+        let why = format!("it is of epoch {}, the quorum has epoch {}", manifest.epoch, from.epoch);
+        return Err(StoreError::Damaged { what: "manifest.json".to_owned(), why });
+    }
+    let index = share.nodes.iter().position(|(node, _)| node == &context.me);
+    let (index, entry) = index.and_then(|index| Some((index, manifest.nodes.get(index)?))).ok_or_else(|| {
+        StoreError::Unfit(format!("it was made on {} nodes, the allocation has {} now", manifest.nodes.len(), share.nodes.len()))
+    })?;
+    let part = Part { owner, id: from.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
+    let files = means.store.node_manifest(&part, entry).await?.map(|node| node.files).unwrap_or_default();
+    let (directories, allocation) = (means.directories.clone(), share.allocation);
+    let root = blocking(move || directories.restoring(allocation)).await?;
+    failpoint::pass(Point::RestoreBegun);
+    bring_all(&means.store, &part, &files, &root).await?;
+    let (directories, user) = (means.directories.clone(), share.owner.clone());
+    blocking(move || {
+        let found: Vec<Found> = files.into_iter().map(|f| Found { path: f.path, mode: f.mode, size: f.size }).collect();
+        give_all(&root, &found, &user).map_err(|source| DirectoryError::GiveRestored { path: root.clone(), source })?;
+        directories.restored(allocation, &root)
+    })
+    .await?;
+    failpoint::pass(Point::Restored);
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, DirectoryError> + Send + 'static) -> Result<T, StoreError> {
+    unblocked(move || act().map_err(StoreError::Directory)).await
+}
+
+/// Directories in their order first: each stands in the list before what is in it.
+async fn bring_all(store: &CheckpointStore, part: &Part, files: &[FileEntry], root: &Path) -> Result<(), StoreError> {
+    let (directories, at) = (files.iter().filter(|f| f.size.is_none()).cloned().collect::<Vec<_>>(), root.to_owned());
+    unblocked(move || directories.iter().try_for_each(|entry| laid(&at, entry).map(drop))).await?;
+    let mut brought = Vec::new();
+    for entry in files.iter().filter(|entry| entry.size.is_some()) {
+        let (store, part, entry, root) = (store.clone(), part.clone(), entry.clone(), root.to_owned());
+        brought.push(async move {
+            let to = entry.clone();
+            let file = unblocked(move || laid(&root, &to)).await?;
+            store.bring(&part, &entry, file).await
+        });
+    }
+    futures::stream::iter(brought).buffer_unordered(FILES_AT_ONCE).try_collect::<()>().await
+}
+
+async fn unblocked<T: Send + 'static>(act: impl FnOnce() -> Result<T, StoreError> + Send + 'static) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|broke| Err(StoreError::Unfit(format!("restoring broke: {broke}"))))
+}
+
+fn laid(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {
+    let failed = |source| StoreError::Io { what: entry.path.clone(), source };
+    lay_down(root, &entry.path, entry.mode, entry.size.is_none()).map_err(failed)
+}
+
+/// What of a checkpoint is not as it was put there; empty: nothing. An error is the store's.
+pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest) -> Result<Vec<String>, StoreError> {
+    let mut wrong = Vec::new();
+    for (index, entry) in manifest.nodes.iter().enumerate() {
+        let part =
+            Part { owner: owner.clone(), id: manifest.id, epoch: manifest.epoch, round: manifest.round, index, node: entry.node.clone() };
+        let files = match store.node_manifest(&part, entry).await {
+            Ok(node) => node.map(|node| node.files).unwrap_or_default(),
+            Err(StoreError::Store(error)) => return Err(error.into()),
+            Err(error) => {
+                wrong.push(with_causes(&error));
+                continue;
+            }
+        };
+        for file in &files {
+            match store.bring(&part, file, None).await {
+                Ok(()) => {}
+                Err(StoreError::Store(error)) => return Err(error.into()),
+                Err(error) => wrong.push(with_causes(&error)),
+            }
+        }
+    }
+    Ok(wrong)
+}

@@ -1,0 +1,417 @@
+//! Checkpoints that are to go: some time after their allocation has ended, or when it has so many newer ones.
+//!
+//! Done by the agent that is the broker. The manifest of a checkpoint goes first: whoever is killed in the middle of it leaves none that
+//! looks whole; the rest goes with the allocation's others. The last one that the quorum has of work that may run again always stays, and of
+//! living work only those go that it was made from. What is another cluster's is left alone, and so is what the quorum does not know and
+//! nobody saw end: a quorum that was made anew may come to know it yet, and it is removed by hand.
+//!
+//! A time is over when it is by this agent's clock, by the store's and by the quorum's, counted from when the store was told that the
+//! allocation had ended: one clock that is wrong removes nothing too early.
+
+use super::handles::Shared;
+use super::store::{CheckpointStore, Manifest, Owner, StoreError};
+use futures::StreamExt;
+use lattice_agent_common::config::checkpoint::CheckpointSettings;
+use lattice_model::{Allocation, AllocationId, CheckpointId, with_causes};
+use lattice_placing::Placing;
+use lattice_quorum_client::wire::{Answer, Refusal, Request};
+use lattice_quorum_client::{CallError, QuorumClient};
+use lattice_runtime::failpoint::{self, Point};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+/// How long the quorum may take to say what it has of an allocation.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Allocations that the log names of those that the quorum does not know.
+const UNKNOWN_NAMED: usize = 16;
+
+/// When the checkpoints of an ended allocation go, in milliseconds since 1970; `None`: by hand alone.
+pub fn goes_at_ms(settings: &CheckpointSettings, ended_at_ms: u64) -> Option<u64> {
+    (settings.retention_seconds > 0).then(|| ended_at_ms.saturating_add(settings.retention_seconds.saturating_mul(1000)))
+}
+
+/// Looks from time to time until `stop`, while this agent has the lease.
+pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, settings: CheckpointSettings, stop: CancellationToken) {
+    let sweep = Sweep { context, quorum, placing, settings };
+    let mut looks = tokio::time::interval(Duration::from_secs(settings.retention_sweep_seconds));
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = looks.tick() => {}
+        }
+        let swept = tokio::select! {
+            () = stop.cancelled() => return,
+            swept = sweep.all() => swept,
+        };
+        if let Err(why) = swept {
+            tracing::info!(%why, "checkpoints that are to go stay for now");
+        }
+    }
+}
+
+struct Sweep {
+    context: Shared,
+    quorum: QuorumClient,
+    placing: Placing,
+    settings: CheckpointSettings,
+}
+
+impl Sweep {
+    /// One look. What cannot be read of one allocation keeps no other's; a store or a quorum that is away ends it.
+    async fn all(&self) -> Result<(), SweepError> {
+        let Ok(store) = self.context.checkpoints.store() else { return Ok(()) };
+        if (self.settings.retention_seconds == 0 && self.settings.keep == 0) || !self.placing.leads() {
+            return Ok(());
+        }
+        let clock_ms = store.clock_ms().await?.min(self.quorums_clock_ms().await?);
+        let (mut others, mut unknown) = (0u64, 0u64);
+        let mut first_unknown = Vec::new();
+        let mut all = pin!(store.all_kept());
+        while let Some(allocation) = all.next().await {
+            let allocation = allocation?;
+            if !self.placing.leads() {
+                return Ok(());
+            }
+            match self.one(store, allocation, clock_ms).await {
+                Ok(Looked::Ours) => {}
+                Ok(Looked::Anothers) => others += 1,
+                Ok(Looked::Unknown) => {
+                    unknown += 1;
+                    if first_unknown.len() < UNKNOWN_NAMED {
+                        first_unknown.push(allocation.to_string());
+                    }
+                }
+                Err(Stopped::Here(why)) => tracing::warn!(%allocation, %why, "its checkpoints are not looked after"),
+                Err(Stopped::Everywhere(why)) => return Err(why),
+            }
+        }
+        if others > 0 {
+            tracing::info!(allocations = others, "checkpoints of other clusters are in the store as well, and are left alone");
+        }
+        if unknown > 0 {
+            tracing::info!(
+                allocations = unknown,
+                first = %first_unknown.join(" "),
+                "checkpoints of allocations that the quorum does not know, and that nobody saw end, stay in the store until they are removed by hand"
+            );
+        }
+        Ok(())
+    }
+
+    /// What the clock of the member says that answers.
+    async fn quorums_clock_ms(&self) -> Result<u64, SweepError> {
+        match self.quorum.call(&Request::Status, ANSWER).await {
+            Ok(Answer::Status(status)) => Ok(status.at.0),
+            Ok(_) => Err(SweepError::OtherAnswer),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// `clock_ms`: what the store's and the quorum's clock said, the earlier of both.
+    async fn one(&self, store: &CheckpointStore, id: AllocationId, clock_ms: u64) -> Result<Looked, Stopped> {
+        let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::Ours) };
+        if !store.is_ours(&kept) {
+            return Ok(Looked::Anothers);
+        }
+        if store.is_said_anew(&kept) {
+            store.put_kept(&kept).await?;
+            return Ok(Looked::Ours);
+        }
+        let owner = kept.owner();
+        let now_ms = lattice_agent_common::clock::now().0.min(clock_ms);
+        let mark = Mark { ended_at_ms: kept.end_seen_at_ms, written_ms };
+        // It is known to have ended, and its time has not come: the quorum need not be asked.
+        if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {
+            return Ok(Looked::Ours);
+        }
+        let known = self.allocation(id).await?;
+        match verdict(mark, known.as_ref(), &self.settings, now_ms) {
+            Verdict::Lives { again } => {
+                if again {
+                    store.put_kept(&kept.ended(None)).await?;
+                }
+                if let Some(allocation) = &known {
+                    self.trim(store, &owner, allocation).await?;
+                }
+            }
+            Verdict::HasEnded { at_ms } => {
+                if let Some(allocation) = &known {
+                    self.trim(store, &owner, allocation).await?;
+                }
+                store.put_kept(&kept.ended(Some(at_ms))).await?;
+            }
+            Verdict::Unknown => return Ok(Looked::Unknown),
+            Verdict::Stays => {}
+            Verdict::Goes => self.remove_all(store, &owner).await?,
+        }
+        Ok(Looked::Ours)
+    }
+
+    /// What the quorum has of it; `None`: nothing.
+    async fn allocation(&self, id: AllocationId) -> Result<Option<Allocation>, Stopped> {
+        let living = {
+            let cluster = self.placing.cluster.borrow();
+            cluster.allocations.get(&id).filter(|a| cluster.fresh && !a.state.is_terminal()).cloned()
+        };
+        if living.is_some() {
+            return Ok(living);
+        }
+        match self.quorum.call(&Request::GetAllocation { key: id.to_string() }, ANSWER).await {
+            Ok(Answer::Allocation(allocation)) => Ok(Some(*allocation)),
+            Ok(_) => Err(Stopped::Here(SweepError::OtherAnswer)),
+            Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => Ok(None),
+            Err(error) => Err(Stopped::Everywhere(error.into())),
+        }
+    }
+
+    /// Those of one allocation that are older than the last, and too many.
+    async fn trim(&self, store: &CheckpointStore, owner: &Owner, allocation: &Allocation) -> Result<(), Stopped> {
+        let (keep, Some(last)) = (self.settings.keep, &allocation.checkpoint) else { return Ok(()) };
+        if keep == 0 {
+            return Ok(());
+        }
+        let (all, _) = store.list(owner).await?;
+        for manifest in surplus(&all, last.id, keep) {
+            tracing::info!(allocation = %owner.allocation, checkpoint = %manifest.id, keep, "a checkpoint goes: so many newer ones are there");
+            store.remove(owner, manifest.id).await?;
+            failpoint::pass(Point::CheckpointGone);
+        }
+        Ok(())
+    }
+
+    async fn remove_all(&self, store: &CheckpointStore, owner: &Owner) -> Result<(), Stopped> {
+        for id in store.ids(owner).await? {
+            if !self.placing.leads() {
+                return Ok(());
+            }
+            tracing::info!(allocation = %owner.allocation, checkpoint = %id, "a checkpoint goes: its allocation ended long ago");
+            store.remove(owner, id).await?;
+            failpoint::pass(Point::CheckpointGone);
+        }
+        store.forget_kept(owner.allocation).await?;
+        Ok(())
+    }
+}
+
+/// What the store was told of an allocation's end.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// When it ended, in milliseconds since 1970; `None`: nobody saw it end.
+    ended_at_ms: Option<u64>,
+    /// When that was written, by the store's clock.
+    written_ms: u64,
+}
+
+impl Mark {
+    fn is_over(self, settings: &CheckpointSettings, now_ms: u64) -> bool {
+        let goes = |ended_ms: u64| goes_at_ms(settings, ended_ms.max(self.written_ms));
+        self.ended_at_ms.and_then(goes).is_some_and(|at| now_ms >= at)
+    }
+}
+
+/// What is to be done about an allocation's checkpoints.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It may begin from the last one. `again`: it was written down that it had ended, by a quorum that was then recovered from a backup.
+    Lives { again: bool },
+    /// That is to be written down: its time begins.
+    HasEnded { at_ms: u64 },
+    /// Nobody knows whether it may run again.
+    Unknown,
+    /// Its time has not come.
+    Stays,
+    /// All of them go.
+    Goes,
+}
+
+/// `known`: as the quorum has it.
+fn verdict(mark: Mark, known: Option<&Allocation>, settings: &CheckpointSettings, now_ms: u64) -> Verdict {
+    match (known, mark.ended_at_ms) {
+        (Some(allocation), _) if !allocation.state.is_terminal() => Verdict::Lives { again: mark.ended_at_ms.is_some() },
+        (Some(allocation), None) => Verdict::HasEnded { at_ms: allocation.ended_at.map_or(now_ms, |at| at.0) },
+        (None, None) => Verdict::Unknown,
+        // It ran again since, under a quorum that was recovered from a backup.
+        (Some(Allocation { ended_at: Some(at), .. }), Some(marked)) if at.0 > marked => Verdict::HasEnded { at_ms: at.0 },
+        // The quorum forgets what ended: that it had was seen before.
+        (Some(_) | None, Some(_)) if mark.is_over(settings, now_ms) => Verdict::Goes,
+        (Some(_) | None, Some(_)) => Verdict::Stays,
+    }
+}
+
+/// Of those that the quorum's last one was made from, each from the next: the ones that are more than are kept, the first one first. All
+/// others may be under way, whatever the clocks of their heads say.
+fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> {
+    let mut by_id: BTreeMap<CheckpointId, &Manifest> = all.iter().map(|manifest| (manifest.id, manifest)).collect();
+    let (mut chain, mut next) = (Vec::new(), Some(last));
+    while let Some(manifest) = next.and_then(|id| by_id.remove(&id)) {
+        chain.push(manifest);
+        next = manifest.parent;
+    }
+    chain.into_iter().skip(keep.max(1)).rev().collect()
+}
+
+/// Whose it was.
+enum Looked {
+    Ours,
+    /// Of ours, perhaps: the quorum does not know it, and nobody saw it end.
+    Unknown,
+    Anothers,
+}
+
+/// What failed while it was looked for checkpoints that are to go.
+#[derive(Debug, Error)]
+enum SweepError {
+    #[error("{}", with_causes(.0))]
+    Store(#[from] StoreError),
+    #[error("{}", with_causes(.0))]
+    CallQuorum(#[from] CallError),
+    #[error("the quorum answered with something else")]
+    OtherAnswer,
+}
+
+/// Why a look ended early.
+enum Stopped {
+    /// For this allocation.
+    Here(SweepError),
+    /// For all: who does not answer for one will not for the next.
+    Everywhere(SweepError),
+}
+
+impl From<StoreError> for Stopped {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::Store(_) => Self::Everywhere(error.into()),
+            StoreError::Damaged { .. }
+            | StoreError::Unavailable(_)
+            | StoreError::Directory(_)
+            | StoreError::Place(_)
+            | StoreError::Unfit(_)
+            | StoreError::Io { .. }
+            | StoreError::NoSuch(_) => Self::Here(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{AllocationState, Epoch, Timestamp, test_builders};
+    use uuid::Uuid;
+
+    fn made(number: u128) -> Manifest {
+        Manifest {
+            version: 1,
+            id: CheckpointId(Uuid::from_u128(number)),
+            allocation: AllocationId(Uuid::from_u128(9)),
+            epoch: Epoch(1),
+            parent: number.checked_sub(1).filter(|n| *n > 0).map(|n| CheckpointId(Uuid::from_u128(n))),
+            round: 1,
+            step: None,
+            made_at_ms: u64::try_from(number).unwrap(),
+            took_ms: None,
+            owner: "u".to_owned(),
+            owner_uid: 1,
+            nodes: vec![],
+        }
+    }
+
+    #[test]
+    fn what_is_newer_than_the_last_stays_and_so_do_as_many_as_are_kept() {
+        let all: Vec<Manifest> = (1..=5).map(made).collect();
+        let gone = |last, keep| surplus(&all, CheckpointId(Uuid::from_u128(last)), keep).iter().map(|m| m.made_at_ms).collect::<Vec<_>>();
+        assert_eq!(gone(4, 1), [1, 2, 3]);
+        assert_eq!(gone(4, 3), [1]);
+        assert_eq!(gone(4, 9), [0u64; 0]);
+        assert_eq!(gone(77, 1), [0u64; 0]);
+        assert_eq!(gone(1, 1), [0u64; 0]);
+    }
+
+    #[test]
+    fn what_is_about_to_be_the_last_stays_whatever_its_clock_says() {
+        let id = |n| CheckpointId(Uuid::from_u128(n));
+        // The second one was made from the first, by a head whose clock is behind; the quorum has the first.
+        let newest = Manifest { made_at_ms: 1, ..made(2) };
+        let last = Manifest { made_at_ms: 600_000, ..made(1) };
+        let all = [newest, last];
+        assert!(surplus(&all, id(1), 1).is_empty());
+        assert_eq!(surplus(&all, id(2), 1), [&all[1]]);
+        // Each made from the other: it ends.
+        let all = [Manifest { parent: Some(id(2)), ..made(1) }, made(2)];
+        assert_eq!(surplus(&all, id(2), 1), [&all[0]]);
+    }
+
+    const DAY_MS: u64 = 86_400_000;
+
+    fn of_state(state: AllocationState) -> Allocation {
+        let mut allocation = test_builders::allocation(AllocationId(Uuid::from_u128(9)));
+        allocation.submitted_at = Timestamp(DAY_MS);
+        allocation.state = state;
+        allocation.ended_at = state.is_terminal().then_some(Timestamp(2 * DAY_MS));
+        allocation
+    }
+
+    fn judged(mark: (Option<u64>, u64), known: Option<&Allocation>, now_ms: u64) -> Verdict {
+        verdict(Mark { ended_at_ms: mark.0, written_ms: mark.1 }, known, &CheckpointSettings::default(), now_ms)
+    }
+
+    #[test]
+    fn a_week_after_its_end_they_go_and_no_day_earlier() {
+        let over = of_state(AllocationState::Completed);
+        assert_eq!(
+            judged((None, 0), Some(&over), 90 * DAY_MS),
+            Verdict::HasEnded { at_ms: 2 * DAY_MS },
+            "its time begins when that is written"
+        );
+        let mark = (Some(2 * DAY_MS), 3 * DAY_MS);
+        for known in [Some(&over), None] {
+            assert_eq!(judged(mark, known, 10 * DAY_MS - 1), Verdict::Stays);
+            assert_eq!(judged(mark, known, 10 * DAY_MS), Verdict::Goes);
+        }
+    }
+
+    #[test]
+    fn what_work_may_begin_from_stays_for_ever() {
+        use AllocationState::{Pending, Running, Staging, Suspended};
+        for state in [Pending, Staging, Running, Suspended] {
+            let living = of_state(state);
+            for (ended_at_ms, again) in [(None, false), (Some(1), true)] {
+                assert_eq!(judged((ended_at_ms, 1), Some(&living), u64::MAX), Verdict::Lives { again }, "{state}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_quorum_does_not_know_stays_unless_it_was_seen_to_end() {
+        assert_eq!(judged((None, 1), None, u64::MAX), Verdict::Unknown);
+        assert_eq!(judged((Some(1), 1), None, u64::MAX), Verdict::Goes);
+    }
+
+    #[test]
+    fn what_ran_again_after_it_was_seen_to_end_has_its_week_from_its_last_end() {
+        let over = of_state(AllocationState::Completed);
+        assert_eq!(judged((Some(DAY_MS), DAY_MS), Some(&over), 9 * DAY_MS), Verdict::HasEnded { at_ms: 2 * DAY_MS });
+    }
+
+    #[test]
+    fn an_end_in_the_past_by_a_wrong_clock_counts_from_when_it_was_written() {
+        let over = of_state(AllocationState::Failed);
+        assert_eq!(judged((Some(0), 30 * DAY_MS), None, 37 * DAY_MS - 1), Verdict::Stays);
+        assert_eq!(
+            judged((Some(30 * DAY_MS), 0), Some(&over), 37 * DAY_MS - 1),
+            Verdict::Stays,
+            "and one whose store was wrong from its end"
+        );
+    }
+
+    #[test]
+    fn without_a_time_they_go_by_hand_alone() {
+        let settings = |retention_seconds| CheckpointSettings { retention_seconds, ..Default::default() };
+        assert_eq!(goes_at_ms(&settings(0), 5), None);
+        assert_eq!(goes_at_ms(&settings(2), 5), Some(2005));
+        assert_eq!(goes_at_ms(&settings(u64::MAX), 5), Some(u64::MAX));
+    }
+}

@@ -1,0 +1,88 @@
+//! Which work saves itself now, whoever asked it: its heads know, and tell the broker.
+//!
+//! ```text
+//!   broker ──Open::Saving──▶ the heads of work with --checkpoint, each once a round ──▶ which allocations of theirs
+//! ```
+//!
+//! Nothing is decided by it but whose turn it is with the store. A head that does not answer in time counts as one that has nothing
+//! to tell.
+
+use super::handles::{Handles, Shared};
+use super::heads::is_writing;
+use futures::StreamExt;
+use lattice_membership::cluster::Cluster;
+use lattice_mesh::checkpoint::SavingNow;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::Open;
+use lattice_model::{AllocationId, AllocationState, NodeId};
+use quinn::SendStream;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How long one head may take.
+const ANSWER: Duration = Duration::from_secs(2);
+/// How long all of them may.
+const ANSWERS: Duration = Duration::from_secs(5);
+/// Heads that are asked at once.
+const AT_ONCE: usize = 32;
+/// Allocations that one agent tells of.
+const TOLD_MAX: usize = 1000;
+
+/// Of this node, for another agent.
+pub async fn answer(context: &Handles, send: &mut SendStream) -> Result<(), FrameError> {
+    let allocations = here(context).into_iter().take(TOLD_MAX).map(|id| *id.0.as_bytes()).collect();
+    frame::write(send, &SavingNow { allocations }).await
+}
+
+/// Whose heads are here.
+fn here(context: &Handles) -> BTreeSet<AllocationId> {
+    let heads = context.checkpoints.0.heads.lock();
+    heads.iter().filter(|(_, head)| is_writing(&head.view.borrow())).map(|(id, _)| *id).collect()
+}
+
+/// Of the whole cluster, as far as it is told.
+pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<AllocationId> {
+    let mut of_heads: BTreeMap<NodeId, BTreeSet<AllocationId>> = BTreeMap::new();
+    for allocation in cluster.allocations.values() {
+        if allocation.state == AllocationState::Running
+            && allocation.spec.checkpoint.is_some()
+            && let Some(head) = allocation.head()
+        {
+            of_heads.entry(head.clone()).or_default().insert(allocation.id);
+        }
+    }
+    let asked = of_heads.into_iter().map(|(head, its)| {
+        let context = Arc::clone(context);
+        let address = cluster.nodes.get(&head).map(|node| node.addresses.mesh.clone());
+        async move {
+            let told = if head == context.me { here(&context) } else { asked(&context, &head, address).await };
+            // Of its own alone.
+            told.intersection(&its).copied().collect::<BTreeSet<_>>()
+        }
+    });
+    let mut answers = futures::stream::iter(asked).buffer_unordered(AT_ONCE);
+    let (mut all, until) = (BTreeSet::new(), tokio::time::Instant::now() + ANSWERS);
+    while let Ok(Some(some)) = tokio::time::timeout_at(until, answers.next()).await {
+        all.extend(some);
+    }
+    all
+}
+
+async fn asked(context: &Handles, head: &NodeId, address: Option<String>) -> BTreeSet<AllocationId> {
+    let Some(address) = address else { return BTreeSet::new() };
+    let conversation = async {
+        let (mut send, mut recv) = context.mesh.open(head, &address).await.map_err(|e| e.to_string())?;
+        frame::write(&mut send, &Open::Saving).await.map_err(|e| e.to_string())?;
+        frame::read::<SavingNow, _>(&mut recv).await.map_err(|e| e.to_string())
+    };
+    match tokio::time::timeout(ANSWER, conversation).await {
+        Ok(Ok(SavingNow { allocations })) => allocations.into_iter().map(|id| AllocationId(Uuid::from_bytes(id))).collect(),
+        Ok(Err(why)) => {
+            tracing::debug!(%head, %why, "it does not tell which work saves itself");
+            BTreeSet::new()
+        }
+        Err(_) => BTreeSet::new(),
+    }
+}

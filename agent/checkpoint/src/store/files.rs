@@ -1,0 +1,181 @@
+//! A node's files: into the store, and from there.
+
+use super::large::Object;
+use super::manifest::{MANIFEST_BYTES_MAX, VERSION};
+use super::packing::{Expanding, Fed, compress, expand, part_bytes, pipe, stopping};
+use super::uploads::{Stamp, Uploads};
+use super::{CheckpointStore, FileEntry, NodeManifest, Part, Source, StoreError};
+use crate::directory::{Claims, Found};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use lattice_node::Saved;
+use lattice_runtime::failpoint::{self, Point};
+use object_store::path::Path as Key;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use std::collections::BTreeMap;
+use std::fs::File;
+use tokio::sync::mpsc;
+
+/// Parts of one file that wait for the store or its disk.
+const PARTS_WAITING: usize = 2;
+/// Files that are brought at once.
+const FILES_AT_ONCE: usize = 4;
+
+impl CheckpointStore {
+    /// Puts one node's part: the files, then the node's manifest. Putting it again is harmless. Gives what the head is told.
+    pub async fn put_part(
+        &self,
+        part: &Part,
+        claims: &Claims,
+        source: &Source,
+        found: Vec<Found>,
+        uploads: &Uploads,
+    ) -> Result<Saved, StoreError> {
+        // First: what comes of no checkpoint, and whose removal is missed, goes with the others when the allocation has ended.
+        self.note_kept(&part.owner).await?;
+        self.remove_left_over(uploads).await;
+        // What an earlier life brought counts where it is there.
+        let there = if uploads.is_empty() { BTreeMap::new() } else { self.objects_of(part).await? };
+        let there = &there;
+        let puts = found.into_iter().enumerate().map(|(number, found)| {
+            let source = source.clone();
+            async move { self.put_file(part, number, found, source, (uploads, there)).await }
+        });
+        let files: Vec<FileEntry> = futures::stream::iter(puts).buffered(FILES_AT_ONCE).try_collect().await?;
+        let other = |f: &&FileEntry| {
+            let said = claims.listed.get(&f.path).and_then(|listed| listed.blake3.as_ref());
+            said.is_some() && said != f.blake3.as_ref()
+        };
+        if let Some(file) = files.iter().find(other) {
+            let there = file.blake3.as_deref().unwrap_or_default();
+            return Err(StoreError::Unfit(format!("{}: its BLAKE3 is {there}, the application says that it saved another", file.path)));
+        }
+        let bytes = files.iter().filter_map(|f| f.size).fold(0, u64::saturating_add);
+        let count = files.iter().filter(|f| f.size.is_some()).count() as u64;
+        let (id, allocation, epoch, node) = (part.id, part.owner.allocation, part.epoch, part.node.clone());
+        let manifest = NodeManifest { version: VERSION, id, allocation, epoch, node, step: claims.step, time_seconds: claims.time, files };
+        let json = to_json(&manifest)?;
+        let hash = blake3::hash(&json).to_hex().to_string();
+        self.objects.store.put(&self.part_key(part, "node.json"), PutPayload::from(json)).await?;
+        Ok(Saved { files: count, bytes, step: claims.step, manifest: Some(hash) })
+    }
+
+    async fn put_file(
+        &self,
+        part: &Part,
+        number: usize,
+        found: Found,
+        source: Source,
+        (uploads, there): (&Uploads, &BTreeMap<String, u64>),
+    ) -> Result<FileEntry, StoreError> {
+        let Found { path, mode, size } = found.clone();
+        let Some(size) = size else { return Ok(FileEntry { path, mode, size: None, blake3: None, object: None }) };
+        let object = format!("{number:08}.zst");
+        let key = self.part_key(part, &object);
+        let stamp = {
+            let (source, found) = (source.clone(), found.clone());
+            let looked = tokio::task::spawn_blocking(move || {
+                let about = source.open(&found)?.metadata();
+                about.map(|about| Stamp::of(&about)).map_err(|source| StoreError::Io { what: found.path, source })
+            });
+            looked.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}")))??
+        };
+        if let Some((bytes, entry)) = uploads.whole(&object, &path, &stamp)
+            && there.get(&object) == Some(&bytes)
+        {
+            return Ok(FileEntry { mode, ..entry });
+        }
+        let (parts, mut compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
+        let permit = pipe().await?;
+        let (stop, _given_up) = stopping();
+        let part_bytes = part_bytes(size);
+        let reading = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            compress(&source, &found, size, (parts, part_bytes), &stop)
+        });
+        let target = Object { key: &key, name: &object, stamp, uploads };
+        let brought = self.bring_parts(&target, part_bytes, &mut compressed).await;
+        // Nobody takes the rest any more where it could not be put.
+        drop(compressed);
+        let brought = brought?;
+        let read = reading.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}"))).flatten();
+        let (hash, bytes) = match (read, brought) {
+            (Ok(hash), Some(brought)) => (hash, self.complete(&target, brought).await?),
+            (Ok(_), None) => return Err(StoreError::Unfit(format!("{path}: nothing of it was read"))),
+            (Err(why), brought) => {
+                if let Some(brought) = brought {
+                    self.give_up(&target, brought).await;
+                }
+                return Err(why);
+            }
+        };
+        let entry = FileEntry { path, mode, size: Some(size), blake3: Some(hash), object: Some(object) };
+        uploads.is_whole(stamp, bytes, &entry);
+        failpoint::pass(Point::SaveFilePut);
+        Ok(entry)
+    }
+
+    /// What lies there of a node's part, and how many bytes each object has.
+    pub(super) async fn objects_of(&self, part: &Part) -> Result<BTreeMap<String, u64>, StoreError> {
+        let above = self.part_key(part, "x");
+        let above = Key::from_iter(above.parts().take(above.parts().count().saturating_sub(1)));
+        let (mut listed, mut found) = (self.objects.store.list(Some(&above)), BTreeMap::new());
+        while let Some(meta) = listed.try_next().await? {
+            if let Some(name) = meta.location.filename() {
+                found.insert(name.to_owned(), meta.size);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Brings one file and compares it with its entry; into `to`, where that is given.
+    pub async fn bring(&self, part: &Part, entry: &FileEntry, to: Option<File>) -> Result<(), StoreError> {
+        let (Some(object), Some(size), Some(hash)) = (&entry.object, entry.size, &entry.blake3) else { return Ok(()) };
+        let what = format!("{}: {}", part.node, entry.path);
+        let damaged = |why: String| StoreError::Damaged { what: what.clone(), why };
+        let mut pieces = match self.objects.store.get(&self.part_key(part, object)).await {
+            Ok(found) => found.into_stream(),
+            Err(object_store::Error::NotFound { .. }) => return Err(damaged(format!("its object {object} is not there"))),
+            Err(error) => return Err(error.into()),
+        };
+        let (feed, compressed) = mpsc::channel::<Bytes>(PARTS_WAITING);
+        let wanted = (size, hash.clone());
+        let permit = pipe().await?;
+        let (stop, _given_up) = stopping();
+        let writing = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            expand(Fed::of(compressed), &wanted, to, &stop)
+        });
+        let mut broke = None;
+        while let Some(piece) = pieces.next().await {
+            match piece {
+                Ok(piece) => {
+                    // Who takes no more says why.
+                    if feed.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    broke = Some(error);
+                    break;
+                }
+            }
+        }
+        drop(feed);
+        let written = writing.await.map_err(|e| damaged(e.to_string()))?;
+        match (broke, written) {
+            (Some(error), _) => Err(error.into()),
+            (None, Err(Expanding::Damaged(why))) => Err(damaged(why)),
+            (None, Err(Expanding::Io(source))) => Err(StoreError::Io { what, source }),
+            (None, Ok(())) => Ok(()),
+        }
+    }
+}
+
+fn to_json(manifest: &NodeManifest) -> Result<Vec<u8>, StoreError> {
+    let json = serde_json::to_vec(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
+    if json.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(StoreError::Unfit("the names of its files are too many: pack them, with tar".to_owned()));
+    }
+    Ok(json)
+}

@@ -1,0 +1,215 @@
+//! An object that has many parts. What an earlier life of the agent put of it, or this one before the store was away, is not put again,
+//! where the store lets an upload be gone on with; a directory does not.
+//!
+//! ```text
+//!   parts, in order ──▶ BLAKE3 is that of a part that was written down ── yes ──▶ its id
+//!                                                                     └── no ───▶ put, written down
+//!   all of it was read, and had not changed ──▶ complete: the object is there
+//! ```
+//!
+//! All of the file is read and compressed again, which takes no time of the store's. A part that comes out otherwise, as after an agent of
+//! another version, is put in the place of the old one.
+
+use super::uploads::{KnownPart, Stamp, Uploads};
+use super::{CheckpointStore, StoreError};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
+use lattice_objects::Multipart;
+use object_store::multipart::PartId;
+use object_store::path::Path as Key;
+use object_store::{ObjectStoreExt, PutPayload, WriteMultipart};
+use std::collections::BTreeMap;
+use tokio::sync::mpsc;
+
+/// Parts of one object that are on their way at once, and one more that is waited with.
+const PARTS_AT_ONCE: usize = 3;
+
+/// An object, and what is known of it.
+pub(super) struct Object<'a> {
+    pub key: &'a Key,
+    pub name: &'a str,
+    /// Of the file that it is made from.
+    pub stamp: Stamp,
+    pub uploads: &'a Uploads,
+}
+
+/// All of an object but its end: it is not there yet.
+pub(super) enum Brought {
+    /// Of one part, which is yet to be put.
+    Small(Bytes),
+    /// To a store that cannot go on with an upload.
+    Written { upload: WriteMultipart, bytes: u64 },
+    /// All parts are there.
+    Parts { upload: String, parts: Vec<PartId>, bytes: u64 },
+}
+
+impl CheckpointStore {
+    /// Takes all parts that come, each but the last of `part_bytes`. `None`: nothing came.
+    pub(super) async fn bring_parts(
+        &self,
+        object: &Object<'_>,
+        part_bytes: usize,
+        parts: &mut mpsc::Receiver<Bytes>,
+    ) -> Result<Option<Brought>, StoreError> {
+        let Some(first) = parts.recv().await else { return Ok(None) };
+        if first.len() < part_bytes {
+            return Ok(Some(Brought::Small(first)));
+        }
+        let brought = match &self.objects.multipart {
+            Some(store) => self.put_parts(store, object, first, parts).await?,
+            None => self.write_parts(object, part_bytes, first, parts).await?,
+        };
+        Ok(Some(brought))
+    }
+
+    async fn put_parts(
+        &self,
+        store: &Multipart,
+        object: &Object<'_>,
+        first: Bytes,
+        rest: &mut mpsc::Receiver<Bytes>,
+    ) -> Result<Brought, StoreError> {
+        let (upload, known) = match object.uploads.begun(object.name, &object.stamp) {
+            Some(begun) => begun,
+            None => {
+                let upload = store.0.create_multipart(object.key).await?;
+                object.uploads.begin(object.name, object.key.as_ref(), object.stamp, &upload);
+                (upload, BTreeMap::new())
+            }
+        };
+        let put = put_all(store, object, (&upload, &known), first, rest).await;
+        let put = put.inspect_err(|error| forget_what_is_gone(object, error))?;
+        let bytes = put.iter().map(|(bytes, _)| bytes).sum();
+        Ok(Brought::Parts { upload, parts: put.into_iter().map(|(_, id)| id).collect(), bytes })
+    }
+
+    async fn write_parts(
+        &self,
+        object: &Object<'_>,
+        part_bytes: usize,
+        first: Bytes,
+        rest: &mut mpsc::Receiver<Bytes>,
+    ) -> Result<Brought, StoreError> {
+        let mut bytes = first.len() as u64;
+        let mut upload = WriteMultipart::new_with_chunk_size(self.objects.store.put_multipart(object.key).await?, part_bytes);
+        upload.put(first);
+        while let Some(next) = rest.recv().await {
+            if let Err(error) = upload.wait_for_capacity(PARTS_AT_ONCE - 1).await {
+                let _ = upload.abort().await;
+                return Err(error.into());
+            }
+            bytes += next.len() as u64;
+            upload.put(next);
+        }
+        Ok(Brought::Written { upload, bytes })
+    }
+
+    /// From here on the object is there. Gives its bytes.
+    pub(super) async fn complete(&self, object: &Object<'_>, brought: Brought) -> Result<u64, StoreError> {
+        match (brought, &self.objects.multipart) {
+            (Brought::Small(part), _) => {
+                let bytes = part.len() as u64;
+                self.objects.store.put(object.key, PutPayload::from(part)).await?;
+                Ok(bytes)
+            }
+            (Brought::Written { upload, bytes }, _) => {
+                upload.finish().await?;
+                Ok(bytes)
+            }
+            (Brought::Parts { upload, parts, bytes }, Some(store)) => {
+                match store.0.complete_multipart(object.key, &upload, parts).await {
+                    Ok(_) => {}
+                    // It was completed before, and that was not heard, or not written down: nothing else is put under this key.
+                    Err(object_store::Error::NotFound { .. }) if self.is_there(object.key, bytes).await? => {}
+                    Err(error) => {
+                        forget_what_is_gone(object, &error);
+                        return Err(error.into());
+                    }
+                }
+                Ok(bytes)
+            }
+            (Brought::Parts { .. }, None) => Err(StoreError::Unfit("the store goes on with no upload".to_owned())),
+        }
+    }
+
+    /// What was brought is of no use.
+    pub(super) async fn give_up(&self, object: &Object<'_>, brought: Brought) {
+        match brought {
+            Brought::Small(_) => {}
+            Brought::Written { upload, .. } => drop(upload.abort().await),
+            Brought::Parts { .. } => {
+                object.uploads.forget(object.name);
+                self.remove_left_over(object.uploads).await;
+            }
+        }
+    }
+
+    /// Removes the parts of uploads that nobody will go on with. What cannot be removed is the store's to remove: they cost room, and no
+    /// object has them.
+    pub(super) async fn remove_left_over(&self, uploads: &Uploads) {
+        let Some(store) = &self.objects.multipart else { return };
+        for (key, upload) in uploads.left_over() {
+            if let Err(error) = store.0.abort_multipart(&Key::from(key.as_str()), &upload).await {
+                tracing::debug!(%key, %error, "parts of an upload that was given up stay in the store");
+            }
+        }
+    }
+
+    async fn is_there(&self, key: &Key, bytes: u64) -> Result<bool, StoreError> {
+        match self.objects.store.head(key).await {
+            Ok(meta) => Ok(meta.size == bytes),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Puts all parts that come, some at once. Gives the bytes and the id of each, in order.
+async fn put_all(
+    store: &Multipart,
+    object: &Object<'_>,
+    begun: (&str, &BTreeMap<usize, KnownPart>),
+    first: Bytes,
+    rest: &mut mpsc::Receiver<Bytes>,
+) -> Result<Vec<(u64, PartId)>, object_store::Error> {
+    let (mut going, mut put, mut number, mut more) = (FuturesOrdered::new(), Vec::new(), 1, true);
+    going.push_back(put_one(store, object, begun, 0, first));
+    loop {
+        tokio::select! {
+            Some(one) = going.next(), if !going.is_empty() => put.push(one?),
+            part = rest.recv(), if more && going.len() < PARTS_AT_ONCE => match part {
+                Some(part) => {
+                    going.push_back(put_one(store, object, begun, number, part));
+                    number += 1;
+                }
+                None => more = false,
+            },
+            else => return Ok(put),
+        }
+    }
+}
+
+/// One part, unless it is there.
+async fn put_one(
+    store: &Multipart,
+    object: &Object<'_>,
+    (upload, known): (&str, &BTreeMap<usize, KnownPart>),
+    number: usize,
+    part: Bytes,
+) -> Result<(u64, PartId), object_store::Error> {
+    let (bytes, hash) = (part.len() as u64, blake3::hash(&part).to_hex().to_string());
+    if let Some(there) = known.get(&number).filter(|there| there.blake3 == hash) {
+        return Ok((bytes, PartId { content_id: there.id.clone() }));
+    }
+    let put = store.0.put_part(object.key, &upload.to_owned(), number, PutPayload::from(part)).await?;
+    object.uploads.has_part(object.name, number, &hash, &put.content_id);
+    Ok((bytes, put))
+}
+
+/// An upload that the store does not know any more is begun anew the next time.
+fn forget_what_is_gone(object: &Object<'_>, error: &object_store::Error) {
+    if matches!(error, object_store::Error::NotFound { .. }) {
+        object.uploads.forget(object.name);
+    }
+}

@@ -1,0 +1,422 @@
+//! Launches headed by this node: a task each, at the root of a tree.
+//!
+//! ```text
+//!                       head task (LaunchHead: how ranks end)
+//!                           │
+//!                        Branch ── this node's part
+//!                    ╭──────┴──────╮
+//!                 Branch         Branch        in the agents of other nodes: launch::serve
+//!                 ╭──┴──╮        ╭──┴──╮
+//! ```
+//!
+//! Each edge is a stream that its parent opens, and opens again when it breaks; after each connect everything below tells all that
+//! it knows, so a head that was restarted, or an agent that was away, misses nothing. A silent node is no reason to abort.
+
+mod branch;
+mod handles;
+mod line;
+mod seek;
+mod serve;
+mod times;
+mod told;
+
+pub use handles::Handles;
+pub use serve::{Parents, serve};
+
+use branch::{Branch, Heard};
+use lattice_mesh::call::WireCall;
+use lattice_mesh::input::WirePiece;
+use lattice_mesh::launch::{ToHead, ToPart};
+use lattice_model::input::Taken;
+use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill};
+use lattice_node::fence::{FenceAction, FenceEvent, FenceWatch};
+use lattice_node::{LaunchEnd, LaunchHead, PartEvent};
+use lattice_pmi::{Subtree, fanout_for};
+use line::Around;
+use parking_lot::Mutex;
+use seek::Seek;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use times::{FORGET_AFTER, LOOK};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use told::Told;
+
+/// Ended launches of one allocation whose end is remembered for a caller that comes back.
+const ENDED_REMEMBERED: usize = 256;
+/// Pieces of standard input that wait for a head: who sends keeps to the window.
+const PIECES: usize = 4;
+
+/// The launches of this head, by id. Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct Launches(Arc<Inner>);
+
+struct Inner {
+    handles: Arc<Handles>,
+    registry: Mutex<Registry>,
+}
+
+#[derive(Default)]
+struct Registry {
+    entries: BTreeMap<LaunchId, Entry>,
+    /// The last number given in each allocation that was asked for one.
+    numbers: BTreeMap<AllocationId, u32>,
+}
+
+struct Entry {
+    spec: Arc<LaunchSpec>,
+    ended: watch::Receiver<Option<LaunchEnd>>,
+    forget: CancellationToken,
+    stop: CancellationToken,
+    abort: mpsc::Sender<Abort>,
+    input: InputPort,
+    /// Whether somebody who asked for it was told its end.
+    told: bool,
+}
+
+/// Why a user brings a launch down.
+struct Abort {
+    code: i32,
+    why: String,
+}
+
+/// A launch as a caller sees it.
+#[derive(Clone)]
+pub struct LaunchView {
+    pub spec: Arc<LaunchSpec>,
+    pub ended: watch::Receiver<Option<LaunchEnd>>,
+    pub input: InputPort,
+}
+
+/// The way to a launch's standard input. Both ends close with its head.
+#[derive(Clone)]
+pub struct InputPort {
+    pub pieces: mpsc::Sender<WirePiece>,
+    /// `None` until every node has told.
+    pub taken: watch::Receiver<Option<Taken>>,
+}
+
+/// How much of standard input is taken, when it is next told. `None`: the head is gone.
+pub async fn next_taken(taken: &mut watch::Receiver<Option<Taken>>) -> Option<Taken> {
+    loop {
+        taken.changed().await.ok()?;
+        let now = *taken.borrow_and_update();
+        if now.is_some() {
+            return now;
+        }
+    }
+}
+
+impl Launches {
+    /// None yet.
+    pub fn new(handles: Handles) -> Self {
+        Self(Arc::new(Inner { handles: Arc::new(handles), registry: Mutex::default() }))
+    }
+
+    /// What they need of their node.
+    pub fn handles(&self) -> &Arc<Handles> {
+        &self.0.handles
+    }
+
+    /// Begins a launch, unless it was: gives its end, when it comes. Ends without one when the allocation goes.
+    pub fn begin(&self, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
+        begin_in(&mut self.registry().entries, &self.0.handles, share, spec).ended
+    }
+
+    /// A launch of this head.
+    pub fn get(&self, id: LaunchId) -> Option<LaunchView> {
+        self.registry().entries.get(&id).map(Entry::view)
+    }
+
+    /// Begins a launch under the allocation's next number, unless one of this id was begun. Numbers begin at 1; the
+    /// inline command of an allocation has 1. A number whose log files are there is never used again.
+    pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, JoinError> {
+        let allocation = spec.allocation;
+        let asked_before = self.registry().numbers.contains_key(&allocation);
+        if !asked_before && let Some(worker) = self.0.handles.workers.get(allocation) {
+            // A former life of this agent may have given some.
+            let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await?;
+            self.registry().numbers.entry(allocation).or_insert(on_disk);
+        }
+        let entry = match share.spec.entrypoint {
+            Entrypoint::Command { .. } => 1,
+            Entrypoint::Script { .. } => 0,
+        };
+        let mut registry = self.registry();
+        if let Some(entry) = registry.entries.get(&spec.id) {
+            return Ok(entry.view());
+        }
+        let last = registry.numbers.entry(allocation).or_default();
+        *last = entry.max(*last) + 1;
+        spec.number = *last;
+        Ok(begin_in(&mut registry.entries, &self.0.handles, share, spec))
+    }
+
+    /// Brings a launch down for its user. One that has ended stays as it is; `false`: there is none of this id.
+    pub fn abort(&self, id: LaunchId, code: i32, why: String) -> bool {
+        // A queue that is full has an abort in it already; one that is closed is a launch that has ended.
+        self.registry().entries.get(&id).map(|entry| drop(entry.abort.try_send(Abort { code, why }))).is_some()
+    }
+
+    /// The end of this launch was told to who asked for it: its nodes may forget it, and of the allocation's ended
+    /// launches only the newest are remembered here.
+    pub fn told(&self, id: LaunchId) {
+        let map = &mut self.registry().entries;
+        let Some(entry) = map.get_mut(&id) else { return };
+        entry.told = true;
+        let allocation = entry.spec.allocation;
+        let forget = entry.forget.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = forget.cancelled() => {}
+                () = tokio::time::sleep(FORGET_AFTER) => forget.cancel(),
+            }
+        });
+        let mut over: Vec<(u32, LaunchId)> =
+            map.values().filter(|e| e.spec.allocation == allocation && e.told).map(|e| (e.spec.number, e.spec.id)).collect();
+        over.sort_unstable();
+        let surplus = over.len().saturating_sub(ENDED_REMEMBERED);
+        for (_, id) in over.into_iter().take(surplus) {
+            if let Some(entry) = map.remove(&id) {
+                entry.forget.cancel();
+            }
+        }
+    }
+
+    /// The allocation is being ended: its launches need no head any more.
+    pub fn drop_of(&self, allocation: AllocationId) {
+        let mut registry = self.registry();
+        registry.numbers.remove(&allocation);
+        registry.entries.retain(|_, entry| {
+            if entry.spec.allocation == allocation {
+                entry.stop.cancel();
+            }
+            entry.spec.allocation != allocation
+        });
+    }
+
+    fn registry(&self) -> parking_lot::MutexGuard<'_, Registry> {
+        self.0.registry.lock()
+    }
+}
+
+impl Entry {
+    fn view(&self) -> LaunchView {
+        LaunchView { spec: Arc::clone(&self.spec), ended: self.ended.clone(), input: self.input.clone() }
+    }
+}
+
+fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> LaunchView {
+    if let Some(entry) = map.get(&spec.id) {
+        return entry.view();
+    }
+    handles.fabric.add_key(&mut spec.env, share);
+    let (ended, view) = watch::channel(None);
+    let (abort, aborts) = mpsc::channel(1);
+    let (forget, stop) = (CancellationToken::new(), CancellationToken::new());
+    let (pieces, queue) = mpsc::channel(PIECES);
+    let (taken, taken_view) = watch::channel(None);
+    let input = InputPort { pieces, taken: taken_view };
+    let spec = Arc::new(spec);
+    let entry = Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, told: false };
+    let view = entry.view();
+    map.insert(spec.id, entry);
+    tokio::spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
+    view
+}
+
+/// How the registry and a head's task speak.
+struct Signals {
+    ended: watch::Sender<Option<LaunchEnd>>,
+    aborts: mpsc::Receiver<Abort>,
+    pieces: mpsc::Receiver<WirePiece>,
+    taken: watch::Sender<Option<Taken>>,
+    forget: CancellationToken,
+    stop: CancellationToken,
+}
+
+async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
+    let Signals { ended, mut aborts, mut pieces, taken, forget, stop } = signals;
+    let parts = u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX);
+    let fanout = handles.fanout.unwrap_or_else(|| fanout_for(parts));
+    let whole = Subtree::whole(parts);
+    let lines = stop.child_token();
+    // They end with this task, also where it is not told to stop.
+    let _ends = lines.clone().drop_guard();
+    let around = Around { handles: Arc::clone(&handles), share, spec: Arc::clone(&spec), fanout, stop: lines };
+    let mut state = Head {
+        launch: LaunchHead::new(LaunchSpec::clone(&spec)),
+        branch: Branch::new(around, whole),
+        seek: Seek::default(),
+        fence: FenceWatch::new(spec.nodes.len(), u64::try_from(handles.fence_timeout.as_millis()).unwrap_or(u64::MAX)),
+    };
+    // This node's shim is the launch's memory: the others begin once it has it, so that a head that is killed in between
+    // leaves no ranks that nobody knows of.
+    let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == handles.me);
+    if waits_for_own {
+        state.branch.serve(Subtree::single(0));
+    } else {
+        state.branch.serve(whole);
+    }
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while state.launch.end().is_none() {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // A node may have the heads of hundreds, which wait for nothing most of the time.
+            _ = look.tick(), if !state.branch.is_at_rest() => {
+                // What this node itself does not reach nobody else is asked for.
+                let _unreached = state.branch.look();
+                let open = state.branch.open_fence();
+                state.handle_fence(FenceEvent::Looked { open });
+            }
+            Some(Abort { code, why }) = aborts.recv() => {
+                let abort = state.launch.abort(code, why);
+                state.spread(abort);
+            }
+            Some(piece) = pieces.recv(), if state.branch.has_room() => state.feed(piece),
+            part = state.seek.reached() => state.branch.take_over(part),
+            Some((line, news)) = state.branch.news() => {
+                let heard = state.branch.hear(line, news);
+                let now = state.branch.taken();
+                taken.send_if_modified(|told| now.is_some() && std::mem::replace(told, now) != now);
+                let Some(heard) = heard else { continue };
+                if std::mem::take(&mut waits_for_own) {
+                    for child in whole.children(fanout) {
+                        state.branch.serve(child);
+                    }
+                }
+                state.heard(heard).await;
+            }
+        }
+    }
+    ended.send_replace(state.launch.end());
+    drop((pieces, taken));
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = forget.cancelled() => break,
+            // Parts that reconnect after the end have nothing to say that matters, but that they are there.
+            Some((line, news)) = state.branch.news() => drop(state.branch.hear(line, news)),
+        }
+    }
+    if let Some(forget) = told(ToPart::Forget) {
+        state.branch.tell(&forget);
+        state.branch.carried().await;
+    }
+}
+
+/// For all below. What cannot be written is too long for a frame: none of these is.
+fn told(message: ToPart) -> Option<Arc<Told>> {
+    Told::new(message).inspect_err(|error| tracing::error!(%error, "a launch's message cannot be sent")).ok()
+}
+
+struct Head {
+    launch: LaunchHead,
+    branch: Branch,
+    seek: Seek,
+    fence: FenceWatch,
+}
+
+impl Head {
+    async fn heard(&mut self, heard: Heard) {
+        let abort = match heard {
+            Heard::Said { part, said } => self.said(part as usize, said),
+            Heard::Whole(merged) => {
+                self.handle_fence(FenceEvent::Done);
+                let number = merged.number;
+                match Told::fence_done(merged).await {
+                    Ok(done) => {
+                        self.branch.tell(&done);
+                        None
+                    }
+                    Err(error) => self.launch.abort(1, format!("fence {number} is done and cannot be told: {error}")),
+                }
+            }
+            Heard::Refused(why) => self.launch.abort(1, format!("{}: {why}", self.branch.around.handles.me)),
+            Heard::Unreached { part } => {
+                self.seek.begin(&self.branch.around, part);
+                None
+            }
+            // The line breaks, and is made again: what took it is no parent of this head's.
+            Heard::Replaced => None,
+        };
+        self.spread(abort);
+    }
+
+    fn said(&mut self, part: usize, said: ToHead) -> Option<(i32, String)> {
+        let event = match said {
+            ToHead::RankEnded { rank, outcome } => {
+                self.handle_fence(FenceEvent::RankEnded { part });
+                PartEvent::RankEnded { rank, outcome: outcome.into() }
+            }
+            ToHead::Aborted { code, why } => {
+                let node = self.launch.spec().nodes.get(part).map(|ranks| ranks.node.to_string()).unwrap_or_default();
+                PartEvent::Aborted { code, why: format!("{node}: {why}") }
+            }
+            ToHead::OutOfMemory { launch, whole, had_bytes, limit_bytes } => {
+                PartEvent::OutOfMemory { kill: MemoryKill { launch, whole, had_bytes, limit_bytes } }
+            }
+            ToHead::WalltimeOver => PartEvent::WalltimeOver,
+            ToHead::Lost { why } => PartEvent::Lost { why },
+            ToHead::Absent { ranks } => {
+                self.handle_fence(FenceEvent::Absent { part, ranks });
+                return None;
+            }
+            ToHead::Call(call) => {
+                self.carry(part, *call);
+                return None;
+            }
+            // Told by lines as a fence and as who is away; that it has begun is heard where it matters.
+            ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } => return None,
+        };
+        self.launch.handle(part, event)
+    }
+
+    /// A call goes to its part. What is lost on the way its asker says again.
+    fn carry(&mut self, part: usize, call: WireCall) {
+        let parts = self.launch.spec().nodes.len();
+        let Some(call) = Call::try_from(call).ok().filter(|call| call.from as usize == part && (call.to as usize) < parts) else {
+            tracing::warn!(launch = %self.launch.spec().id, part, "a call that cannot be is not carried");
+            return;
+        };
+        if let Some(told) = told(ToPart::Call(Box::new(call.into()))) {
+            self.branch.tell(&told);
+        }
+    }
+
+    /// What does not follow what came, or is too long, is not passed on: who sends it so waits in vain.
+    fn feed(&mut self, piece: WirePiece) {
+        let Some(told) = told(ToPart::Input(Box::new(piece))) else { return };
+        if let ToPart::Input(piece) = &told.message
+            && let Err(error) = self.branch.feed(piece, &told)
+        {
+            tracing::debug!(launch = %self.launch.spec().id, %error, "standard input that does not follow what came before is not passed on");
+        }
+    }
+
+    fn spread(&mut self, abort: Option<(i32, String)>) {
+        let Some((code, why)) = abort else { return };
+        tracing::info!(launch = %self.launch.spec().id, code, %why, "a launch is brought down");
+        if let Some(abort) = told(ToPart::Abort { code, why }) {
+            self.branch.tell(&abort);
+        }
+    }
+
+    fn handle_fence(&mut self, event: FenceEvent) {
+        let mut actions = Vec::new();
+        self.fence.handle(self.branch.now_ms(), event, &mut actions);
+        for action in actions {
+            match action {
+                FenceAction::AskWhoIsAbsent => told(ToPart::NameAbsent).iter().for_each(|question| self.branch.tell(question)),
+                FenceAction::Fail(failure) => {
+                    let why = failure.describe(&self.launch.spec().nodes);
+                    let abort = self.launch.abort(1, why);
+                    self.spread(abort);
+                }
+            }
+        }
+    }
+}

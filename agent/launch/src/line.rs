@@ -1,0 +1,231 @@
+//! One edge of a launch's tree: the line to a subtree, made again for as long as somebody wants it.
+
+use super::handles::Handles;
+use super::told::Told;
+use lattice_mesh::branch::{BranchOpen, Up};
+use lattice_mesh::frame;
+use lattice_mesh::launch::{ToHead, ToPart, WireLaunch};
+use lattice_mesh::open::Open;
+use lattice_mesh::shape::WireShape;
+use lattice_model::{Backoff, DesiredShare, LaunchSpec, NodeId, NodeRanks};
+use lattice_node::branch::Broken;
+use lattice_pmi::{FenceRefused, Subtree};
+use lattice_registry::AllocationHandle;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Messages waiting for one part.
+const QUEUE: usize = 256;
+/// Before a line is tried again, at first and at most.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+
+/// The same for all lines of a branch.
+#[derive(Clone)]
+pub(super) struct Around {
+    pub(super) handles: Arc<Handles>,
+    pub(super) share: Arc<DesiredShare>,
+    pub(super) spec: Arc<LaunchSpec>,
+    pub(super) fanout: u32,
+    pub(super) stop: CancellationToken,
+}
+
+impl Around {
+    pub(super) fn node(&self, part: u32) -> Option<&NodeId> {
+        self.spec.nodes.get(part as usize).map(|ranks| &ranks.node)
+    }
+
+    /// Why a fence cannot be, for people.
+    pub(super) fn refused(&self, refused: &FenceRefused) -> String {
+        refused.told(|from| named(&self.spec.nodes, from))
+    }
+}
+
+/// Parts that came to a fence together, for people: any of them may have brought what was refused.
+fn named(nodes: &[NodeRanks], from: Subtree) -> String {
+    let first = nodes.get(from.first as usize).map(|ranks| ranks.node.to_string()).unwrap_or_default();
+    if from.is_single() { format!("node {first}") } else { format!("node {first}, or one of the {} below it,", from.len() - 1) }
+}
+
+/// What a line tells its branch.
+#[derive(Debug)]
+pub(super) enum News {
+    Connected,
+    Broken(Broken),
+    Said(Up),
+}
+
+/// A message that waits for a line.
+pub(super) struct Waiting {
+    pub(super) told: Arc<Told>,
+    /// Of how many that there were it was meant for. One that comes has told nobody yet what of standard input it has, so a piece that was
+    /// meant for another would leave a gap before it.
+    pub(super) connection: u64,
+}
+
+impl Waiting {
+    /// What a connection is to carry.
+    fn of(self, connection: u64) -> Option<Arc<Told>> {
+        let is_late = matches!(self.told.message, ToPart::Input(_)) && self.connection != connection;
+        (!is_late).then_some(self.told)
+    }
+}
+
+/// Keeps the line to one subtree. It ends when its queue is closed and empty, or when it is stopped.
+pub(super) struct LineTask {
+    /// By which its branch knows it.
+    pub(super) number: u64,
+    pub(super) around: Around,
+    pub(super) subtree: Subtree,
+    pub(super) news: mpsc::Sender<(u64, News)>,
+}
+
+impl LineTask {
+    pub(super) fn begin(self, stop: CancellationToken) -> mpsc::Sender<Waiting> {
+        let (told, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(async move { stop.run_until_cancelled(self.run(queue)).await });
+        told
+    }
+
+    async fn run(self, mut queue: mpsc::Receiver<Waiting>) {
+        let mut pauses = PAUSES;
+        let mut connection = 0;
+        loop {
+            if let Some(way) = self.connect().await {
+                connection += 1;
+                if !self.say(News::Connected).await {
+                    return;
+                }
+                let Some(broken) = self.carry(way, &mut queue, connection).await else { return };
+                if broken == Broken::Served {
+                    pauses.reset();
+                }
+                if !self.say(News::Broken(broken)).await {
+                    return;
+                }
+            }
+            tokio::time::sleep(pauses.next_pause()).await;
+        }
+    }
+
+    /// `false`: nobody listens any more.
+    async fn say(&self, news: News) -> bool {
+        self.news.send((self.number, news)).await.is_ok()
+    }
+
+    async fn connect(&self) -> Option<Way> {
+        let Around { handles, share, spec, fanout, .. } = &self.around;
+        let node = self.around.node(self.subtree.first)?;
+        if *node == handles.me {
+            let handle = handles.workers.of_epoch(spec.allocation, spec.epoch)?;
+            let heard = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
+            return Some(Way::Here { handle, heard });
+        }
+        let address = handles.mesh_address(share, node)?;
+        let (mut send, recv) = match handles.mesh.open(node, &address).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%node, %error, "a part of a launch cannot be reached now");
+                return None;
+            }
+        };
+        let Subtree { first, end } = self.subtree;
+        let open = BranchOpen { launch: WireLaunch::from(&**spec), shape: WireShape::from(&spec.shape), fanout: *fanout, first, end };
+        frame::write(&mut send, &Open::Branch(Box::new(open))).await.ok()?;
+        Some(Way::There { send, recv })
+    }
+
+    /// Both ways, neither waiting for the other, until the line breaks. `None`: nobody wants it any more.
+    async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Waiting>, connection: u64) -> Option<Broken> {
+        match way {
+            Way::Here { handle, mut heard } => {
+                let down = async {
+                    while let Some(waiting) = queue.recv().await {
+                        let Some(told) = waiting.of(connection) else { continue };
+                        handle.pass_on(self.around.spec.id, told.message.clone()).await;
+                    }
+                    None
+                };
+                let up = async {
+                    while let Some(message) = heard.recv().await {
+                        if !self.say(News::Said(self.of_part(message))).await {
+                            return None;
+                        }
+                    }
+                    Some(Broken::Served)
+                };
+                tokio::select! { ended = down => ended, ended = up => ended }
+            }
+            Way::There { mut send, recv } => {
+                let down = async {
+                    while let Some(waiting) = queue.recv().await {
+                        let Some(told) = waiting.of(connection) else { continue };
+                        if told.frame.send(&mut send).await.is_err() {
+                            // How it broke is what the other direction finds.
+                            std::future::pending::<()>().await;
+                        }
+                    }
+                    None
+                };
+                tokio::select! { ended = down => ended, ended = self.hear(recv) => ended }
+            }
+        }
+    }
+
+    async fn hear(&self, mut recv: quinn::RecvStream) -> Option<Broken> {
+        let mut broken = Broken::Silent;
+        loop {
+            let up = match frame::read::<Up, _>(&mut recv).await {
+                Ok(up) => up,
+                Err(error) => {
+                    tracing::debug!(node = ?self.around.node(self.subtree.first), %error, "a line of a launch broke");
+                    return Some(broken);
+                }
+            };
+            broken = match (broken, &up) {
+                (Broken::Served, _) | (_, Up::Serving) => Broken::Served,
+                (Broken::Silent | Broken::Refused, _) => Broken::Refused,
+            };
+            if !self.say(News::Said(up)).await {
+                return None;
+            }
+        }
+    }
+
+    /// What one part says for itself, as a subtree of one part says it.
+    fn of_part(&self, said: ToHead) -> Up {
+        match said {
+            ToHead::Fence { number, blob } => Up::Fence { number, blob },
+            ToHead::Synced => Up::Away { parts: Vec::new() },
+            ToHead::Input { taken, again } => Up::Input { taken, again },
+            ToHead::Begun
+            | ToHead::RankEnded { .. }
+            | ToHead::Aborted { .. }
+            | ToHead::WalltimeOver
+            | ToHead::Lost { .. }
+            | ToHead::Absent { .. }
+            | ToHead::Call(_)
+            | ToHead::OutOfMemory { .. } => Up::Said { part: self.subtree.first, said },
+        }
+    }
+}
+
+/// The way to a subtree's first part, on this node or another.
+enum Way {
+    Here { handle: AllocationHandle, heard: mpsc::Receiver<ToHead> },
+    There { send: quinn::SendStream, recv: quinn::RecvStream },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_that_was_refused_names_nodes() {
+        let nodes: Vec<NodeRanks> = (0..4).map(|i| NodeRanks { node: format!("n{i}").parse().unwrap(), first: i, count: 1 }).collect();
+        let told = |from| FenceRefused::Changed { from, number: 3 }.told(|from| named(&nodes, from));
+        assert_eq!(told(Subtree::single(2)), "node n2 came to fence 3 twice, with different data");
+        assert_eq!(told(Subtree { first: 1, end: 4 }), "node n1, or one of the 2 below it, came to fence 3 twice, with different data");
+    }
+}

@@ -1,0 +1,224 @@
+//! A subtree of a launch that is headed elsewhere: what comes from below goes up, what comes from above goes down.
+//!
+//! It lives as long as its parent's stream: a parent that comes again has everything below told anew. Ranks do not notice.
+
+use super::branch::{Branch, Heard};
+use super::handles::Handles;
+use super::line::Around;
+use super::times::{FORGET_AFTER, LOOK};
+use super::told::Told;
+use lattice_mesh::branch::{BranchOpen, Up};
+use lattice_mesh::frame::{self, Frame, FrameError};
+use lattice_mesh::launch::{ToHead, ToPart};
+use lattice_model::input::Taken;
+use lattice_model::{AllocationId, Epoch, LaunchId};
+use lattice_pki::identity::Caller;
+use parking_lot::Mutex;
+use quinn::{RecvStream, SendStream};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// Messages from a parent that wait.
+const QUEUE: usize = 16;
+
+/// Who speaks to this node's part of each launch: the newest parent alone.
+#[derive(Clone, Default)]
+pub struct Parents(Arc<Mutex<BTreeMap<LaunchId, CancellationToken>>>);
+
+impl Parents {
+    /// A new parent: the one before it is let go.
+    pub fn take(&self, launch: LaunchId) -> Parent {
+        let stop = CancellationToken::new();
+        let mut parents = self.0.lock();
+        if let Some(before) = parents.insert(launch, stop.clone()) {
+            before.cancel();
+        }
+        drop(parents);
+        Parent { parents: self.clone(), launch, stop }
+    }
+}
+
+/// For as long as it is there, unless another one comes.
+pub struct Parent {
+    parents: Parents,
+    launch: LaunchId,
+    /// Cancelled when another one has come, and at the end.
+    pub stop: CancellationToken,
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        let mut parents = self.parents.0.lock();
+        if !self.stop.is_cancelled() {
+            parents.remove(&self.launch);
+            self.stop.cancel();
+        }
+    }
+}
+
+/// Serves a subtree for the agent that opened the stream.
+pub async fn serve(
+    handles: &Arc<Handles>,
+    parents: &Parents,
+    peer: &Caller,
+    open: BranchOpen,
+    mut send: SendStream,
+    recv: RecvStream,
+) -> Result<(), FrameError> {
+    let (subtree, fanout) = open.subtree()?;
+    let spec = open.shape.of(open.launch)?;
+    let part = subtree.first;
+    let own = spec.nodes.get(part as usize).is_some_and(|ranks| ranks.node == handles.me);
+    let Some(worker) = handles.workers.of_epoch(spec.allocation, spec.epoch) else {
+        return frame::write(&mut send, &Up::NotHere { why: not_here(spec.allocation, spec.epoch) }).await;
+    };
+    let of_its_nodes = worker.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
+    if !own || !of_its_nodes {
+        tracing::warn!(peer = %peer.name, allocation = %spec.allocation, "a peer wanted to launch where it may not: refused");
+        let why = "refused: not one of the allocation's nodes".to_owned();
+        return frame::write(&mut send, &Up::Said { part, said: ToHead::Lost { why } }).await;
+    }
+    if !subtree.is_single() {
+        tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
+    }
+    let parent = parents.take(spec.id);
+    let around = Around { handles: Arc::clone(handles), share: worker.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
+    let mut branch = Branch::new(around, subtree);
+    branch.serve_below(subtree);
+    let (to_branch, from_parent) = mpsc::channel(QUEUE);
+    let reader = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(read(recv, to_branch)));
+    let ended = Served { part, branch, send, deaf: false, away: None, absent: None, taken: None }.run(from_parent, &parent.stop).await;
+    drop(reader);
+    if let Ended::Over(branch) = ended {
+        // Whoever cannot be reached now keeps it in memory until its allocation goes.
+        let _late = tokio::time::timeout(FORGET_AFTER, branch.carried()).await;
+    }
+    Ok(())
+}
+
+/// Why a part cannot be served. It is no evidence of how the share ended: that is the quorum's to say, which hears it of this node.
+fn not_here(allocation: AllocationId, epoch: Epoch) -> String {
+    format!("allocation {} is not on this node under epoch {epoch}", allocation.short())
+}
+
+async fn read(mut recv: RecvStream, to_branch: mpsc::Sender<Arc<Told>>) {
+    while let Ok(frame) = Frame::read(&mut recv).await {
+        let Ok(told) = Told::from_parent(frame).await else { return };
+        if to_branch.send(told).await.is_err() {
+            return;
+        }
+    }
+}
+
+enum Ended {
+    /// The parent is gone, or another one is there.
+    Broken,
+    /// The launch is over, and everybody below is to hear so.
+    Over(Box<Branch>),
+}
+
+struct Served {
+    part: u32,
+    branch: Branch,
+    send: SendStream,
+    /// The parent hears nothing more. What it said may still be under way.
+    deaf: bool,
+    /// As they were told last.
+    away: Option<Vec<u32>>,
+    absent: Option<(u32, Vec<u32>)>,
+    taken: Option<Taken>,
+}
+
+impl Served {
+    async fn run(mut self, mut from_parent: mpsc::Receiver<Arc<Told>>, stop: &CancellationToken) -> Ended {
+        self.say(Up::Serving).await;
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => {
+                    self.say(Up::Replaced).await;
+                    return Ended::Broken;
+                }
+                told = from_parent.recv() => {
+                    let Some(told) = told else { return Ended::Broken };
+                    if let ToPart::Input(piece) = &told.message {
+                        if let Err(error) = self.branch.feed(piece, &told) {
+                            let launch = self.branch.around.spec.id;
+                            tracing::warn!(%launch, %error, "a parent sends standard input that does not follow what came: it is to begin anew");
+                            return Ended::Broken;
+                        }
+                        continue;
+                    }
+                    self.branch.tell(&told);
+                    if matches!(told.message, ToPart::Forget) {
+                        return Ended::Over(Box::new(self.branch));
+                    }
+                }
+                Some((line, news)) = self.branch.news() => {
+                    if let Some(heard) = self.branch.hear(line, news) && !self.pass_on(heard).await {
+                        return Ended::Broken;
+                    }
+                    self.say_what_is_taken().await;
+                    // Who waits for a fence is told at once that all are there, and of changes in between now and then.
+                    if self.branch.away().is_empty() {
+                        self.say_who_is_away().await;
+                    }
+                }
+                _ = look.tick(), if !self.branch.is_at_rest() => {
+                    for part in self.branch.look() {
+                        self.say(Up::Unreached { part }).await;
+                    }
+                    self.say_who_is_away().await;
+                    let absent = self.branch.waiting_for();
+                    if self.absent != absent {
+                        if let Some((number, parts)) = absent.clone() {
+                            self.say(Up::Absent { number, parts }).await;
+                        }
+                        self.absent = absent;
+                    }
+                }
+            }
+        }
+    }
+
+    /// `false`: nothing can be served here any more.
+    async fn pass_on(&mut self, heard: Heard) -> bool {
+        match heard {
+            // A branch is no launch's memory: who has begun is its head's affair for its own node alone.
+            Heard::Said { said: ToHead::Begun, .. } => {}
+            Heard::Said { part, said } => self.say(Up::Said { part, said }).await,
+            Heard::Whole(merged) => self.say(Up::Fence { number: merged.number, blob: merged.blob }).await,
+            Heard::Refused(why) => {
+                let said = ToHead::Aborted { code: 1, why };
+                self.say(Up::Said { part: self.part, said }).await;
+            }
+            Heard::Unreached { part } => self.say(Up::Unreached { part }).await,
+            Heard::Replaced => return false,
+        }
+        true
+    }
+
+    async fn say_what_is_taken(&mut self) {
+        let Some(taken) = self.branch.taken().filter(|taken| self.taken != Some(*taken)) else { return };
+        let again = self.taken.replace(taken).is_none();
+        self.say(Up::Input { taken: taken.into(), again }).await;
+    }
+
+    async fn say_who_is_away(&mut self) {
+        let away = self.branch.away();
+        if self.away.as_ref() != Some(&away) {
+            self.say(Up::Away { parts: away.clone() }).await;
+            self.away = Some(away);
+        }
+    }
+
+    async fn say(&mut self, up: Up) {
+        if !self.deaf {
+            self.deaf = frame::write(&mut self.send, &up).await.is_err();
+        }
+    }
+}

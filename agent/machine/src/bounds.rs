@@ -1,0 +1,118 @@
+//! How much of this node an allocation's work may use: from its share and the node's configuration to limits.
+
+use lattice_agent_common::config::{AgentConfig, IoMax};
+use lattice_model::{Assignment, DesiredShare, Resources};
+use lattice_runtime::cgroup::Slice;
+use lattice_runtime::cgroup::controllers::{Controller, Controllers};
+use lattice_runtime::cgroup::limits::{IndexSet, IoLimit, Limits};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// The weight of work that has the whole node, and what the weights of shares add up to.
+const CPU_WEIGHT_WHOLE: u64 = 10_000;
+/// The same at block devices.
+const IO_WEIGHT_WHOLE: u64 = 10_000;
+/// No share's work has fewer processes and threads: a shell with a pipe, and an MPI library's threads.
+const PIDS_LEAST: u64 = 64;
+
+/// What every allocation's limits are made of on this node.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// What can be limited here, and where.
+    pub controllers: Controllers,
+    /// The node as it registers.
+    pub size: Resources,
+    /// Processes and threads of work that has the whole node.
+    pub pids_max: u64,
+    /// What work that has the whole node may have of its block devices.
+    pub io: Vec<IoLimit>,
+}
+
+/// A device of the configuration's `io_max` that is none.
+#[derive(Debug, Error)]
+#[error("io_max: {}: {source}", .device.display())]
+pub struct IoMaxError {
+    device: PathBuf,
+    source: io::Error,
+}
+
+impl Bounds {
+    /// Reads them from the configuration. An error names a device that is none.
+    pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources) -> Result<Self, IoMaxError> {
+        let io = config.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
+        Ok(Self { controllers, size, pids_max: config.pids_max, io: io.collect::<Result<_, _>>()? })
+    }
+
+    /// The limits of one allocation's work here. Of what this node cannot limit nothing is asked: that is said by
+    /// `doctor`, `node status` and the node's registration, not by every job.
+    pub fn limits(&self, share: &DesiredShare, assignment: Option<&Assignment>) -> Limits {
+        let can = |controller| self.controllers.place(controller).is_some();
+        let shared = share.spec.share.is_some();
+        let own = assignment.filter(|_| shared && can(Controller::Cpuset));
+        let (has, of) = (u64::from(share.resources.cores), u64::from(self.size.cores).max(1));
+        let part =
+            |whole: u64| if shared { u64::try_from(u128::from(whole) * u128::from(has) / u128::from(of)).unwrap_or(whole) } else { whole };
+        let io = self.io.iter().map(|io| IoLimit {
+            device: io.device,
+            read_bytes_per_second: io.read_bytes_per_second.map(|n| part(n).max(1)),
+            write_bytes_per_second: io.write_bytes_per_second.map(|n| part(n).max(1)),
+        });
+        Limits {
+            cpus: own.map(|a| IndexSet(a.cpus.clone())),
+            memory_nodes: own.filter(|a| !a.memory_nodes.is_empty()).map(|a| IndexSet(a.memory_nodes.clone())),
+            cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
+            // On processors of its own work needs no quota, whose bookkeeping costs it now and then a period.
+            cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
+            memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
+            pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
+            io_weight: (shared && self.controllers.io_weight().is_some()).then(|| part(IO_WEIGHT_WHOLE).max(1)),
+            io: if can(Controller::Io) { io.collect() } else { Vec::new() },
+            denied_devices: BTreeSet::new(),
+        }
+    }
+}
+
+/// What can be limited under this configuration, with one line for each that cannot.
+pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers, Vec<String>) {
+    let v1 = config.cgroup_v1_controllers.iter().copied().collect();
+    let found = Controllers::find(&config.cgroup_root, slice, &config.cgroup_delegated, &v1);
+    let told = |(controller, why): (&Controller, &String)| {
+        let lacks = match controller {
+            Controller::Cpu => "processor time is not limited: the work of shared nodes can take each other's",
+            Controller::Cpuset => "work cannot be kept on its own processors",
+            Controller::Memory => "memory is not limited: work that takes too much can bring down others, and the node",
+            Controller::Pids => "processes are not limited: a fork bomb can bring down the node",
+            Controller::Io => "disk traffic cannot be limited",
+            // There is another way: what is lacking is said of both together (DeviceFilter).
+            Controller::Devices => return None,
+        };
+        Some(format!("{controller} limits: {lacks}. {why}"))
+    };
+    let mut missing: Vec<String> = found.missing().iter().filter_map(told).collect();
+    if found.place(Controller::Io).is_some() && found.io_weight().is_none() {
+        missing.push(
+            "io limits: shares are not weighed against each other at disks: one's traffic can hold up the others'. A kernel with \
+             CONFIG_BLK_CGROUP_IOCOST or BFQ does that"
+                .to_owned(),
+        );
+    }
+    (found, missing)
+}
+
+/// What cannot be limited here, by name, as the node registers it.
+pub fn unlimited(controllers: &Controllers) -> Vec<String> {
+    let weights = (controllers.io_weight().is_none() && controllers.place(Controller::Io).is_some()).then(|| "io-weight".to_owned());
+    controllers.missing().keys().map(ToString::to_string).chain(weights).collect()
+}
+
+fn device(io: &IoMax) -> io::Result<IoLimit> {
+    let about = std::fs::metadata(&io.device)?;
+    if !about.file_type().is_block_device() {
+        return Err(io::Error::other("it is no block device"));
+    }
+    let device = (libc::major(about.rdev()), libc::minor(about.rdev()));
+    Ok(IoLimit { device, read_bytes_per_second: io.read_bytes_per_second, write_bytes_per_second: io.write_bytes_per_second })
+}

@@ -1,0 +1,254 @@
+//! What this node's software and firmware are: found at the start, every `conformance.period_seconds`, and when an operator asks. A
+//! driver may load after the agent: until two looks in a row agree the next one is soon.
+//!
+//! ```text
+//!   sysfs, procfs ─────────┐
+//!   the site's files ──────┼──▶ components ──▶ with a heartbeat, where they are others ──▶ quorum
+//!   and programs ──────────┘               └─▶ `lattice node status`, `lattice node fingerprint`: also of another agent (`over_mesh`)
+//! ```
+//!
+//! What cannot be read is not the same as what is not there: where a part of it fails, nothing new is told, so that a BMC which does
+//! not answer for once is no drift.
+
+mod looks;
+pub mod over_mesh;
+mod plain;
+
+use crate::hooks::{NotStartedError, ProgramEnd, last_line, run_program};
+use lattice_agent_common::clock::now;
+use lattice_agent_common::config::conformance::{ConformanceSettings, SiteComponent};
+use lattice_model::conformance::Components;
+use lattice_model::{NodeId, Timestamp};
+use looks::LookError;
+use plain::plain;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+
+/// Before another look where one failed, or found something else than the one before, where the period is longer.
+const FAILED_PERIOD: Duration = Duration::from_secs(60);
+/// Operators that wait for a look at once.
+const ASKING_MAX: usize = 16;
+
+/// What the last looks found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// What is there; `None`: no look has succeeded yet.
+    pub components: Option<Components>,
+    /// When that was found.
+    pub at: Option<Timestamp>,
+    /// What kept the last look from being whole.
+    pub trouble: Option<String>,
+}
+
+/// What the quorum is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MadeOf {
+    /// What was found last; `None`: no look has succeeded yet.
+    pub components: Option<Components>,
+    /// Whether none has for too long.
+    pub stale: bool,
+}
+
+/// What others may know. Cloneable; all clones are one.
+#[derive(Clone, Debug)]
+pub struct Conformity {
+    found: watch::Receiver<Arc<Found>>,
+    /// When a look last succeeded, or the agent began.
+    looked: watch::Receiver<Instant>,
+    stale_after: Duration,
+    ask: mpsc::Sender<oneshot::Sender<()>>,
+}
+
+impl Conformity {
+    /// As last found.
+    pub fn now(&self) -> Arc<Found> {
+        Arc::clone(&self.found.borrow())
+    }
+
+    /// As the quorum is told.
+    pub fn word(&self) -> MadeOf {
+        MadeOf { components: self.now().components.clone(), stale: self.looked.borrow().elapsed() > self.stale_after }
+    }
+
+    /// Changes of it.
+    pub fn watch(&self) -> watch::Receiver<Arc<Found>> {
+        self.found.clone()
+    }
+
+    /// Waits until it was looked once, whatever came of that.
+    pub async fn made(&self) {
+        // The other side ends with the agent.
+        let _ = self.found.clone().wait_for(|found| found.components.is_some() || found.trouble.is_some()).await;
+    }
+
+    /// Looks again, and gives what that found.
+    pub async fn again(&self) -> Arc<Found> {
+        let (done, over) = oneshot::channel();
+        if self.ask.send(done).await.is_ok() {
+            // An error: the agent stops.
+            let _ = over.await;
+        }
+        self.now()
+    }
+}
+
+/// Why it is not known what this node is made of.
+#[derive(Debug, Error)]
+enum ComponentsError {
+    #[error(transparent)]
+    Own(#[from] LookError),
+    #[error("the look broke: {0}")]
+    Broke(#[from] JoinError),
+    #[error("{component}: {source}")]
+    Site { component: String, source: SiteError },
+}
+
+/// Why a component of the site's is not known.
+#[derive(Debug, Error)]
+enum SiteError {
+    #[error("{}: {source}", .file.display())]
+    Read { file: PathBuf, source: io::Error },
+    #[error("{} could not be started: {source}", .program.display())]
+    Start { program: PathBuf, source: NotStartedError },
+    /// In its own words, or how it ended.
+    #[error("{why}")]
+    Failed { why: String },
+}
+
+/// The side that looks.
+pub struct Conforming {
+    settings: ConformanceSettings,
+    node: String,
+    found: watch::Sender<Arc<Found>>,
+    looked: watch::Sender<Instant>,
+    asked: mpsc::Receiver<oneshot::Sender<()>>,
+}
+
+impl Conforming {
+    /// Nothing was looked at yet.
+    pub fn new(settings: ConformanceSettings, node: &NodeId) -> (Self, Conformity) {
+        let ((found, seen), (ask, asked)) = (watch::channel(Arc::default()), mpsc::channel(ASKING_MAX));
+        let (looked, last) = watch::channel(Instant::now());
+        let conformity = Conformity { found: seen, looked: last, stale_after: settings.stale_after(), ask };
+        (Self { settings, node: node.to_string(), found, looked, asked }, conformity)
+    }
+
+    /// Looks until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut waiting = Vec::new();
+        loop {
+            let before = self.found.borrow().components.clone();
+            // To its end: a program that is left in its middle would go on behind us.
+            self.look(&stop).await;
+            waiting.clear();
+            let period = next_in(before.as_ref(), &self.found.borrow(), Duration::from_secs(self.settings.period_seconds));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(period) => {}
+                Some(asked) = self.asked.recv() => {
+                    waiting.push(asked);
+                    // One look answers all that waited for the one before.
+                    while let Ok(asked) = self.asked.try_recv() {
+                        waiting.push(asked);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn look(&self, stop: &CancellationToken) {
+        let looked = self.components(stop).await;
+        if stop.is_cancelled() {
+            return;
+        }
+        if looked.is_ok() {
+            self.looked.send_replace(Instant::now());
+        }
+        self.found.send_modify(|found| {
+            let found = Arc::make_mut(found);
+            match looked {
+                Ok(components) => *found = Found { components: Some(components), at: Some(now()), trouble: None },
+                Err(error) => {
+                    let why = error.to_string();
+                    if found.trouble.as_ref() != Some(&why) {
+                        tracing::warn!(%why, "what this node is made of cannot be told; tried again");
+                    }
+                    found.trouble = Some(why);
+                }
+            }
+        });
+    }
+
+    async fn components(&self, stop: &CancellationToken) -> Result<Components, ComponentsError> {
+        let ignored = self.settings.parameters_ignored.clone();
+        let own = tokio::task::spawn_blocking(move || looks::all(&ignored)).await;
+        let mut all = own??;
+        let sites = self.settings.components.iter().map(async |component| (component.name.clone(), self.site(component, stop).await));
+        for (name, value) in futures::future::join_all(sites).await {
+            let value = value.map_err(|source| ComponentsError::Site { component: name.clone(), source })?;
+            all.extend(value.as_deref().and_then(plain).map(|value| (name, value)));
+        }
+        Ok(all)
+    }
+
+    /// A component of the site's; `None`: the node lacks it.
+    async fn site(&self, component: &SiteComponent, stop: &CancellationToken) -> Result<Option<String>, SiteError> {
+        let SiteComponent { name: _, file, program, timeout_seconds } = component;
+        if !file.as_os_str().is_empty() {
+            return match tokio::fs::read(file).await {
+                Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).lines().next().unwrap_or_default().to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(source) => Err(SiteError::Read { file: file.clone(), source }),
+            };
+        }
+        let env = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LATTICE_NODE", self.node.as_str())];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        match run_program(program, env, None, Duration::from_secs(*timeout_seconds), stop).await {
+            Ok((ProgramEnd::Exited(0), output)) => Ok(last_line(&output)),
+            Ok((ProgramEnd::Exited(3), _)) => Ok(None),
+            Ok((end, output)) => {
+                Err(SiteError::Failed { why: last_line(&output).unwrap_or_else(|| format!("{} {end}", program.display())) })
+            }
+            Err(source) => Err(SiteError::Start { program: program.clone(), source }),
+        }
+    }
+}
+
+/// How long until the next look. `before`: what was found before this one.
+fn next_in(before: Option<&Components>, found: &Found, period: Duration) -> Duration {
+    let is_settled = found.trouble.is_none() && found.components.as_ref() == before;
+    if is_settled { period } else { period.min(FAILED_PERIOD) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::conformance::VALUE_BYTES_MAX;
+
+    #[test]
+    fn the_next_look_is_soon_until_two_agree() {
+        let with = |driver: &str| Components::from([("gpu driver".to_owned(), driver.to_owned())]);
+        let found = |components: Components| Found { components: Some(components), ..Found::default() };
+        let (hours, minutes) = (Duration::from_secs(21_600), FAILED_PERIOD);
+        assert_eq!(next_in(None, &found(with("1")), hours), minutes, "the first");
+        assert_eq!(next_in(Some(&with("1")), &found(with("2")), hours), minutes);
+        assert_eq!(next_in(Some(&with("2")), &found(with("2")), hours), hours);
+        assert_eq!(next_in(None, &found(with("1")), Duration::from_secs(5)), Duration::from_secs(5));
+        let failed = Found { trouble: Some("the BMC does not answer".to_owned()), ..found(with("2")) };
+        assert_eq!(next_in(Some(&with("2")), &failed, hours), minutes);
+    }
+
+    #[test]
+    fn what_is_long_is_told_by_its_hash() {
+        assert_eq!(plain(" a\tb\n"), Some("a b".to_owned()));
+        assert_eq!(plain(" \n"), None);
+        let (one, other) = (plain(&"x ".repeat(200)).unwrap(), plain(&"y ".repeat(200)).unwrap());
+        assert!(one.starts_with("sha256:") && one.len() < VALUE_BYTES_MAX && one != other);
+    }
+}

@@ -1,0 +1,97 @@
+//! Another node's look at itself, for an operator whose agent asks its agent.
+
+use super::{Conformity, Found};
+use lattice_membership::cluster::Cluster;
+use lattice_mesh::conformance::{FingerprintAnswer, WireFound};
+use lattice_mesh::diagnosis::plain;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::Open;
+use lattice_mesh::{Mesh, UnansweredNode};
+use lattice_model::conformance::{Components, check};
+use lattice_model::{NodeId, Timestamp};
+use lattice_pki::identity::{Caller, Role};
+use quinn::SendStream;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long another agent may take: less than a user's program waits for the agent that asks.
+const ANSWER: Duration = Duration::from_secs(25);
+
+/// Looks once more, and answers an agent that serves operators.
+pub async fn answer(conformity: &Conformity, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = if peer.role == Role::Api {
+        tokio::select! {
+            // Nobody waits for it any more.
+            _ = send.stopped() => return Ok(()),
+            found = conformity.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
+        }
+    } else {
+        FingerprintAnswer::Refused { why: "the asking agent may not vouch for operators".to_owned() }
+    };
+    frame::write(send, &answer).await
+}
+
+/// Why another node's look at itself is not known.
+#[derive(Debug, Error)]
+pub enum UnseenNode {
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+    #[error("its look was not over within {} s; it goes on there, and may be asked for again", ANSWER.as_secs())]
+    Late,
+}
+
+/// Has the node's own agent look; else why it did not.
+pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found, UnseenNode> {
+    let address = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
+    let conversation = async {
+        let (mut send, mut recv) = mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Fingerprint).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<FingerprintAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
+    };
+    match tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnseenNode::Late)?? {
+        FingerprintAnswer::Told(found) => Ok(Found::try_from(found).map_err(|_| UnansweredNode::UnknownForm)?),
+        FingerprintAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
+    }
+}
+
+impl From<&Found> for WireFound {
+    fn from(found: &Found) -> Self {
+        Self {
+            components: found.components.clone().map(|components| components.into_iter().collect()),
+            at_ms: found.at.map(|at| at.0),
+            trouble: found.trouble.as_deref().map(plain),
+        }
+    }
+}
+
+impl TryFrom<WireFound> for Found {
+    type Error = FrameError;
+
+    /// What a node can be made of; its words go to people's terminals.
+    fn try_from(wire: WireFound) -> Result<Self, FrameError> {
+        let components: Option<Components> = wire.components.map(|components| components.into_iter().collect());
+        if components.as_ref().is_some_and(|components| check(components).is_err()) {
+            return Err(FrameError::Malformed);
+        }
+        Ok(Self { components, at: wire.at_ms.map(Timestamp), trouble: wire.trouble.as_deref().map(plain) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_arrives_and_what_no_node_is_made_of_does_not() {
+        let found = |value: &str| Found {
+            components: Some(Components::from([("kernel".to_owned(), value.to_owned())])),
+            at: Some(Timestamp(1)),
+            trouble: Some("the BMC does not answer".to_owned()),
+        };
+        for found in [found("6.6"), Found::default()] {
+            assert_eq!(Found::try_from(WireFound::from(&found)).unwrap(), found);
+        }
+        assert!(Found::try_from(WireFound::from(&found("6.6\u{1b}[2J"))).is_err());
+    }
+}

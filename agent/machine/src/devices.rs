@@ -1,0 +1,117 @@
+//! How work is kept from GPUs that are not its own.
+
+use lattice_model::topology::GpuTopology;
+use lattice_model::{AllocationId, Assignment, with_causes};
+use lattice_node::Local;
+use lattice_runtime::cgroup::controllers::{Controller, Controllers};
+use lattice_runtime::cgroup::devices::{self, Device, FilterError};
+use lattice_runtime::cgroup::limits::Limits;
+use lattice_runtime::cgroup::{CgroupError, Scope, Slice};
+use std::collections::BTreeSet;
+use thiserror::Error;
+
+/// What this node can do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceFilter {
+    /// A BPF program on each scope.
+    Bpf,
+    /// The controller `devices` of cgroup version 1.
+    V1,
+    /// Nothing, and why.
+    None { why: String },
+}
+
+/// Why work is not kept from GPUs that are not its own.
+#[derive(Debug, Error)]
+pub enum DeviceFilterError {
+    #[error("device filter: {}", with_causes(.0))]
+    KeepOut(#[source] FilterError),
+    #[error("work that runs here could open it: cgroup version 1 takes no filter anew; it is offered when that work is over")]
+    NotAnew,
+}
+
+/// Why no filter can be put before a scope here.
+#[derive(Debug, Error)]
+enum NoFilter {
+    #[error("there is no cgroup v2 tree")]
+    NoTree,
+    #[error("{}", with_causes(.0))]
+    Scope(#[from] CgroupError),
+    #[error("{}", with_causes(.0))]
+    KeepOut(#[from] FilterError),
+}
+
+impl DeviceFilter {
+    /// Tries it: a scope is made, filtered and removed.
+    pub fn find(slice: Option<&Slice>, controllers: &Controllers) -> Self {
+        match slice.ok_or(NoFilter::NoTree).and_then(tried) {
+            Ok(()) => Self::Bpf,
+            Err(_) if controllers.place(Controller::Devices).is_some() => Self::V1,
+            Err(error) => Self::None { why: error.to_string() },
+        }
+    }
+
+    /// What is amiss, where there are GPUs to be kept apart.
+    pub fn shortcoming(&self, gpus: &GpuTopology) -> Option<String> {
+        match self {
+            Self::None { why } if !gpus.gpus.is_empty() => Some(format!(
+                "GPU device filter: work can open GPUs that are not its own. {why}; give the agent CAP_BPF and CAP_NET_ADMIN, or \
+                 let cgroup_v1_controllers name devices where that hierarchy is mounted"
+            )),
+            Self::None { .. } | Self::Bpf | Self::V1 => None,
+        }
+    }
+
+    /// Puts it before an allocation's work, or into its limits.
+    pub fn apply(&self, scope: Option<&Scope>, denied: BTreeSet<Device>, limits: &mut Limits) -> Result<(), DeviceFilterError> {
+        match (self, scope) {
+            _ if denied.is_empty() => Ok(()),
+            (Self::Bpf, Some(scope)) => devices::keep_out(&scope.work(), &denied).map_err(DeviceFilterError::KeepOut),
+            (Self::V1, _) => {
+                limits.denied_devices = denied;
+                Ok(())
+            }
+            (Self::Bpf | Self::None { .. }, _) => Ok(()),
+        }
+    }
+}
+
+fn tried(slice: &Slice) -> Result<(), NoFilter> {
+    let scope = slice.create_scope(AllocationId(uuid::Uuid::new_v4()))?;
+    let done = devices::keep_out(&scope.work(), &[(0, 0)].into());
+    scope.whole().remove()?;
+    Ok(done?)
+}
+
+/// What an allocation's work must not open here.
+pub fn denied(gpus: &GpuTopology, assignment: Option<&Assignment>) -> BTreeSet<Device> {
+    let files = assignment.map(|a| a.denied(gpus)).unwrap_or_default();
+    files.into_iter().map(|f| (f.major, f.minor)).collect()
+}
+
+/// Keeps the work that is here from GPUs that came since it was begun. Blocking. An error says why it may open them.
+pub fn keep_from_newcomers(
+    locals: &[Local],
+    filter: &DeviceFilter,
+    slice: Option<&Slice>,
+    gpus: &GpuTopology,
+) -> Result<(), DeviceFilterError> {
+    let filter = match (filter, slice) {
+        (DeviceFilter::Bpf, Some(slice)) => slice,
+        // Nothing is kept from anybody, which is said elsewhere.
+        (DeviceFilter::None { .. }, _) => return Ok(()),
+        // What is begun from now on knows of them.
+        (DeviceFilter::Bpf | DeviceFilter::V1, _) if locals.iter().all(|local| local.assignment.is_none()) => return Ok(()),
+        (DeviceFilter::Bpf | DeviceFilter::V1, _) => {
+            return Err(DeviceFilterError::NotAnew);
+        }
+    };
+    for local in locals.iter().filter(|local| local.assignment.is_some()) {
+        let work = filter.scope(local.share.allocation).work();
+        // What has no scope yet is given its filter with it.
+        if work.path().exists() {
+            devices::keep_out(&work, &denied(gpus, local.assignment.as_ref())).map_err(DeviceFilterError::KeepOut)?;
+        }
+    }
+    Ok(())
+}

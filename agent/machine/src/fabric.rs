@@ -1,0 +1,487 @@
+//! Keys for a fabric that keeps work apart by numbers (VNIs), asked of the fabric's manager.
+//!
+//! ```text
+//!   preparing, on the first node    record ─▶ POST a service ─▶ record its id ─▶ GET its key ─▶ record it ─▶ ranks' environment
+//!   taken away, or not here         record is over ─▶ DELETE the service ─▶ no record
+//! ```
+//!
+//! What a service is made for is on the disk before it is asked for, and whoever asks again under the same name is given the same
+//! service: a crash at any moment leaves none that nobody revokes.
+//!
+//! One service for an allocation, not for a launch, because 50 ms for each launch would be most of
+//! a short one. The first node's agent requests it, because it heads all launches. `POST` has
+//! `Idempotency-Key: ALLOCATION-EPOCH`: who asks again gets the same service. Without a key there
+//! is no work: it would hang in `MPI_Init`. No node is held for a manager that is away; `node
+//! status` says what is not revoked yet. It was tried with the lab's simulated manager only.
+
+use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::troubles::Troubles;
+use lattice_model::{AllocationId, Backoff, DesiredShare, Epoch, NodeId, with_causes};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client, RequestBuilder, StatusCode, Url};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// How long one answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long a key is asked for again where the manager does not answer, or is not well.
+const ASK_MAX: Duration = Duration::from_secs(20);
+/// Before a service is asked for or revoked again; doubled for each further time that it is revoked in vain.
+const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Bytes of an answer, of a service's id and of a key.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+const ID_BYTES_MAX: usize = 128;
+const KEY_BYTES_MAX: usize = 512;
+/// What is the matter is said under this name.
+const SUBJECT: &str = "fabric manager";
+
+/// The suffixes of a record that is in use, and of one whose service is to be revoked.
+const IN_USE: &str = "json";
+const OVER: &str = "over";
+/// And of one that is being written.
+const HALF: &str = "part";
+
+/// A configuration that no key can be had with.
+#[derive(Debug, Error)]
+pub enum FabricConfigError {
+    #[error("fabric_manager: {0:?} is none: https://HOST/…, or http://HOST/…")]
+    Url(String),
+    #[error("{setting} {}: {why}", path.display())]
+    File { setting: &'static str, path: PathBuf, why: String },
+    #[error("fabric_manager")]
+    Client(#[source] reqwest::Error),
+}
+
+/// Why there is no key, or why a service is not revoked.
+#[derive(Debug, Error)]
+pub enum FabricError {
+    #[error("the fabric's manager does not {what}")]
+    Unreached { what: &'static str, source: reqwest::Error },
+    #[error("the fabric's manager does not {what}: it answers {status}{said}")]
+    Refused { what: &'static str, status: StatusCode, said: String },
+    #[error("the fabric's manager is to {what}, and its answer cannot be used: {why}")]
+    Answer { what: &'static str, why: String },
+    #[error("{}", path.display())]
+    File { path: PathBuf, source: io::Error },
+}
+
+impl FabricError {
+    /// Whether the same may succeed in a moment.
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreached { .. } => true,
+            Self::Refused { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
+            Self::Answer { .. } | Self::File { .. } => false,
+        }
+    }
+}
+
+/// The manager that is configured, if one is. Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct Fabric(Option<Arc<Manager>>);
+
+struct Manager {
+    url: String,
+    client: Client,
+    token: Option<HeaderValue>,
+    /// Where the records lie.
+    dir: PathBuf,
+    /// A record is over.
+    over: Notify,
+    troubles: Troubles,
+}
+
+/// One allocation's service.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    allocation: AllocationId,
+    epoch: Epoch,
+    vni: u32,
+    nodes: Vec<NodeId>,
+    /// Its id at the manager, once that is known.
+    service: Option<String>,
+    /// What its ranks are let in by, in hexadecimal digits.
+    key: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Made {
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Auth {
+    auth_key: String,
+}
+
+impl Fabric {
+    /// As configured. Asks nobody yet.
+    pub fn open(config: &AgentConfig, troubles: Troubles) -> Result<Self, FabricConfigError> {
+        let dir = config.state_dir.join("fabric");
+        remove_halves(&dir);
+        if config.fabric_manager.is_empty() {
+            if fs::read_dir(&dir).is_ok_and(|mut records| records.next().is_some()) {
+                troubles.say(SUBJECT, format!("none is configured, and {} tells of services that are not revoked", dir.display()));
+            }
+            return Ok(Self(None));
+        }
+        let url = config.fabric_manager.trim_end_matches('/').to_owned();
+        if !url.parse::<Url>().is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host() && url.query().is_none()) {
+            return Err(FabricConfigError::Url(config.fabric_manager.clone()));
+        }
+        let token = match config.fabric_manager_token.as_path() {
+            none if none.as_os_str().is_empty() => None,
+            path => Some(token(path)?),
+        };
+        // Whoever was first is as good: there is one provider in this program.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
+        let ca = &config.fabric_manager_ca;
+        if !ca.as_os_str().is_empty() {
+            let failed = |why: String| FabricConfigError::File { setting: "fabric_manager_ca", path: ca.clone(), why };
+            let pem = fs::read(ca).map_err(|error| failed(error.to_string()))?;
+            client = client.tls_certs_only(Certificate::from_pem_bundle(&pem).map_err(|error| failed(with_causes(&error)))?);
+        }
+        let client = client.build().map_err(FabricConfigError::Client)?;
+        Ok(Self(Some(Arc::new(Manager { url, client, token, dir, over: Notify::new(), troubles }))))
+    }
+
+    /// Makes the allocation's service and gets its key, where it has a number and this is its first node.
+    pub async fn provide(&self, share: &DesiredShare, me: &NodeId) -> Result<(), FabricError> {
+        let Some((manager, vni)) = self.concerned(share, me) else { return Ok(()) };
+        let began = Instant::now();
+        loop {
+            match manager.provide(share, vni).await {
+                Err(error) if error.is_passing() && began.elapsed() < ASK_MAX => tokio::time::sleep(PAUSE).await,
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether [`Self::provide`] has anything to do.
+    pub fn concerns(&self, share: &DesiredShare, me: &NodeId) -> bool {
+        self.concerned(share, me).is_some()
+    }
+
+    fn concerned(&self, share: &DesiredShare, me: &NodeId) -> Option<(&Arc<Manager>, u32)> {
+        let is_first = share.nodes.first().is_some_and(|(node, _)| node == me);
+        self.0.as_ref().zip(share.vni).filter(|_| is_first)
+    }
+
+    /// The key by which work is let into the fabric, known on the allocation's first node. Which way into it is used is the user's to say.
+    pub fn add_key(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare) {
+        if let Some(key) = self.key(share) {
+            env.insert("FI_CXI_AUTH_KEY".to_owned(), key);
+            env.entry("FI_PROVIDER".to_owned()).or_insert_with(|| "cxi".to_owned());
+        }
+    }
+
+    /// The allocation's key, on its first node.
+    fn key(&self, share: &DesiredShare) -> Option<String> {
+        let manager = self.0.as_ref().filter(|_| share.vni.is_some())?;
+        let record = read(&manager.file(share.allocation, share.epoch, IN_USE));
+        record.inspect_err(|error| tracing::warn!(error = with_causes(error), "work gets no key for the fabric")).ok()??.key
+    }
+
+    /// The allocation is taken away: its service is to be revoked, behind its back.
+    pub fn end(&self, allocation: AllocationId, epoch: Epoch) -> Result<(), FabricError> {
+        let Some(manager) = &self.0 else { return Ok(()) };
+        let file = manager.file(allocation, epoch, IN_USE);
+        match fs::rename(&file, file.with_extension(OVER)) {
+            Ok(()) => manager.over.notify_one(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(FabricError::File { path: file, source }),
+        }
+        Ok(())
+    }
+
+    /// Ends what a former life left of allocations that are not here any more.
+    pub fn sweep(&self, here: impl Fn(AllocationId, Epoch) -> bool) {
+        let Some(manager) = &self.0 else { return };
+        for path in manager.records(IN_USE) {
+            let swept = match read(&path) {
+                Ok(Some(record)) if here(record.allocation, record.epoch) => Ok(()),
+                Ok(Some(record)) => self.end(record.allocation, record.epoch),
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = swept {
+                tracing::warn!(error = with_causes(&error), "what is known of a service at the fabric's manager cannot be used");
+            }
+        }
+    }
+
+    /// Revokes what is over, until the agent stops. What cannot be revoked now is revoked later, after a restart too.
+    pub async fn revoke(self, stop: CancellationToken) {
+        let Some(manager) = self.0 else { return };
+        let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
+        loop {
+            let revoked = tokio::select! {
+                () = stop.cancelled() => return,
+                revoked = manager.revoke_all() => revoked,
+            };
+            let again = match revoked {
+                Ok(()) => {
+                    manager.troubles.over(SUBJECT);
+                    pauses.reset();
+                    None
+                }
+                Err(error) => {
+                    let text = format!("keys of work that has ended are not revoked, which is tried again: {}", with_causes(&error));
+                    tracing::warn!("{text}");
+                    manager.troubles.say(SUBJECT, text);
+                    Some(pauses.next_pause())
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = manager.over.notified() => {}
+                () = tokio::time::sleep(again.unwrap_or_default()), if again.is_some() => {}
+            }
+        }
+    }
+}
+
+impl Manager {
+    async fn provide(&self, share: &DesiredShare, vni: u32) -> Result<(), FabricError> {
+        let file = self.file(share.allocation, share.epoch, IN_USE);
+        let mut record = match read(&file)? {
+            Some(record) => record,
+            None => {
+                let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
+                let new = Record { allocation: share.allocation, epoch: share.epoch, vni, nodes, service: None, key: None };
+                write(&file, &new)?;
+                new
+            }
+        };
+        if record.service.is_none() {
+            record.service = Some(self.make(&record).await?);
+            write(&file, &record)?;
+        }
+        if let (Some(service), None) = (&record.service, &record.key) {
+            record.key = Some(self.key(service).await?);
+            write(&file, &record)?;
+        }
+        Ok(())
+    }
+
+    /// A service's id: a new one's, or that of the one that was made for this before.
+    async fn make(&self, record: &Record) -> Result<String, FabricError> {
+        let what = "make a CXI service";
+        let body = json!({ "vni": record.vni, "allocation_id": record.allocation.to_string(), "nodes": record.nodes });
+        let name = format!("{}-{}", record.allocation, record.epoch);
+        let request = self.client.post(format!("{}/fabric/cxi/services", self.url)).header("Idempotency-Key", name);
+        let request = request.header("Content-Type", "application/json").body(body.to_string());
+        let Made { id } = parsed(what, &self.ask(what, request).await?)?;
+        let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
+        match (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(plain) {
+            true => Ok(id),
+            false => Err(FabricError::Answer { what, why: format!("a service's id has letters, digits, - and _, at most {ID_BYTES_MAX}") }),
+        }
+    }
+
+    async fn key(&self, service: &str) -> Result<String, FabricError> {
+        let what = "give a CXI service's key";
+        let Auth { auth_key } = parsed(what, &self.ask(what, self.client.get(self.address(service) + "/auth")).await?)?;
+        match (1..=KEY_BYTES_MAX).contains(&auth_key.len()) && auth_key.bytes().all(|c| c.is_ascii_hexdigit()) {
+            true => Ok(auth_key),
+            false => Err(FabricError::Answer { what, why: format!("a key has hexadecimal digits, at most {KEY_BYTES_MAX}") }),
+        }
+    }
+
+    /// Every record that is over. The first failure, after all were tried.
+    async fn revoke_all(&self) -> Result<(), FabricError> {
+        let mut failed = Ok(());
+        for path in self.records(OVER) {
+            let revoked = self.revoke(&path).await;
+            failed = failed.and(revoked);
+        }
+        failed
+    }
+
+    async fn revoke(&self, path: &Path) -> Result<(), FabricError> {
+        let Some(record) = read(path)? else { return Ok(()) };
+        let service = match record.service {
+            Some(service) => service,
+            // It may have been made without that we heard so.
+            None => match self.make(&record).await {
+                // What it cannot be asked for it has not made. (Who may not ask, or not now, does not know.)
+                Err(FabricError::Refused {
+                    status: StatusCode::BAD_REQUEST | StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY,
+                    ..
+                }) => {
+                    return forget(path);
+                }
+                made => made?,
+            },
+        };
+        match self.ask("revoke a CXI service", self.client.delete(self.address(&service))).await {
+            // It is gone already.
+            Ok(_) | Err(FabricError::Refused { status: StatusCode::NOT_FOUND | StatusCode::GONE, .. }) => {}
+            Err(error) => return Err(error),
+        }
+        forget(path)
+    }
+
+    fn address(&self, service: &str) -> String {
+        format!("{}/fabric/cxi/services/{service}", self.url)
+    }
+
+    /// What it answers, of any length but a bounded part of it.
+    async fn ask(&self, what: &'static str, request: RequestBuilder) -> Result<Vec<u8>, FabricError> {
+        let request = match &self.token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        };
+        let unreached = |source: reqwest::Error| FabricError::Unreached { what, source: source.without_url() };
+        let mut answer = request.send().await.map_err(unreached)?;
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(unreached)? {
+            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Err(FabricError::Answer { what, why: format!("it is longer than {ANSWER_BYTES_MAX} bytes") });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(body);
+        }
+        let said: String = String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(200).collect();
+        Err(FabricError::Refused { what, status, said: if said.is_empty() { said } else { format!(": {said}") } })
+    }
+
+    fn file(&self, allocation: AllocationId, epoch: Epoch, suffix: &str) -> PathBuf {
+        self.dir.join(format!("{allocation}-{epoch}.{suffix}"))
+    }
+
+    fn records(&self, suffix: &str) -> Vec<PathBuf> {
+        files(&self.dir, suffix)
+    }
+}
+
+fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.extension().is_some_and(|found| found == suffix)).collect()
+}
+
+/// Nothing was asked for what a former life did not write to its end.
+fn remove_halves(dir: &Path) {
+    for path in files(dir, HALF) {
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "half a record of a service at the fabric's manager is not removed");
+        }
+    }
+}
+
+fn parsed<'a, T: Deserialize<'a>>(what: &'static str, body: &'a [u8]) -> Result<T, FabricError> {
+    serde_json::from_slice(body).map_err(|error| FabricError::Answer { what, why: error.to_string() })
+}
+
+fn token(path: &Path) -> Result<HeaderValue, FabricConfigError> {
+    let failed = |why: String| FabricConfigError::File { setting: "fabric_manager_token", path: path.to_owned(), why };
+    let mode = fs::metadata(path).map_err(|error| failed(error.to_string()))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(failed(format!("others can read it (mode {:o}); chmod 600", mode & 0o777)));
+    }
+    let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let mut token = HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|error| failed(error.to_string()))?;
+    token.set_sensitive(true);
+    Ok(token)
+}
+
+/// `None`: there is none.
+fn read(path: &Path) -> Result<Option<Record>, FabricError> {
+    let failed = |source| FabricError::File { path: path.to_owned(), source };
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn forget(path: &Path) -> Result<(), FabricError> {
+    fs::remove_file(path).map_err(|source| FabricError::File { path: path.to_owned(), source })
+}
+
+/// Whole and on the disk before the manager is asked: it outlives this machine.
+fn write(path: &Path, record: &Record) -> Result<(), FabricError> {
+    let written = || -> io::Result<()> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let part = path.with_extension(HALF);
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        file.sync_all()?;
+        fs::rename(&part, path)?;
+        fs::File::open(dir)?.sync_all()
+    };
+    written().map_err(|source| FabricError::File { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &str, url: &str) -> AgentConfig {
+        let state_dir = std::env::temp_dir().join(format!("lattice-fabric-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&state_dir);
+        fs::create_dir_all(&state_dir).unwrap();
+        AgentConfig { state_dir, fabric_manager: url.to_owned(), ..AgentConfig::default() }
+    }
+
+    #[test]
+    fn what_is_no_manager_is_refused_and_so_is_a_token_that_others_can_read() {
+        for url in ["fabric", "ftp://host/", "http://", "http://host/?x=1"] {
+            let opened = Fabric::open(&config("url", url), Troubles::default());
+            assert!(matches!(opened, Err(FabricConfigError::Url(_))), "{url}");
+        }
+        let mut config = config("token", "http://host/");
+        config.fabric_manager_token = config.state_dir.join("token");
+        fs::write(&config.fabric_manager_token, "secret\n").unwrap();
+        let open = |mode| {
+            fs::set_permissions(&config.fabric_manager_token, fs::Permissions::from_mode(mode)).unwrap();
+            Fabric::open(&config, Troubles::default()).map(drop)
+        };
+        assert!(open(0o644).is_err_and(|error| error.to_string().contains("others can read it")));
+        assert!(open(0o600).is_ok());
+        fs::remove_dir_all(&config.state_dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_here_any_more_is_over_and_a_manager_that_is_missed_is_told() {
+        let config = config("sweep", "http://host/");
+        let fabric = Fabric::open(&config, Troubles::default()).unwrap();
+        let manager = fabric.0.as_ref().unwrap();
+        let ids = [AllocationId(uuid::Uuid::new_v4()), AllocationId(uuid::Uuid::new_v4())];
+        for allocation in ids {
+            let record = Record { allocation, epoch: Epoch(2), vni: 1000, nodes: Vec::new(), service: None, key: None };
+            write(&manager.file(allocation, Epoch(2), IN_USE), &record).unwrap();
+        }
+        fabric.sweep(|allocation, epoch| allocation == ids[0] && epoch == Epoch(2));
+        assert_eq!(manager.records(IN_USE), [manager.file(ids[0], Epoch(2), IN_USE)]);
+        assert_eq!(manager.records(OVER), [manager.file(ids[1], Epoch(2), OVER)]);
+        // A requeue is another epoch.
+        fabric.sweep(|_, epoch| epoch == Epoch(3));
+        assert_eq!((manager.records(IN_USE).len(), manager.records(OVER).len()), (0, 2));
+        // What was being written when it was killed is no service.
+        let half = manager.file(ids[0], Epoch(3), HALF);
+        fs::write(&half, "{").unwrap();
+        let troubles = Troubles::default();
+        Fabric::open(&AgentConfig { fabric_manager: String::new(), ..config.clone() }, troubles.clone()).unwrap();
+        assert!(troubles.lines()[0].contains("services that are not revoked"), "{:?}", troubles.lines());
+        assert!(!half.exists());
+        fs::remove_dir_all(&config.state_dir).unwrap();
+    }
+}

@@ -1,0 +1,541 @@
+//! What this node says about itself: ten bytes to everybody over gossip, and all of it to an agent that asks over the mesh.
+//!
+//! ```text
+//!   the quorum's watch: state, holds ─┐
+//!   own checks: unwell ───────────────┼─▶ NodeFact (1 KB) ── state, held, digest ──▶ gossip
+//!   configuration, machine, images ───┘       └─ beside a NodePulse ──▶ who asks (`Open::Fact`)
+//! ```
+//!
+//! Unwell, and well again, is told at once, before the quorum knows. While the quorum is away, what else it said last stands. Facts of
+//! others are kept as long as their nodes gossip the same digest in the same life: then they are not sent again.
+
+use crate::conformance::Conformity;
+use crate::gpu_standings::{GpuStandings, Offer};
+use crate::health::Checks;
+use crate::image_cache::ImageCache;
+use lattice_agent_common::node_view::NodeView;
+use lattice_gossip::{Fact, Member};
+use lattice_membership::cluster::Cluster;
+use lattice_membership::{Ask, Membership};
+use lattice_mesh::fact::{FactAnswer, FactOpen, WireFact, WirePulse};
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::Open;
+use lattice_mesh::{Mesh, UnansweredNode};
+use lattice_model::conformance::fingerprint;
+use lattice_model::fact::{Gpus, IMAGES_MAX, NodeFact, NodePulse, Pressure, RUNNING_MAX};
+use lattice_model::{Hold, NodeId, NodeState, NodeTopology, UNWELL};
+use lattice_node::Phase;
+use lattice_node::health::Health;
+use parking_lot::Mutex;
+use quinn::SendStream;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Facts of others that are kept: half a megabyte.
+const KEPT_MAX: usize = 512;
+/// How long another agent may take to answer.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Between two looks at the image cache.
+const LOOK: Duration = Duration::from_secs(10);
+/// Between two readings of an energy counter.
+const ENERGY: Duration = Duration::from_millis(100);
+/// How long what was read of the machine stands for others who ask, and how long anybody waits for it.
+const READING: Duration = Duration::from_secs(1);
+
+/// What a fact is made of, and by what others are asked for theirs.
+pub struct Handles {
+    /// This node.
+    pub me: NodeId,
+    pub mesh: Mesh,
+    /// What the quorum says of nodes.
+    pub cluster: watch::Receiver<Arc<Cluster>>,
+    /// What the driver says of this node.
+    pub view: watch::Receiver<Arc<NodeView>>,
+    pub checks: Checks,
+    pub conformance: Conformity,
+    pub topology: watch::Receiver<Arc<NodeTopology>>,
+    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    pub images: ImageCache,
+}
+
+/// What is known of nodes in full. Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct Facts {
+    handles: Arc<Handles>,
+    own: watch::Sender<Arc<NodeFact>>,
+    kept: Arc<Mutex<Kept>>,
+    readings: Readings,
+}
+
+/// Facts of others.
+#[derive(Default)]
+struct Kept {
+    by_node: BTreeMap<NodeId, Known>,
+    /// Counts uses: who was asked for longest ago goes first.
+    uses: u64,
+}
+
+struct Known {
+    incarnation: u64,
+    digest: u64,
+    fact: Arc<NodeFact>,
+    used: u64,
+}
+
+/// What a node says of itself, or what is known of that.
+pub struct Word {
+    pub fact: Option<Arc<NodeFact>>,
+    /// Absent where it was not reached.
+    pub pulse: Option<NodePulse>,
+    /// Why it was not reached; then a fact is one that it told before and still gossips the digest of.
+    pub unreached: Option<String>,
+}
+
+impl Kept {
+    fn get(&mut self, member: &Member) -> Option<(u64, Arc<NodeFact>)> {
+        self.uses += 1;
+        let known = self.by_node.get_mut(&member.node).filter(|known| known.incarnation == member.incarnation)?;
+        known.used = self.uses;
+        Some((known.digest, Arc::clone(&known.fact)))
+    }
+
+    fn put(&mut self, member: &Member, digest: u64, fact: Arc<NodeFact>) {
+        self.uses += 1;
+        if self.by_node.len() >= KEPT_MAX && !self.by_node.contains_key(&member.node) {
+            let oldest = self.by_node.iter().min_by_key(|(_, known)| known.used).map(|(node, _)| node.clone());
+            oldest.and_then(|node| self.by_node.remove(&node));
+        }
+        self.by_node.insert(member.node.clone(), Known { incarnation: member.incarnation, digest, fact, used: self.uses });
+    }
+}
+
+/// Why it is not known what a node says of itself.
+#[derive(Debug, Error)]
+enum PullError {
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+    #[error("it left out what was asked for")]
+    FactMissing,
+    #[error("what it says of itself is not of a form that this version knows")]
+    UnknownForm,
+}
+
+impl Facts {
+    /// `own`: what is fixed of this node.
+    pub fn new(own: NodeFact, handles: Handles) -> Self {
+        Self { handles: Arc::new(handles), own: watch::Sender::new(Arc::new(own)), kept: Arc::default(), readings: Readings::new() }
+    }
+
+    /// This node's, as it is told.
+    pub fn own(&self) -> Arc<NodeFact> {
+        Arc::clone(&self.own.borrow())
+    }
+
+    /// What a node says of itself now. `member`: as gossip has it.
+    pub async fn of(&self, node: &NodeId, member: Option<&Member>) -> Word {
+        if *node == self.handles.me {
+            return Word { fact: Some(self.own()), pulse: Some(self.pulse().await), unreached: None };
+        }
+        let known = member.and_then(|member| self.kept().get(member));
+        match self.pull(node, known.as_ref().map(|(digest, _)| *digest)).await {
+            Ok((digest, fact, pulse)) => {
+                let fact = fact.map(Arc::new).or(known.map(|(_, fact)| fact));
+                if let (Some(member), Some(fact)) = (member, &fact) {
+                    self.kept().put(member, digest, Arc::clone(fact));
+                }
+                Word { fact, pulse: Some(pulse), unreached: None }
+            }
+            Err(error) => {
+                let gossiped = member.and_then(|member| member.fact).map(|fact| fact.digest);
+                let still = known.filter(|(digest, _)| gossiped == Some(*digest));
+                Word { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(error.to_string()) }
+            }
+        }
+    }
+
+    async fn pull(&self, node: &NodeId, known: Option<u64>) -> Result<(u64, Option<NodeFact>, NodePulse), PullError> {
+        let address = self.handles.cluster.borrow().nodes.get(node).map(|n| n.addresses.mesh.clone());
+        let address = address.ok_or(UnansweredNode::NoAddress)?;
+        let conversation = async {
+            let (mut send, mut recv) = self.handles.mesh.open(node, &address).await?;
+            frame::write(&mut send, &Open::Fact(FactOpen { known })).await.map_err(UnansweredNode::Ask)?;
+            frame::read::<FactAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
+        };
+        let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+        if answer.fact.is_none() && known != Some(answer.digest) {
+            return Err(PullError::FactMissing);
+        }
+        let fact = answer.fact.map(|fact| fact.of(node)).transpose();
+        let fact = fact.map_err(|_| PullError::UnknownForm)?;
+        Ok((answer.digest, fact, answer.pulse.into()))
+    }
+
+    async fn pulse(&self) -> NodePulse {
+        let runs = |phase: Phase| match phase {
+            Phase::Preparing | Phase::Prepared | Phase::Running => true,
+            Phase::Stopping | Phase::Undoing => false,
+        };
+        let view = self.handles.view.borrow().clone();
+        let running = || view.locals.iter().filter(|local| runs(local.phase)).map(|local| local.share.allocation);
+        let Reading { pressure, power_watts } = self.readings.present(read).await;
+        NodePulse {
+            running: running().take(RUNNING_MAX).collect(),
+            running_all: u32::try_from(running().count()).unwrap_or(u32::MAX),
+            pressure,
+            power_watts,
+        }
+    }
+
+    fn kept(&self) -> parking_lot::MutexGuard<'_, Kept> {
+        self.kept.lock()
+    }
+}
+
+/// Answers another agent.
+pub async fn answer(facts: &Facts, open: FactOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let fact = facts.own();
+    let digest = fact.digest();
+    let told = (open.known != Some(digest)).then(|| WireFact::from(&*fact));
+    let pulse = WirePulse::from(&facts.pulse().await);
+    frame::write(send, &FactAnswer { digest, fact: told, pulse }).await
+}
+
+/// GPUs by model, as they were found; one that is lost is neither healthy nor for work.
+fn gpus(standings: &GpuStandings, topology: &NodeTopology) -> BTreeMap<String, Gpus> {
+    let standings = standings.shown();
+    let mut by_model: BTreeMap<String, Gpus> = BTreeMap::new();
+    for gpu in &topology.gpu.gpus {
+        let gpus = by_model.entry(gpu.model.chars().filter(|c| !c.is_control()).take(64).collect()).or_default();
+        let known = standings.iter().find(|s| s.bus == gpu.id || Some(&s.bus) == gpu.pci_address.as_ref());
+        gpus.healthy += u32::from(known.is_none_or(|s| s.healthy));
+        gpus.allocatable += u32::from(known.is_none_or(|s| s.allocatable));
+    }
+    by_model
+}
+
+/// Keeps this node's fact, and gossips it, until `stop`.
+pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership: Membership, stop: CancellationToken) {
+    let Handles { me, topology, .. } = &*facts.handles;
+    let mut standings = facts.handles.gpus.clone();
+    let mut cluster = facts.handles.cluster.clone();
+    let mut checks = facts.handles.checks.watch();
+    let mut conformance = facts.handles.conformance.watch();
+    let mut look = tokio::time::interval(LOOK);
+    let images = facts.handles.images.dir().to_owned();
+    let mut said = None;
+    let mut fact = (*facts.own()).clone();
+    let mut known = of_me(&cluster.borrow_and_update(), me);
+    loop {
+        let (state, reason, holds) =
+            known.clone().unwrap_or((NodeState::Booting, "the quorum has not registered it yet".to_owned(), Vec::new()));
+        (fact.state, fact.reason) = stands(state, reason, &checks.borrow_and_update());
+        fact.holds = holds;
+        fact.fingerprint = conformance.borrow_and_update().components.as_ref().map(fingerprint);
+        fact.gpus = gpus(&standings.borrow_and_update(), &topology.borrow());
+        {
+            let offered = offer.borrow_and_update();
+            (fact.cores, fact.memory_bytes, fact.features) = (offered.size.cores, offered.size.memory_bytes, offered.features.clone());
+        }
+        let gossiped = Fact { state: fact.state, held: !fact.holds.is_empty(), schedulable: fact.schedulable, digest: fact.digest() };
+        if said != Some(gossiped) {
+            // First what is asked for, then the word that there is something to ask for.
+            facts.own.send_replace(Arc::new(fact.clone()));
+            membership.ask(Ask::Say(gossiped)).await;
+            said = Some(gossiped);
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            now = otherwise(&mut cluster, me, &known) => known = now,
+            Ok(()) = checks.changed() => {}
+            Ok(()) = standings.changed() => {}
+            Ok(()) = conformance.changed() => {}
+            Ok(()) = offer.changed() => {}
+            _ = look.tick() => {
+                let folder = images.clone();
+                if let Ok(found) = tokio::task::spawn_blocking(move || cached(&folder)).await {
+                    (fact.images, fact.images_all) = found;
+                }
+            }
+        }
+    }
+}
+
+/// Where the quorum has this node, why, and what holds it.
+type OfMe = Option<(NodeState, String, Vec<Hold>)>;
+
+fn of_me(cluster: &Cluster, me: &NodeId) -> OfMe {
+    cluster.nodes.get(me).map(|node| (node.state, node.state_reason.clone(), node.holds.clone()))
+}
+
+/// Waits until that is otherwise than `known`: of a large cluster something changes all the time, of this node next to never.
+async fn otherwise(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, known: &OfMe) -> OfMe {
+    while cluster.changed().await.is_ok() {
+        let view = cluster.borrow_and_update();
+        let same = match (known, view.nodes.get(me)) {
+            (Some((state, reason, holds)), Some(node)) => (*state, reason, holds) == (node.state, &node.state_reason, &node.holds),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !same {
+            return of_me(&view, me);
+        }
+    }
+    // Nobody tells any more: the agent stops.
+    std::future::pending().await
+}
+
+/// What the quorum says, and what this node knows better.
+fn stands(state: NodeState, reason: String, health: &Health) -> (NodeState, String) {
+    let is_checked = health.checks().next().is_some();
+    match (state, health.unwell()) {
+        (NodeState::Ready, Some(why)) => (NodeState::Degraded, format!("{UNWELL}{why}")),
+        (NodeState::Draining | NodeState::Drained, Some(why)) => (state, format!("{UNWELL}{why}")),
+        (NodeState::Draining | NodeState::Drained, None) if is_checked && reason.starts_with(UNWELL) => (state, String::new()),
+        // Heard of the quorum before it was well again.
+        (NodeState::Degraded, None) if is_checked && reason.starts_with(UNWELL) => (NodeState::Ready, String::new()),
+        (state, _) => (state, reason),
+    }
+}
+
+/// Images in the cache: some, and how many.
+fn cached(folder: &Path) -> (Vec<String>, u32) {
+    // There is none before the first image.
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let digest = |name: std::ffi::OsString| Some(name.to_str()?.strip_prefix("sha256-")?.strip_suffix(".sqfs")?.to_owned());
+    let mut digests: Vec<String> = names.filter_map(digest).filter(|digest| digest.len() == 64).collect();
+    let all = u32::try_from(digests.len()).unwrap_or(u32::MAX);
+    digests.sort_unstable();
+    digests.truncate(IMAGES_MAX);
+    (digests, all)
+}
+
+/// What the machine says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Reading {
+    pressure: Pressure,
+    power_watts: Option<f64>,
+}
+
+/// The last reading, or the one that is under way.
+type Latest = watch::Receiver<Option<(Instant, Reading)>>;
+
+/// Readings of the machine, one at a time, for all who ask. Cloneable; all clones are one.
+#[derive(Clone)]
+struct Readings(Arc<Mutex<Latest>>);
+
+impl Readings {
+    /// Nothing was read yet.
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(watch::channel(None).1)))
+    }
+
+    /// What stands, else what a new reading gives; nothing where that takes too long.
+    async fn present(&self, read: impl FnOnce() -> Reading + Send + 'static) -> Reading {
+        let mut seen = {
+            let mut last = self.0.lock();
+            let is_over = match &*last.borrow() {
+                Some((at, _)) => at.elapsed() >= READING,
+                // It is under way, unless nobody reads (any more).
+                None => last.has_changed().is_err(),
+            };
+            if is_over {
+                let (tx, rx) = watch::channel(None);
+                // Drivers may take their time.
+                tokio::task::spawn_blocking(move || {
+                    let reading = read();
+                    tx.send_replace(Some((Instant::now(), reading)));
+                });
+                *last = rx;
+            }
+            last.clone()
+        };
+        let told = tokio::time::timeout(READING, seen.wait_for(Option::is_some)).await;
+        told.ok().and_then(|told| told.ok().and_then(|reading| *reading)).map(|(_, reading)| reading).unwrap_or_default()
+    }
+}
+
+/// May block, and takes a tenth of a second where there are energy counters.
+fn read() -> Reading {
+    let (counters, began) = (energy_uj(Path::new("/sys/class/powercap")), Instant::now());
+    let power_watts = if counters.is_empty() {
+        metered(Path::new("/sys/class/hwmon"))
+    } else {
+        std::thread::sleep(ENERGY);
+        watts(&counters, &energy_uj(Path::new("/sys/class/powercap")), began.elapsed())
+    };
+    Reading { pressure: Pressure { cpu: pressure("cpu"), memory: pressure("memory"), io: pressure("io") }, power_watts }
+}
+
+fn pressure(of: &str) -> Option<f64> {
+    avg10(&fs::read_to_string(Path::new("/proc/pressure").join(of)).ok()?)
+}
+
+fn avg10(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+/// What each package has used, by RAPL, in microjoules; the parts of a package are in it.
+fn energy_uj(powercap: &Path) -> BTreeMap<String, u64> {
+    let zones = fs::read_dir(powercap).into_iter().flatten().flatten();
+    let package = zones.filter_map(|zone| {
+        let name = zone.file_name().into_string().ok()?;
+        let is_whole = name.strip_prefix("intel-rapl:").is_some_and(|number| !number.contains(':'));
+        let says = fs::read_to_string(zone.path().join("name")).ok().filter(|says| is_whole && says.starts_with("package-"))?;
+        let used = fs::read_to_string(zone.path().join("energy_uj")).ok()?.trim().parse().ok()?;
+        Some((says.trim().to_owned(), used))
+    });
+    package.collect()
+}
+
+/// `None` where a counter began anew in between, or went.
+fn watts(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, passed: Duration) -> Option<f64> {
+    let used: Option<Vec<u64>> = before.iter().map(|(package, was)| after.get(package)?.checked_sub(*was)).collect();
+    Some(used?.iter().sum::<u64>() as f64 / 1e6 / passed.as_secs_f64())
+}
+
+/// The machine's own meter (ACPI), in watts.
+fn metered(hwmon: &Path) -> Option<f64> {
+    let meters = fs::read_dir(hwmon).ok()?.flatten().map(|entry| entry.path());
+    let is_meter = |path: &Path| fs::read_to_string(path.join("name")).is_ok_and(|name| name.trim() == "power_meter");
+    let mut meters = meters.filter(|path| is_meter(path));
+    let microwatts: f64 = fs::read_to_string(meters.next()?.join("power1_average")).ok()?.trim().parse().ok()?;
+    Some(microwatts / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_gossip::Liveness;
+    use lattice_model::Timestamp;
+    use lattice_node::health::Finding;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn member(node: &str, incarnation: u64) -> Member {
+        let addr = "127.0.0.1:1".parse().unwrap();
+        Member {
+            node: node.parse().unwrap(),
+            addr,
+            incarnation,
+            liveness: Liveness::Alive,
+            since_ms: 0,
+            accusers: 0,
+            fact: None,
+            contradicted_since_ms: None,
+        }
+    }
+
+    fn fact(node: &str) -> NodeFact {
+        NodeFact {
+            node: node.parse().unwrap(),
+            state: NodeState::Ready,
+            reason: String::new(),
+            holds: vec![],
+            schedulable: true,
+            cores: 1,
+            memory_bytes: 1,
+            gpus: BTreeMap::new(),
+            topology_group: None,
+            features: vec![],
+            fingerprint: None,
+            images: vec![],
+            images_all: 0,
+        }
+    }
+
+    fn health(finding: Finding) -> Health {
+        let mut health = Health::default();
+        health.found(Timestamp(1), "disk", finding);
+        health
+    }
+
+    #[test]
+    fn unwell_is_degraded_where_the_node_would_take_work_and_said_of_one_that_drains() {
+        let (well, unwell) = (health(Finding::Well), health(Finding::Critical("full".to_owned())));
+        for state in NodeState::ALL {
+            let stands = |health: &Health| stands(state, "as was said".to_owned(), health);
+            assert_eq!(stands(&well), (state, "as was said".to_owned()));
+            assert_eq!(stands(&unwell).0, if state == NodeState::Ready { NodeState::Degraded } else { state });
+            let said = matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
+            assert_eq!(stands(&unwell).1.starts_with(UNWELL), said);
+        }
+    }
+
+    #[test]
+    fn well_again_is_ready_before_the_quorum_is_heard_to_say_so() {
+        let stands = |reason: String, health: &Health| stands(NodeState::Degraded, reason, health);
+        let was_unwell = || format!("{UNWELL}disk: full");
+        assert_eq!(stands(was_unwell(), &health(Finding::Well)), (NodeState::Ready, String::new()));
+        assert_eq!(stands(was_unwell(), &health(Finding::Critical("full".to_owned()))).0, NodeState::Degraded);
+        assert_eq!(stands(was_unwell(), &Health::default()).0, NodeState::Degraded, "nothing was looked at yet");
+        assert_eq!(stands("silent for 31 s".to_owned(), &health(Finding::Well)).0, NodeState::Degraded, "that is another matter");
+    }
+
+    #[tokio::test]
+    async fn who_asks_at_once_shares_a_reading_and_one_that_breaks_is_no_end() {
+        let readings = Readings::new();
+        let count = Arc::new(AtomicU32::new(0));
+        let ask = || {
+            let count = Arc::clone(&count);
+            readings.present(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                Reading { power_watts: Some(f64::from(count.fetch_add(1, Ordering::Relaxed))), ..Reading::default() }
+            })
+        };
+        assert_eq!(readings.present(|| panic!("a driver's file says nonsense")).await, Reading::default());
+        let began = std::time::Instant::now();
+        let mut told = futures::future::join_all((0..8).map(|_| ask())).await;
+        // It stands for a while; a slow machine may come to a second one.
+        told.push(ask().await);
+        let newest = told.iter().filter_map(|reading| reading.power_watts).fold(0.0, f64::max);
+        assert!(told.iter().all(|reading| reading.power_watts.is_some()), "{told:?}");
+        assert!(newest <= began.elapsed().div_duration_f64(READING).floor(), "{told:?}");
+        tokio::time::sleep(READING).await;
+        assert!(ask().await.power_watts.is_some_and(|later| later > newest));
+    }
+
+    #[test]
+    fn facts_of_others_are_kept_for_their_life_and_those_longest_unused_go() {
+        let mut kept = Kept::default();
+        kept.put(&member("n0", 1), 7, Arc::new(fact("n0")));
+        assert!(kept.get(&member("n0", 1)).is_some_and(|(digest, _)| digest == 7));
+        assert!(kept.get(&member("n0", 2)).is_none(), "another life says it anew");
+        for n in 1..=KEPT_MAX {
+            kept.put(&member(&format!("n{n}"), 1), 7, Arc::new(fact("n1")));
+            assert!(kept.get(&member("n0", 1)).is_some());
+        }
+        assert_eq!(kept.by_node.len(), KEPT_MAX);
+        assert!(kept.get(&member("n1", 1)).is_none());
+    }
+
+    #[test]
+    fn pressure_and_power_are_read_and_never_made_up() {
+        let text = "some avg10=1.25 avg60=0.00 avg300=0.00 total=1\nfull avg10=9.00 avg60=0.00 avg300=0.00 total=1\n";
+        assert_eq!((avg10(text), avg10("full avg10=9.00\n"), avg10("")), (Some(1.25), None, None));
+        let sys = std::env::temp_dir().join(format!("lattice-power-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&sys);
+        let zone = |name: &str, says: &str, used: &str| {
+            fs::create_dir_all(sys.join(name)).unwrap();
+            fs::write(sys.join(name).join("name"), says).unwrap();
+            fs::write(sys.join(name).join("energy_uj"), used).unwrap();
+        };
+        zone("intel-rapl:0", "package-0\n", "1000000\n");
+        zone("intel-rapl:1", "package-1\n", "5000000\n");
+        zone("intel-rapl:0:0", "core\n", "9\n");
+        let before = energy_uj(&sys);
+        assert_eq!(before.len(), 2);
+        zone("intel-rapl:0", "package-0\n", "21000000\n");
+        zone("intel-rapl:1", "package-1\n", "15000000\n");
+        assert_eq!(watts(&before, &energy_uj(&sys), Duration::from_millis(100)), Some(300.0));
+        zone("intel-rapl:1", "package-1\n", "0\n");
+        assert_eq!(watts(&before, &energy_uj(&sys), Duration::from_millis(100)), None, "it began anew");
+        assert_eq!((energy_uj(&sys.join("none")).len(), metered(&sys)), (0, None));
+        fs::remove_dir_all(&sys).unwrap();
+    }
+}

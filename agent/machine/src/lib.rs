@@ -1,0 +1,30 @@
+//! What a node is made of and how it is.
+//!
+//! ```text
+//!   hwloc, hardware, devices, adapters, questions     what is there
+//!   gpu_standings, gpu_loads, disk, bounds            how it is, and how much work may have of it
+//!   health, conformance, wipe, hooks                  what keeps work off, and what the site runs around it
+//!   data_plane, fabric, hatch, image_cache, pmix      what work finds here
+//!   facts, features                                   what the node says of itself
+//! ```
+
+pub mod adapters;
+pub mod bounds;
+pub mod conformance;
+pub mod data_plane;
+pub mod devices;
+pub mod disk;
+pub mod fabric;
+pub mod facts;
+pub mod features;
+pub mod gpu_loads;
+pub mod gpu_standings;
+pub mod hardware;
+pub mod hatch;
+pub mod health;
+pub mod hooks;
+pub mod hwloc;
+pub mod image_cache;
+pub mod pmix;
+pub mod questions;
+pub mod wipe;

@@ -1,0 +1,103 @@
+//! Whether this node can serve PMIx. `lattice-pmix` says it, which loads the machine's library: nothing of that gets into the agent.
+
+use lattice_agent_common::config::AgentConfig;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The program, beside the shim's.
+const PROGRAM: &str = "lattice-pmix";
+/// How long it may take to load a library from a disk.
+const TAKES_MAX: Duration = Duration::from_secs(5);
+/// Between two looks at whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Why PMIx is not served here.
+#[derive(Debug, Error)]
+pub enum NoPmix {
+    #[error("{0}")]
+    FindShim(#[source] io::Error),
+    #[error("{} is not there: install it beside lattice-shim", .program.display())]
+    NoProgram { program: PathBuf },
+    #[error("{}: {source}", .program.display())]
+    Run { program: PathBuf, source: io::Error },
+    #[error("{} did not load a library within {} s{not_ended}", .program.display(), TAKES_MAX.as_secs())]
+    Timeout { program: PathBuf, not_ended: String },
+    #[error("{} ended with {status}", .program.display())]
+    Ended { program: PathBuf, status: ExitStatus },
+    /// In the program's own words.
+    #[error("{why}")]
+    NoLibrary { why: String },
+}
+
+/// The version of the library that it is served with, or why it is not. Looked for once in the life of an agent.
+pub fn library(config: &AgentConfig) -> &'static Result<String, NoPmix> {
+    static FOUND: OnceLock<Result<String, NoPmix>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let shim = config.shim_program().map_err(NoPmix::FindShim)?;
+        ask(&shim.parent().unwrap_or(Path::new("/")).join(PROGRAM))
+    })
+}
+
+fn ask(program: &Path) -> Result<String, NoPmix> {
+    let failed = |source| NoPmix::Run { program: program.to_owned(), source };
+    if !program.is_file() {
+        return Err(NoPmix::NoProgram { program: program.to_owned() });
+    }
+    let mut child = Command::new(program)
+        .arg("--check")
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    let began = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if began.elapsed() > TAKES_MAX => {
+                let ended = child.kill().and_then(|()| child.wait().map(drop));
+                let not_ended = ended.err().map(|error| format!(", and did not end: {error}")).unwrap_or_default();
+                return Err(NoPmix::Timeout { program: program.to_owned(), not_ended });
+            }
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    };
+    let mut said = String::new();
+    if let Some(out) = child.stdout.take() {
+        out.take(4096).read_to_string(&mut said).map_err(failed)?;
+    }
+    let said = said.trim().to_owned();
+    match status.success() && !said.is_empty() {
+        true => Ok(said),
+        false if said.is_empty() => Err(NoPmix::Ended { program: program.to_owned(), status }),
+        false => Err(NoPmix::NoLibrary { why: said }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_the_program_says_is_told() {
+        let folder = std::env::temp_dir().join(format!("lattice-agent-pmix-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let says = |text: &str| {
+            let program = folder.join("program");
+            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            ask(&program)
+        };
+        assert_eq!(says("echo 4.2.2").unwrap(), "4.2.2");
+        assert_eq!(says("echo no library; exit 1").unwrap_err().to_string(), "no library");
+        assert!(says("exit 3").is_err_and(|why| why.to_string().contains("exit status: 3")));
+        assert!(ask(&folder.join("nothing")).is_err_and(|why| why.to_string().contains("install it beside lattice-shim")));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

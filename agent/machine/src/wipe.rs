@@ -1,0 +1,183 @@
+//! Wiping this node, when the quorum orders it: the site's program does it, and its word is kept until the quorum has it.
+//!
+//! ```text
+//!   ordered ──no share is left──▶ the program runs ──▶ its word on the disk ──▶ told, until the order is gone
+//! ```
+//!
+//! An agent that is stopped or killed in the middle runs it again from its beginning: it must be such that this does no harm.
+
+use crate::hooks::{ProgramEnd, last_line, run_program};
+use lattice_agent_common::config::AgentConfig;
+use lattice_agent_common::files;
+use lattice_agent_common::node_view::NodeView;
+use lattice_model::NodeId;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Before what went wrong with the disk is tried again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// What the quorum asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// It was not heard yet.
+    Unknown,
+    Nothing,
+    Order(u64),
+}
+
+/// How an order ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    pub order: u64,
+    /// What went wrong.
+    pub failed: Option<String>,
+}
+
+/// What the session knows of it. Cloneable; all clones are one.
+#[derive(Clone, Debug)]
+pub struct Wipes {
+    asked: watch::Sender<Asked>,
+    done: watch::Receiver<Option<Done>>,
+}
+
+impl Wipes {
+    /// The quorum orders this, or nothing.
+    pub fn ask(&self, order: Option<u64>) {
+        let asked = order.map_or(Asked::Nothing, Asked::Order);
+        self.asked.send_if_modified(|was| std::mem::replace(was, asked) != asked);
+    }
+
+    /// How the last order ended, until the quorum asks for another one or none.
+    pub fn watch(&self) -> watch::Receiver<Option<Done>> {
+        self.done.clone()
+    }
+}
+
+/// The side that carries them out.
+pub struct Wiping {
+    program: PathBuf,
+    limit: Duration,
+    node: String,
+    /// Its last word.
+    file: PathBuf,
+    view: watch::Receiver<Arc<NodeView>>,
+    asked: watch::Receiver<Asked>,
+    done: watch::Sender<Option<Done>>,
+}
+
+impl Wiping {
+    /// As configured; what was done before is told again where it is still asked for.
+    pub fn new(config: &AgentConfig, me: &NodeId, view: watch::Receiver<Arc<NodeView>>) -> (Self, Wipes) {
+        let file = config.state_dir.join("wipe.json");
+        let known = match std::fs::read(&file).map(|bytes| serde_json::from_slice(&bytes)) {
+            Ok(Ok(done)) => Some(done),
+            Ok(Err(error)) => {
+                tracing::warn!(file = %file.display(), %error, "what became of a wipe cannot be read: where it is still asked for, it is done again");
+                None
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!(file = %file.display(), %error, "what became of a wipe cannot be read: where it is still asked for, it is done again");
+                None
+            }
+        };
+        let ((asked, asking), (done, told)) = (watch::channel(Asked::Unknown), watch::channel(known));
+        let limit = Duration::from_secs(config.wipe_timeout_seconds);
+        let wiping = Self { program: config.wipe_hook.clone(), limit, node: me.to_string(), file, view, asked: asking, done };
+        (wiping, Wipes { asked, done: told })
+    }
+
+    /// Carries out what is asked for, until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let asked = *self.asked.borrow_and_update();
+            match asked {
+                Asked::Unknown => {}
+                Asked::Nothing => self.forget(),
+                Asked::Order(order) if self.done.borrow().as_ref().is_some_and(|done| done.order == order) => {}
+                Asked::Order(order) => {
+                    let empty = tokio::select! {
+                        () = stop.cancelled() => return,
+                        _ = self.asked.changed() => continue,
+                        empty = self.view.wait_for(|view| view.locals.is_empty()) => empty.is_ok(),
+                    };
+                    if !empty {
+                        return;
+                    }
+                    if !self.carry_out(order, &stop).await {
+                        return;
+                    }
+                    // Another one may be asked for meanwhile.
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.asked.changed() => if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// False: the agent stops.
+    async fn carry_out(&self, order: u64, stop: &CancellationToken) -> bool {
+        tracing::warn!(order, program = %self.program.display(), "this node is wiped");
+        let env = [
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+            ("LATTICE_HOOK", "wipe".to_owned()),
+            ("LATTICE_NODE", self.node.clone()),
+            ("LATTICE_WIPE_ORDER", order.to_string()),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let failed = if self.program.as_os_str().is_empty() {
+            Some("wipe_hook is not configured any more".to_owned())
+        } else {
+            match run_program(&self.program, env, None, self.limit, stop).await {
+                Ok((ProgramEnd::Exited(0), _)) => None,
+                Ok((ProgramEnd::Cancelled, _)) => return false,
+                Ok((ProgramEnd::TooLong, _)) => {
+                    Some(format!("it was not over after {} s (wipe_timeout_seconds) and was killed", self.limit.as_secs()))
+                }
+                Ok((end, output)) => Some(last_line(&output).unwrap_or_else(|| format!("{} {end}", self.program.display()))),
+                Err(why) => Some(format!("{} could not be started: {why}", self.program.display())),
+            }
+        };
+        let done = Done { order, failed };
+        // Not told before it is written: it would be done again after a crash, while the quorum gives the node away.
+        while let Err(why) = self.keep(&done) {
+            tracing::error!(file = %self.file.display(), %why, "what became of the wipe cannot be kept; tried again");
+            if stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_none() {
+                return false;
+            }
+        }
+        match &done.failed {
+            None => tracing::info!(order, "this node is wiped"),
+            Some(why) => tracing::error!(order, %why, "the wipe of this node failed"),
+        }
+        self.done.send_replace(Some(done));
+        true
+    }
+
+    fn keep(&self, done: &Done) -> io::Result<()> {
+        files::replace(&self.file, &serde_json::to_vec(done)?)
+    }
+
+    /// The quorum has it: after a recovery from a backup it may ask for the same once more, and then it is to be done once more.
+    fn forget(&self) {
+        if self.done.send_replace(None).is_none() {
+            return;
+        }
+        if let Err(error) = std::fs::remove_file(&self.file)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(file = %self.file.display(), %error, "what became of a wipe cannot be taken away");
+        }
+    }
+}

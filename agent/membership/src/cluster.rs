@@ -1,0 +1,133 @@
+//! What an agent knows of the cluster: nodes and live allocations, kept by a watch on the quorum. The quorum tells an agent with a
+//! certificate of role `node` of those allocations alone that have, or had, a share on its node.
+//! When the quorum is away, the last that was known, and how old it is.
+
+use crate::{Ask, Membership};
+use lattice_model::{Backoff, DesiredShare, Node, NodeId};
+use lattice_pki::identity::Role;
+use lattice_quorum_client::QuorumClient;
+use lattice_quorum_client::following::{Following, News};
+use lattice_quorum_client::wire::{Change, WatchAllocations, WatchRequest};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The cluster as the watch has it. Who is alive is not in it: gossip knows that.
+pub use lattice_scheduler::View as Cluster;
+
+/// Between two tries to open the watch again: every agent does while the quorum is away.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
+
+fn take(cluster: &mut Cluster, news: News) {
+    let (revision, changes) = match news {
+        News::List { revision, all } => {
+            *cluster = Cluster::default();
+            (revision, all)
+        }
+        News::Changes { revision, changes } => (revision, changes),
+        // What is known stays, and is old, until the list is there.
+        News::StartAgain { .. } => {
+            cluster.fresh = false;
+            return;
+        }
+    };
+    changes.into_iter().for_each(|change| apply(cluster, change));
+    cluster.revision = revision;
+    cluster.fresh = true;
+}
+
+/// Where a node's mesh is: as it registered last, or as the allocation's list had it.
+pub fn mesh_address(cluster: &Cluster, share: &DesiredShare, node: &NodeId) -> Option<String> {
+    let known = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
+    known.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
+}
+
+fn apply(cluster: &mut Cluster, change: Change) {
+    match change {
+        Change::Node(node) => {
+            cluster.nodes.insert(node.id.clone(), *node);
+        }
+        Change::Tenant(tenant) => {
+            cluster.tenants.insert(tenant.name.clone(), *tenant);
+        }
+        Change::TenantDeleted(name) => {
+            cluster.tenants.remove(&name);
+        }
+        Change::VCluster(vcluster) => {
+            cluster.vclusters.insert(vcluster.name.clone(), *vcluster);
+        }
+        Change::VClusterDeleted(name) => {
+            cluster.vclusters.remove(&name);
+        }
+        Change::Allocation(allocation) => {
+            let held = allocation.shares.iter().any(|s| s.phase != lattice_model::SharePhase::Released);
+            if allocation.state.is_terminal() && !held {
+                cluster.allocations.remove(&allocation.id);
+            } else {
+                cluster.allocations.insert(allocation.id, *allocation);
+            }
+        }
+        Change::Domain { tenant, name, vni } => {
+            cluster.domains.insert((tenant, name), vni);
+        }
+        Change::DomainReleased { tenant, name } => {
+            cluster.domains.remove(&(tenant, name));
+        }
+        Change::VniPool(pool) => cluster.vni_pool = Some(pool),
+        Change::Limits(limits) => cluster.user_running = limits.users.user_running,
+        // Not asked for.
+        Change::Lease(_) | Change::LeaseEnded(_) => {}
+    }
+}
+
+/// Watches until `stop`, and tells gossip where others are. A watch that broke goes on where it was, at another member.
+pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
+    // Quotas, queues, domains and limits are for who places work.
+    let places = quorum.role() == Role::Api;
+    let request = WatchRequest {
+        nodes: true,
+        allocations: WatchAllocations::Live,
+        tenants: places,
+        vclusters: places,
+        domains: places,
+        limits: places,
+        ..WatchRequest::nothing()
+    };
+    let mut following = Following::new(quorum, request);
+    let mut pauses = PAUSES;
+    loop {
+        let news = tokio::select! {
+            () = stop.cancelled() => return,
+            news = following.next() => news,
+        };
+        match news {
+            Ok(news) => {
+                let new = new_addresses(&news, &out.borrow());
+                for address in new {
+                    membership.ask(Ask::Join(address)).await;
+                }
+                out.send_modify(|cluster| take(Arc::make_mut(cluster), news));
+                pauses.reset();
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the watch on the quorum broke; it is opened again");
+                // Told once: nobody else has to try again as often as this does.
+                out.send_if_modified(|cluster| cluster.fresh && std::mem::take(&mut Arc::make_mut(cluster).fresh));
+                tokio::time::sleep(pauses.next_pause().mul_f64(rand::random_range(0.5..1.0))).await;
+            }
+        }
+    }
+}
+
+/// Nodes at addresses that were not known: gossip may reach them there.
+fn new_addresses(news: &News, known: &Cluster) -> Vec<SocketAddr> {
+    let changes = match news {
+        News::List { all: changes, .. } | News::Changes { changes, .. } => &changes[..],
+        News::StartAgain { .. } => &[],
+    };
+    let nodes = changes.iter().filter_map(|change| if let Change::Node(node) = change { Some(&**node) } else { None });
+    let new = |n: &&Node| known.nodes.get(&n.id).is_none_or(|k| k.addresses.gossip != n.addresses.gossip);
+    nodes.filter(new).filter_map(|n| n.addresses.gossip.parse().ok()).collect()
+}

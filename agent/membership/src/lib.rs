@@ -1,0 +1,301 @@
+//! The shell around gossip's core: a UDP socket, timers, and a view that others read.
+//!
+//! A life above the one of the node's start is written down (`gossip-life.json`): the next start begins above it.
+
+pub mod cluster;
+pub mod gossip_keys;
+pub mod peers;
+pub mod quorum_list;
+pub mod relay;
+pub mod revocations;
+
+use lattice_agent_common::files;
+use lattice_gossip::{Core, Counters, Event, Fact, Keyring, Liveness, Member, News, Output, Refusals, Token};
+use lattice_model::NodeId;
+use lattice_model::duration::clock_text;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::net::UdpSocket;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What is asked of gossip from outside.
+#[derive(Debug)]
+pub enum Ask {
+    /// Join through this address.
+    Join(SocketAddr),
+    /// Say this about ourselves.
+    Say(Fact),
+    /// Use these keys, and say when they are in use.
+    Rekey(Box<Keyring>, oneshot::Sender<()>),
+}
+
+/// Changes that wait for one who follows them; of more, the oldest go, and it is told so.
+const CHANGES_MAX: usize = 1_024;
+
+/// What gossip has counted, and how slow this node believes itself to be.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// See there.
+    pub counters: Counters,
+    /// See [`Core::health`].
+    pub health: u32,
+}
+
+/// One change of the view.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What it was.
+    pub news: News,
+    /// The node as it is now, unless it is forgotten.
+    pub member: Option<Member>,
+}
+
+/// A cloneable handle.
+#[derive(Clone)]
+pub struct Membership {
+    asks: mpsc::Sender<Ask>,
+    members: watch::Receiver<Arc<Vec<Member>>>,
+    counted: watch::Receiver<Counted>,
+    changes: broadcast::Sender<Change>,
+    began: Instant,
+}
+
+impl Membership {
+    /// Begins to gossip over `socket`, by a task of `tasks`.
+    ///
+    /// A later life than this start's is kept in `state_dir`.
+    pub fn start(core: Core, socket: UdpSocket, state_dir: &Path, tasks: &TaskTracker, stop: CancellationToken) -> Self {
+        let (asks, queue) = mpsc::channel(64);
+        let (view, members) = watch::channel(Arc::new(Vec::new()));
+        let (counts, counted) = watch::channel(Counted::default());
+        let (changes, _) = broadcast::channel(CHANGES_MAX);
+        let began = Instant::now();
+        let (life_file, timers) = (life_file(state_dir), BinaryHeap::new());
+        let (changes_out, of_task) = (changes.clone(), tasks.clone());
+        let task = Task { core, socket, timers, began, order: 0, view, counts, changes: changes_out, life_file, tasks: of_task };
+        tasks.spawn(task.run(queue, stop));
+        Self { asks, members, counted, changes, began }
+    }
+
+    /// Asks; waits while gossip is busy.
+    pub async fn ask(&self, ask: Ask) {
+        let _ = self.asks.send(ask).await;
+    }
+
+    /// All members that gossip lists, by node.
+    pub fn members(&self) -> Arc<Vec<Member>> {
+        Arc::clone(&self.members.borrow())
+    }
+
+    /// Uses these keys from now on; returns when it does.
+    pub async fn rekey(&self, keys: Keyring) {
+        let (done, in_use) = oneshot::channel();
+        self.ask(Ask::Rekey(Box::new(keys), done)).await;
+        // An error: gossip has ended, with the agent.
+        let _ended = in_use.await;
+    }
+
+    /// Datagrams that were not taken, by reason.
+    pub fn refused(&self) -> Refusals {
+        self.counted.borrow().counters.refused
+    }
+
+    /// What was counted.
+    pub fn counted(&self) -> Counted {
+        self.counted.borrow().clone()
+    }
+
+    /// For how long a member has been seen as it is.
+    pub fn for_ms(&self, member: &Member) -> u64 {
+        self.ago_ms(member.since_ms)
+    }
+
+    /// How long ago it was `since_ms` on gossip's clock.
+    pub fn ago_ms(&self, since_ms: u64) -> u64 {
+        ms(self.began.elapsed()).saturating_sub(since_ms)
+    }
+
+    /// The warning about this node, `me`, where others contradict it.
+    pub fn contradiction(&self, me: &NodeId) -> Option<String> {
+        let members = self.members();
+        let since_ms = members.iter().find(|member| member.node == *me)?.contradicted_since_ms?;
+        let since = clock_text(Duration::from_secs(self.ago_ms(since_ms) / 1_000));
+        Some(format!(
+            "for {since} other nodes have received a life or a state of this node that it never published. Either another \
+             agent runs under its name, or somebody has the gossip key: replace that with `lattice gossip keys rotate`"
+        ))
+    }
+
+    /// What changes in the view from now on.
+    pub fn follow(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    /// Told when the view changes.
+    pub fn watch(&self) -> watch::Receiver<Arc<Vec<Member>>> {
+        self.members.clone()
+    }
+
+    /// The nodes that are seen alive.
+    pub fn alive(&self) -> BTreeSet<NodeId> {
+        let alive = |m: &&Member| m.liveness == Liveness::Alive;
+        self.members.borrow().iter().filter(alive).map(|m| m.node.clone()).collect()
+    }
+}
+
+struct Task {
+    core: Core,
+    socket: UdpSocket,
+    timers: BinaryHeap<Reverse<(Instant, u64, TimerToken)>>,
+    began: Instant,
+    order: u64,
+    view: watch::Sender<Arc<Vec<Member>>>,
+    counts: watch::Sender<Counted>,
+    changes: broadcast::Sender<Change>,
+    life_file: PathBuf,
+    tasks: TaskTracker,
+}
+
+/// A token that never decides the order of timers.
+struct TimerToken(Token);
+
+impl PartialEq for TimerToken {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl Eq for TimerToken {}
+impl PartialOrd for TimerToken {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for TimerToken {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+impl Task {
+    async fn run(mut self, mut asks: mpsc::Receiver<Ask>, stop: CancellationToken) {
+        let mut buffer = vec![0u8; 65_536];
+        self.publish();
+        loop {
+            let next = self.timers.peek().map(|Reverse((at, ..))| *at);
+            tokio::select! {
+                () = stop.cancelled() => {
+                    self.handle(Event::Leave);
+                    return;
+                }
+                received = self.socket.recv_from(&mut buffer) => {
+                    // An error here is an ICMP answer to something we sent: a member that is away.
+                    if let Ok((n, from)) = received {
+                        self.handle(Event::Datagram { from, bytes: &buffer[..n] });
+                    }
+                }
+                ask = asks.recv() => match ask {
+                    Some(Ask::Join(address)) => self.handle(Event::Join(address)) ,
+                    Some(Ask::Say(fact)) => self.handle(Event::SetFact(fact)),
+                    Some(Ask::Rekey(keys, done)) => {
+                        self.handle(Event::SetKeys(&keys));
+                        let _nobody_waits = done.send(());
+                    }
+                    None => return,
+                },
+                () = sleep_until(next) => {
+                    if let Some(Reverse((_, _, TimerToken(token)))) = self.timers.pop() {
+                        self.handle(Event::Timer(token));
+                    }
+                }
+            }
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        ms(self.began.elapsed())
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        let mut out = Vec::new();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, ms);
+        self.core.set_clock(self.now_ms(), unix);
+        self.core.handle(self.now_ms(), event, &mut out);
+        if self.carry_out(out) {
+            self.publish();
+        }
+        self.counts.send_replace(Counted { counters: self.core.counters().clone(), health: self.core.health() });
+    }
+
+    fn carry_out(&mut self, out: Vec<Output>) -> bool {
+        let mut news = false;
+        for output in out {
+            match output {
+                Output::Datagram { to, bytes } => {
+                    // Gossip is made for lost datagrams; a full socket buffer is one more.
+                    let _ = self.socket.try_send_to(&bytes, to);
+                }
+                Output::Timer { after_ms, token } => {
+                    self.order += 1;
+                    let at = Instant::now() + Duration::from_millis(after_ms);
+                    self.timers.push(Reverse((at, self.order, TimerToken(token))));
+                }
+                Output::News(what) => {
+                    tracing::debug!(?what, "gossip");
+                    news = true;
+                    if what == News::Rejoined {
+                        self.keep_life();
+                    }
+                    if self.changes.receiver_count() > 0 {
+                        let member = what.node().and_then(|node| self.core.member(node));
+                        let _nobody_follows_any_more = self.changes.send(Change { news: what, member });
+                    }
+                }
+            }
+        }
+        news
+    }
+
+    /// Written in the background: where it fails, or comes too late, the next start finds out from the others.
+    fn keep_life(&self) {
+        let (path, life) = (self.life_file.clone(), self.core.life());
+        self.tasks.spawn_blocking(move || {
+            if let Err(error) = files::replace(&path, serde_json::json!({ "life": life }).to_string().as_bytes()) {
+                tracing::warn!(%error, path = %path.display(), "the life that this node has in gossip is not written down");
+            }
+        });
+    }
+
+    fn publish(&self) {
+        self.view.send_replace(Arc::new(self.core.members().collect()));
+    }
+}
+
+fn life_file(state_dir: &Path) -> PathBuf {
+    state_dir.join("gossip-life.json")
+}
+
+/// The life to begin with, above all that this node has had: `life` is above all of its starts.
+pub fn first_life(state_dir: &Path, life: u64) -> u64 {
+    let read = || {
+        let json: serde_json::Value = serde_json::from_slice(&std::fs::read(life_file(state_dir)).ok()?).ok()?;
+        json["life"].as_u64()
+    };
+    life.max(read().map_or(0, |kept| kept.saturating_add(1)))
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

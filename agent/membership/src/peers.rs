@@ -1,0 +1,190 @@
+//! Where other nodes were, kept on disk: an agent that starts while it is cut off from the quorum finds some of them without one, and through
+//! them the quorum.
+
+use crate::Membership;
+use crate::cluster::Cluster;
+use lattice_agent_common::files;
+use lattice_gossip::Liveness;
+use lattice_model::{Node, NodeId};
+use parking_lot::Mutex;
+use rand::seq::IteratorRandom;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// So many are kept, of however many there are.
+const KEPT_MAX: usize = 32;
+/// More than as many as are kept need.
+const BYTES_MAX: u64 = 64 * 1024;
+/// Between two looks at who is there.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Where a node is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    gossip: String,
+    mesh: String,
+}
+
+impl Place {
+    fn of(node: &Node) -> Self {
+        Self { gossip: node.addresses.gossip.clone(), mesh: node.addresses.mesh.clone() }
+    }
+}
+
+type Places = BTreeMap<NodeId, Place>;
+
+/// Those that are kept. Cloneable; all clones are one.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    path: Arc<PathBuf>,
+    places: Arc<Mutex<Places>>,
+}
+
+impl Peers {
+    /// Those of the last time. A file that cannot be read counts for nothing: there are gossip's seeds, and the quorum.
+    pub fn open(state_dir: &Path) -> Self {
+        let path = state_dir.join("peers.json");
+        let places = match read(&path) {
+            Ok(places) => places,
+            Err(why) => {
+                tracing::warn!(file = %path.display(), %why, "where other nodes were is not known any more");
+                Places::new()
+            }
+        };
+        Self { path: Arc::new(path), places: Arc::new(Mutex::new(places)) }
+    }
+
+    /// Where gossip is received by them.
+    pub fn gossip(&self) -> Vec<String> {
+        self.places.lock().values().map(|place| place.gossip.clone()).collect()
+    }
+
+    /// Where the mesh of one of them is.
+    pub fn mesh(&self, node: &NodeId) -> Option<String> {
+        self.places.lock().get(node).map(|place| place.mesh.clone())
+    }
+
+    /// Keeps the list until `stop`: who is there stays on it, and others come for who is not.
+    pub async fn keep(self, me: NodeId, membership: Membership, cluster: watch::Receiver<Arc<Cluster>>, stop: CancellationToken) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = look.tick() => {}
+            }
+            let known = Arc::clone(&cluster.borrow());
+            let members = membership.members();
+            let there = members.iter().filter(|member| member.liveness == Liveness::Alive && member.node != me).map(|member| &member.node);
+            let before = self.places.lock().clone();
+            let Some(next) = followed(&before, there, |node| known.nodes.get(node).map(Place::of)) else { continue };
+            let path = Arc::clone(&self.path);
+            let bytes = serde_json::to_vec(&next).unwrap_or_default();
+            // Without room on the disk it is tried again with the next look.
+            match tokio::task::spawn_blocking(move || files::replace(&path, &bytes)).await {
+                Ok(Ok(())) => *self.places.lock() = next,
+                Ok(Err(error)) => tracing::debug!(%error, "where other nodes are is not kept"),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Why the list of the last time is not used.
+#[derive(Debug, Error)]
+enum UnusableList {
+    #[error("{0} bytes")]
+    TooLong(u64),
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+fn read(path: &Path) -> Result<Places, UnusableList> {
+    match std::fs::metadata(path) {
+        Ok(about) if about.len() > BYTES_MAX => return Err(UnusableList::TooLong(about.len())),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Places::new()),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+}
+
+/// The next list; `None`: it stays as it is. Who is there comes first, and of them who is on it; then who was on it and is a node yet. Nobody
+/// is struck off while nobody is there to follow: then it is this node that is cut off.
+fn followed<'a>(
+    before: &Places,
+    there: impl Iterator<Item = &'a NodeId> + Clone,
+    registered: impl Fn(&NodeId) -> Option<Place>,
+) -> Option<Places> {
+    let found = |node: &NodeId| Some((node.clone(), registered(node)?));
+    let room = |kept: &Places| KEPT_MAX.saturating_sub(kept.len());
+    let mut kept: Places = there.clone().filter(|node| before.contains_key(*node)).filter_map(found).collect();
+    if room(&kept) > 0 {
+        let others = there.filter(|node| !before.contains_key(*node)).choose_multiple(&mut rand::rng(), room(&kept));
+        kept.extend(others.into_iter().filter_map(found));
+    }
+    if kept.is_empty() {
+        return None;
+    }
+    let away: Vec<_> = before.keys().filter(|node| !kept.contains_key(*node)).filter_map(found).take(room(&kept)).collect();
+    kept.extend(away);
+    (kept != *before).then_some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(i: usize) -> (NodeId, Place) {
+        (format!("n{i:03}").parse().unwrap(), Place { gossip: format!("10.0.0.{i}:1"), mesh: format!("10.0.0.{i}:2") })
+    }
+
+    fn next(before: &Places, there: &[(NodeId, Place)], registered: &[(NodeId, Place)]) -> Option<Places> {
+        let registered = |node: &NodeId| registered.iter().find(|(one, _)| one == node).map(|(_, place)| place.clone());
+        followed(before, there.iter().map(|(node, _)| node), registered)
+    }
+
+    #[test]
+    fn who_is_there_stays_and_others_come_for_who_is_not() {
+        let all: Vec<_> = (0..KEPT_MAX * 2).map(place).collect();
+        let first = next(&Places::new(), &all, &all).unwrap();
+        assert_eq!(first.len(), KEPT_MAX);
+        assert_eq!(next(&first, &all, &all), None, "nothing is written where nothing has changed");
+        assert_eq!(next(&first, &[], &all), None, "alone");
+        let (gone, _) = first.first_key_value().unwrap();
+        let rest: Vec<_> = all.iter().filter(|(node, _)| node != gone).cloned().collect();
+        let second = next(&first, &rest, &all).unwrap();
+        assert!(second.len() == KEPT_MAX && !second.contains_key(gone));
+        assert_eq!(first.keys().filter(|node| second.contains_key(*node)).count(), KEPT_MAX - 1);
+        // Those that are away stay for as long as there is room and they are nodes; where they have moved to is what counts.
+        let few = Places::from([place(3), place(4)]);
+        assert_eq!(next(&few, &all[5..6], &all).unwrap(), Places::from([place(3), place(4), place(5)]));
+        let moved = (place(3).0, place(99).1);
+        assert_eq!(next(&few, &all[3..4], std::slice::from_ref(&moved)).unwrap(), Places::from([moved]));
+    }
+
+    #[test]
+    fn a_file_that_is_no_list_counts_for_nothing() {
+        let dir = std::env::temp_dir().join(format!("lattice-peers-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        assert!(Peers::open(&dir).gossip().is_empty());
+        for bytes in [&b"{"[..], b"[1]", &[b' '; BYTES_MAX as usize + 1]] {
+            std::fs::write(dir.join("peers.json"), bytes).unwrap();
+            assert!(Peers::open(&dir).gossip().is_empty());
+        }
+        let list = Places::from([place(1), place(2)]);
+        std::fs::write(dir.join("peers.json"), serde_json::to_vec(&list).unwrap()).unwrap();
+        assert_eq!(Peers::open(&dir).gossip(), ["10.0.0.1:1", "10.0.0.2:1"]);
+        assert_eq!(Peers::open(&dir).mesh(&place(2).0).as_deref(), Some("10.0.0.2:2"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

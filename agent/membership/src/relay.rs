@@ -1,0 +1,302 @@
+//! Sessions that an agent carries for others, and its own that others carry: where an agent reaches no member, a peer that does takes
+//! its bytes there.
+//!
+//! ```text
+//!   agent ── a stream of the mesh ──▶ peer ── TCP ──▶ the member of the peer's own session
+//!     └────────────── TLS of the agent's session, from end to end ──────────────┘
+//! ```
+//!
+//! Nobody has to trust the peer: the member sees the agent's own certificate in its own handshake, and what a peer reads, changes or
+//! repeats TLS refuses at either end. Heartbeats, their acknowledgements (so run leases are counted as ever, from when the agent
+//! sent them), reports and lists all go that way. What a peer can do is carry nothing, and then another one is asked.
+//!
+//! A peer connects to the member of its own session and to nothing else, and carries nothing while its own session is carried: there
+//! are no chains. It is told by name whom it carries, and how many at most by `relay_max`.
+
+use crate::Membership;
+use crate::cluster::Cluster;
+use crate::peers::Peers;
+use lattice_agent_common::session_state::SessionState;
+use lattice_gossip::Liveness;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{CarryAnswer, Open};
+use lattice_mesh::{Mesh, MeshError};
+use lattice_model::{Backoff, NodeId};
+use lattice_pki::identity::Caller;
+use lattice_quorum_client::wire::Up;
+use lattice_quorum_client::{CallError, DownStream, QuorumClient};
+use parking_lot::Mutex;
+use quinn::{RecvStream, SendStream};
+use rand::seq::IteratorRandom;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+/// How long a member is looked for straight before peers are asked.
+const HEAD_START: Duration = Duration::from_secs(1);
+/// Peers that are asked in one try.
+const PEERS: usize = 3;
+/// How long one of them may take until it carries.
+const ANSWER: Duration = Duration::from_secs(4);
+/// How long a peer tries to reach its member.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Between two tries: where the whole quorum is away, everybody asks.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+/// Streams of one agent that are carried at once: one that is over at its end may not be so at ours yet.
+const OF_ONE_MAX: usize = 2;
+
+/// Why a peer's session is not carried.
+#[derive(Debug, Error)]
+enum NotCarried {
+    #[error("it carries nobody's session (relay_max: 0)")]
+    CarriesNobody,
+    #[error("it carries {all} sessions already (relay_max: {most})")]
+    Full { all: usize, most: usize },
+    #[error("its own session is carried by {peer}")]
+    CarriedItself { peer: NodeId },
+    #[error("it has no session itself")]
+    NoSession,
+    #[error("{member} does not answer it")]
+    MemberSilent { member: String },
+    #[error("{member}: {source}")]
+    Connect { member: String, source: io::Error },
+}
+
+/// Why no peer carries this agent's session.
+#[derive(Debug, Error)]
+pub enum RelayError {
+    #[error("they were asked a moment ago")]
+    AskedJustNow,
+    #[error("no peer is known that is alive")]
+    NoPeers,
+    #[error("{}", all_of(.0))]
+    Peers(Vec<(NodeId, PeerError)>),
+}
+
+/// Why one peer does not carry it.
+#[derive(Debug, Error)]
+pub enum PeerError {
+    #[error("no answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Ask(FrameError),
+    /// It sent no answer, for people.
+    #[error("{why}")]
+    NoAnswer { why: String },
+    #[error("{why}")]
+    Refused { why: String },
+    #[error("a session begins with a registration")]
+    NoRegistration,
+    #[error(transparent)]
+    Session(#[from] CallError),
+}
+
+fn all_of(peers: &[(NodeId, PeerError)]) -> String {
+    peers.iter().map(|(peer, error)| format!("{peer}: {error}")).collect::<Vec<_>>().join("; ")
+}
+
+/// Whom this agent carries now.
+#[derive(Clone)]
+pub struct Carried {
+    most: usize,
+    session: watch::Receiver<SessionState>,
+    of: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+/// A place among them, until it is dropped.
+struct Place {
+    name: String,
+    of: Arc<Mutex<BTreeMap<String, usize>>>,
+}
+
+impl Carried {
+    /// So many at most; to the member of this session.
+    pub fn new(most: usize, session: watch::Receiver<SessionState>) -> Self {
+        Self { most, session, of: Arc::default() }
+    }
+
+    /// Who is carried now, for people.
+    pub fn names(&self) -> Vec<String> {
+        self.of.lock().keys().cloned().collect()
+    }
+
+    fn place(&self, name: &str) -> Result<Place, NotCarried> {
+        let mut of = self.of.lock();
+        let (all, its) = (of.values().sum::<usize>(), of.get(name).copied().unwrap_or(0));
+        if self.most == 0 {
+            return Err(NotCarried::CarriesNobody);
+        }
+        if all >= self.most || its >= OF_ONE_MAX {
+            return Err(NotCarried::Full { all, most: self.most });
+        }
+        of.insert(name.to_owned(), its + 1);
+        Ok(Place { name: name.to_owned(), of: Arc::clone(&self.of) })
+    }
+
+    /// The member that is reached from here.
+    fn member(&self) -> Result<String, NotCarried> {
+        match &*self.session.borrow() {
+            SessionState::Connected { member, through: None } => Ok(member.clone()),
+            SessionState::Connected { through: Some(peer), .. } => Err(NotCarried::CarriedItself { peer: peer.clone() }),
+            SessionState::Lost { .. } => Err(NotCarried::NoSession),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut of = self.of.lock();
+        if let Some(count) = of.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                of.remove(&self.name);
+            }
+        }
+    }
+}
+
+/// Carries a peer's session, until either end closes it.
+pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
+    let begun = async {
+        let place = carried.place(&peer.name)?;
+        let member = carried.member()?;
+        let connecting = timeout(CONNECT, TcpStream::connect(&member)).await;
+        let failed = |source| NotCarried::Connect { member: member.clone(), source };
+        let stream = connecting.map_err(|_| NotCarried::MemberSilent { member: member.clone() })?.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        Ok::<_, NotCarried>((place, member, stream))
+    };
+    let (_place, member, mut stream) = match begun.await {
+        Ok(begun) => begun,
+        Err(error) => return frame::write(&mut send, &CarryAnswer::Refused { why: error.to_string() }).await,
+    };
+    frame::write(&mut send, &CarryAnswer::Begun { member: member.clone() }).await?;
+    tracing::info!(peer = %peer.name, %member, "the session of a peer that reaches no member is carried");
+    let mut there = tokio::io::join(&mut recv, &mut send);
+    // However it ends: both ends notice.
+    let ended = tokio::io::copy_bidirectional(&mut there, &mut stream).await;
+    tracing::info!(peer = %peer.name, error = ended.err().map(|e| e.to_string()), "it is carried no more");
+    Ok(())
+}
+
+/// The way to the quorum through peers.
+pub struct Relay {
+    me: NodeId,
+    cluster: watch::Receiver<Arc<Cluster>>,
+    membership: Membership,
+    /// Where the meshes of others were, for those of which the quorum has said nothing yet.
+    known: Peers,
+    mesh: Mesh,
+    /// Before this moment no peer is asked again.
+    again: Instant,
+    pauses: Backoff,
+}
+
+/// A session that a peer carries.
+pub struct Through {
+    pub peer: NodeId,
+    pub up: mpsc::Sender<Up>,
+    pub down: DownStream,
+}
+
+impl Relay {
+    pub fn new(me: NodeId, cluster: watch::Receiver<Arc<Cluster>>, membership: Membership, known: Peers, mesh: Mesh) -> Self {
+        Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: PAUSES }
+    }
+
+    /// Opens a session through some peer that gossip has alive, once a member had time to answer without; why none could.
+    pub async fn open(&mut self, quorum: &QuorumClient, register: &Up) -> Result<Through, RelayError> {
+        if Instant::now() < self.again {
+            return Err(RelayError::AskedJustNow);
+        }
+        tokio::time::sleep(HEAD_START).await;
+        let mut failed = Vec::new();
+        for (peer, address) in self.peers() {
+            let opened = timeout(ANSWER, through(&self.mesh, quorum, register, &peer, &address)).await;
+            match opened.unwrap_or(Err(PeerError::Timeout)) {
+                Ok((up, down)) => {
+                    self.pauses.reset();
+                    return Ok(Through { peer, up, down });
+                }
+                Err(error) => failed.push((peer, error)),
+            }
+        }
+        self.again = Instant::now() + self.pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
+        Err(if failed.is_empty() { RelayError::NoPeers } else { RelayError::Peers(failed) })
+    }
+
+    /// Some that gossip has alive and whose mesh is known, at random.
+    fn peers(&self) -> Vec<(NodeId, String)> {
+        let cluster = Arc::clone(&self.cluster.borrow());
+        let members = self.membership.members();
+        let alive = members.iter().filter(|m| m.liveness == Liveness::Alive && m.node != self.me);
+        let mesh = |node: &NodeId| cluster.nodes.get(node).map(|node| node.addresses.mesh.clone()).or_else(|| self.known.mesh(node));
+        let reached = alive.filter_map(|m| Some((m.node.clone(), mesh(&m.node)?)));
+        reached.choose_multiple(&mut rand::rng(), PEERS)
+    }
+}
+
+async fn through(
+    mesh: &Mesh,
+    quorum: &QuorumClient,
+    register: &Up,
+    peer: &NodeId,
+    address: &str,
+) -> Result<(mpsc::Sender<Up>, DownStream), PeerError> {
+    let (mut send, mut recv) = mesh.open(peer, address).await?;
+    frame::write(&mut send, &Open::Carry).await.map_err(PeerError::Ask)?;
+    match frame::read::<CarryAnswer, _>(&mut recv).await {
+        Ok(CarryAnswer::Begun { member }) => {
+            let Up::Register { .. } = register else { return Err(PeerError::NoRegistration) };
+            let mut register = register.clone();
+            if let Up::Register { through, .. } = &mut register {
+                *through = Some(peer.clone());
+            }
+            Ok(quorum.session_over(tokio::io::join(recv, send), &member, &register).await?)
+        }
+        Ok(CarryAnswer::Refused { why }) => Err(PeerError::Refused { why }),
+        Err(error) => Err(PeerError::NoAnswer { why: error.unanswered() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn carried(most: usize, state: SessionState) -> Carried {
+        Carried::new(most, watch::channel(state).1)
+    }
+
+    fn connected(through: Option<&str>) -> SessionState {
+        SessionState::Connected { member: "m:1".to_owned(), through: through.map(|peer| peer.parse().unwrap()) }
+    }
+
+    #[test]
+    fn so_many_are_carried_and_places_come_back() {
+        let carried = carried(3, connected(None));
+        let of_one: Vec<Place> = (0..OF_ONE_MAX).map(|_| carried.place("n1").unwrap()).collect();
+        assert!(carried.place("n1").is_err(), "not all places for one");
+        let other = carried.place("n2").unwrap();
+        assert!(carried.place("n3").is_err_and(|why| why.to_string().contains("relay_max")));
+        drop(of_one);
+        assert_eq!(carried.names(), ["n2"]);
+        drop(other);
+        assert!(carried.names().is_empty());
+        assert!(super::tests::carried(0, connected(None)).place("n1").is_err());
+    }
+
+    #[test]
+    fn one_that_is_carried_carries_nobody() {
+        assert_eq!(carried(1, connected(None)).member().unwrap(), "m:1");
+        assert!(carried(1, connected(Some("n2"))).member().is_err_and(|why| why.to_string().contains("n2")));
+        let lost = SessionState::Lost { since: Instant::now(), why: String::new() };
+        assert!(carried(1, lost).member().is_err());
+    }
+}

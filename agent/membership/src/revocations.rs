@@ -1,0 +1,115 @@
+//! Whose certificates count no more, as the quorum said last, on disk: an agent that starts without a quorum keeps them out as well.
+
+use lattice_agent_common::files;
+use lattice_agent_common::troubles::Troubles;
+use lattice_model::Timestamp;
+use lattice_pki::revoked::RevocationList;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const VERSION: u32 = 1;
+/// What this node's troubles name.
+const SUBJECT: &str = "revoked certificates";
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    /// Each with the time before which certificates of that name were issued that count no more.
+    names: BTreeMap<String, Timestamp>,
+}
+
+/// The list that the mesh and the sessions go by, and its file.
+pub struct Revocations {
+    path: PathBuf,
+    list: RevocationList,
+    kept: BTreeMap<String, Timestamp>,
+    troubles: Troubles,
+}
+
+impl Revocations {
+    /// Learns what was kept. A file that cannot be used is moved aside, and said in `notes`: until the quorum has sent the list
+    /// again, certificates that were revoked count here.
+    pub fn open(state_dir: &Path, list: RevocationList, troubles: Troubles, notes: &mut Vec<String>) -> Self {
+        let path = state_dir.join("revocations.json");
+        let kept = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice::<Kept>(&bytes).map_err(|e| e.to_string()).and_then(|kept| match kept.version {
+                VERSION => Ok(kept.names),
+                version => Err(format!("its version is {version}, this agent's {VERSION}")),
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(format!("it cannot be read: {error}")),
+        };
+        let kept = kept.unwrap_or_else(|why| {
+            let moved = match files::set_file_aside(&path) {
+                Ok(kept) => format!("It is kept as {}; remove it when nobody needs it", kept.display()),
+                Err(error) => format!("It cannot be moved aside ({error})"),
+            };
+            let note = format!(
+                "revoked certificates: {} is not usable ({why}). {moved}. Until the quorum has sent the list again, they count on this node",
+                path.display()
+            );
+            tracing::error!("{note}");
+            notes.push(note);
+            BTreeMap::new()
+        });
+        list.learn(kept.clone());
+        Self { path, list, kept, troubles }
+    }
+
+    /// Takes what the quorum says: first into use, then onto the disk.
+    pub fn learn(&mut self, names: Vec<(String, Timestamp)>) {
+        self.list.learn(names);
+        self.keep();
+    }
+
+    /// Writes what is in use, where that is not done yet: without room on the disk it is tried again.
+    pub fn keep(&mut self) {
+        let names = self.list.names();
+        if names == self.kept {
+            return;
+        }
+        let written = serde_json::to_vec(&Kept { version: VERSION, names: names.clone() }).map_err(io::Error::other);
+        match written.and_then(|text| files::replace(&self.path, &text)) {
+            Ok(()) => {
+                self.kept = names;
+                self.troubles.over(SUBJECT);
+            }
+            Err(error) => {
+                let why = format!(
+                    "{} cannot be written ({error}); an agent that starts without a quorum does not know them",
+                    self.path.display()
+                );
+                tracing::warn!(why, "revoked certificates");
+                self.troubles.say(SUBJECT, why);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_quorum_revoked_is_known_after_a_start_and_damage_is_said() {
+        let dir = std::env::temp_dir().join(format!("lattice-revocations-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let mut notes = Vec::new();
+        let mut open = || {
+            let list = RevocationList::default();
+            (Revocations::open(&dir, list.clone(), Troubles::default(), &mut notes), list)
+        };
+        let names = BTreeMap::from([("n7".to_owned(), Timestamp(9))]);
+        let (mut first, _) = open();
+        first.learn(names.clone().into_iter().collect());
+        let (_, again) = open();
+        assert_eq!(again.names(), names);
+        std::fs::write(dir.join("revocations.json"), b"{").unwrap();
+        let (_, damaged) = open();
+        assert!(damaged.names().is_empty());
+        assert!(notes.len() == 1 && notes[0].contains("is kept as"), "{notes:?}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+//! What each GPU of an allocation does on a node, on the wire.
+
+use super::frame::FrameError;
+use super::usage::Shown;
+use rkyv::{Archive, Deserialize, Serialize};
+
+/// GPUs that are believed of one node, numbers of each, and bytes of each text.
+const GPUS_MAX: usize = 64;
+const SHOWN_MAX: usize = 32;
+const THROTTLED_MAX: usize = 16;
+const NAME_BYTES_MAX: usize = 128;
+const WHY_BYTES_MAX: usize = 1024;
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub enum GpusAnswer {
+    Refused { why: String },
+    Told(GpusTold),
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub struct GpusTold {
+    /// How long ago.
+    pub age_ms: u64,
+    /// Those that the allocation has here, whether they tell or not.
+    pub gpus: Vec<GpuTold>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub struct GpuTold {
+    pub id: String,
+    pub model: String,
+    /// Why there are no numbers; empty: there are.
+    pub silent: String,
+    pub shown: Vec<Shown>,
+    /// Why its clocks are held down.
+    pub throttled: Vec<String>,
+}
+
+impl GpusTold {
+    /// What a node can say; texts go to people's terminals.
+    pub fn checked(mut self) -> Result<Self, FrameError> {
+        for gpu in &mut self.gpus {
+            // Some of it is a driver's.
+            gpu.silent = gpu.silent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_BYTES_MAX).collect();
+        }
+        let plain = |text: &String| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
+        let good = |gpu: &GpuTold| {
+            let shown = gpu.shown.iter().all(|one| {
+                let numbers = [Some(one.now), one.mean, one.max];
+                [&one.name, &one.unit, &one.source].into_iter().all(plain) && numbers.iter().flatten().all(|n| n.is_finite())
+            });
+            let bounded = gpu.shown.len() <= SHOWN_MAX && gpu.throttled.len() <= THROTTLED_MAX;
+            shown && bounded && plain(&gpu.id) && plain(&gpu.model) && gpu.throttled.iter().all(plain)
+        };
+        if self.gpus.len() > GPUS_MAX || !self.gpus.iter().all(good) { Err(FrameError::Malformed) } else { Ok(self) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame;
+
+    #[tokio::test]
+    async fn what_a_node_tells_of_gpus_comes_through_and_what_none_tells_is_refused() {
+        let shown = Shown { name: "gpu_utilization".into(), unit: "ratio".into(), source: "nvml".into(), now: 0.5, mean: None, max: None };
+        let gpu = GpuTold { id: "GPU-1".into(), model: "H200".into(), silent: String::new(), shown: vec![shown], throttled: vec![] };
+        let told = GpusTold { age_ms: 7, gpus: vec![gpu.clone()] };
+        let mut bytes = Vec::new();
+        frame::write(&mut bytes, &GpusAnswer::Told(told.clone())).await.unwrap();
+        assert_eq!(frame::read::<GpusAnswer, _>(&mut bytes.as_slice()).await.unwrap(), GpusAnswer::Told(told.clone()));
+        assert_eq!(told.clone().checked().unwrap(), told);
+        let silent = GpuTold { silent: "a\u{1b}[2J".into(), ..gpu.clone() };
+        assert_eq!(GpusTold { age_ms: 0, gpus: vec![silent] }.checked().unwrap().gpus[0].silent, "a [2J");
+        let mut wild = gpu.clone();
+        wild.shown[0].now = f64::NAN;
+        for bad in [vec![GpuTold { id: "\n".into(), ..gpu.clone() }], vec![wild], vec![gpu; GPUS_MAX + 1]] {
+            assert!(GpusTold { age_ms: 0, gpus: bad }.checked().is_err());
+        }
+    }
+}

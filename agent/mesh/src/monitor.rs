@@ -1,0 +1,105 @@
+//! What is told of an allocation's work while it runs, on the wire: numbers as they are measured, alerts as they come and go, and what a
+//! node says of a launch that may hang.
+
+use super::frame::FrameError;
+use super::usage::Told;
+use rkyv::{Archive, Deserialize, Serialize};
+
+/// Metrics that can be asked for at once.
+pub const METRICS_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 1000;
+
+/// Whose, and what.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct MonitorOpen {
+    pub allocation: [u8; 16],
+    pub epoch: u64,
+    /// The user for whom the calling agent vouches.
+    pub uid: u32,
+    pub user: String,
+    pub what: MonitorWhat,
+}
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub enum MonitorWhat {
+    /// Alerts, and numbers every so often, until the work ends here. `interval_ms` 0: no numbers; `metrics`: of these names, all where
+    /// there is none. Answered by [`MonitorItem`], the first of them [`MonitorItem::Begun`].
+    Follow { interval_ms: u64, metrics: Vec<String> },
+    /// How long this node's ranks of a launch have done nothing. Answered by one [`MonitorItem::Word`].
+    Idle { launch: u32 },
+}
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub enum MonitorItem {
+    Refused {
+        why: String,
+    },
+    /// It is followed. All alerts that are raised come next.
+    Begun,
+    Numbers(Told),
+    Alert(Box<WireAlert>),
+    /// Changes of alerts are missing here; all that are raised come next.
+    Missed,
+    /// There is nothing to say, and the agent lives.
+    Alive,
+    /// `idle_ms`: `None`: there are no such ranks; `moved`: they were seen to do something before, else it may be longer.
+    Word {
+        idle_ms: Option<u64>,
+        moved: bool,
+    },
+}
+
+/// An alert that came or went.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct WireAlert {
+    pub alert: String,
+    pub launch: Option<u32>,
+    pub severity: String,
+    pub raised: bool,
+    /// How long ago it was raised.
+    pub for_ms: u64,
+    pub text: String,
+}
+
+impl MonitorItem {
+    /// What a node can say; names and texts go to people's terminals.
+    pub fn checked(self) -> Result<Self, FrameError> {
+        let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
+        match self {
+            Self::Numbers(told) => told.checked().map(Self::Numbers),
+            Self::Alert(alert) if [&alert.alert, &alert.severity, &alert.text].into_iter().all(plain) => Ok(Self::Alert(alert)),
+            Self::Alert(_) => Err(FrameError::Malformed),
+            Self::Refused { why } => {
+                Ok(Self::Refused { why: why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect() })
+            }
+            other @ (Self::Begun | Self::Missed | Self::Alive | Self::Word { .. }) => Ok(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame;
+
+    #[tokio::test]
+    async fn what_a_node_tells_comes_through_and_what_none_tells_is_refused() {
+        let alert = WireAlert {
+            alert: "hang".into(),
+            launch: Some(1),
+            severity: "warning".into(),
+            raised: true,
+            for_ms: 5,
+            text: "launch 1".into(),
+        };
+        let item = MonitorItem::Alert(Box::new(alert.clone()));
+        let mut bytes = Vec::new();
+        frame::write(&mut bytes, &item).await.unwrap();
+        assert_eq!(frame::read::<MonitorItem, _>(&mut bytes.as_slice()).await.unwrap().checked().unwrap(), item);
+        for bad in [WireAlert { text: "a\u{1b}[2J".into(), ..alert.clone() }, WireAlert { alert: "a".repeat(1001), ..alert }] {
+            assert!(MonitorItem::Alert(Box::new(bad)).checked().is_err());
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Whom the mesh takes for whom.
+
+use super::*;
+use lattice_model::with_causes;
+use lattice_pki::ca;
+use lattice_pki::tls::{ClientTls, TlsFiles};
+use std::path::{Path, PathBuf};
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("lattice-mesh-{name}-{}", std::process::id()));
+        let _old = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn authority(&self, name: &str) -> PathBuf {
+        let dir = self.0.join(name);
+        ca::init(&dir).unwrap();
+        dir
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn issued(authority: &Path, name: &str, role: Role, lifetime: Duration) -> ClientTls {
+    let files = ca::issue(authority, name, role, &[], &authority.join(format!("{name}-{role}")), lifetime).unwrap();
+    TlsFiles { ca: authority.join("ca.crt"), cert: files.cert, key: files.key }.read().unwrap()
+}
+
+struct Agent {
+    mesh: Mesh,
+    incoming: mpsc::Receiver<Incoming>,
+    credentials: Credentials,
+    address: String,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl Agent {
+    fn new(pem: ClientTls) -> Self {
+        let credentials = Credentials::new(pem).unwrap();
+        let stop = CancellationToken::new();
+        let (mesh, incoming) = Mesh::listen("127.0.0.1:0".parse().unwrap(), &credentials, stop.clone()).unwrap();
+        let address = mesh.endpoint.local_addr().unwrap().to_string();
+        Self { mesh, incoming, credentials, address, _stop: stop.drop_guard() }
+    }
+
+    /// Asks the node at the other's address, and why there is no answer.
+    async fn refused_by(&self, node: &str, other: &Self) -> String {
+        let (mut send, mut recv) = match self.mesh.open(&node.parse().unwrap(), &other.address).await {
+            Ok(streams) => streams,
+            Err(error) => return error.to_string(),
+        };
+        let _sent = send.write_all(b"x").await;
+        match tokio::time::timeout(Duration::from_secs(1), recv.read_to_end(8)).await {
+            Ok(answer) => with_causes(&answer.unwrap_err()),
+            Err(_) => "no answer".to_owned(),
+        }
+    }
+
+    fn counted(&self) -> Vec<(String, u64)> {
+        self.credentials.refused().told()
+    }
+}
+
+#[tokio::test]
+async fn a_peer_is_who_its_certificate_says_and_others_are_refused_and_counted() {
+    let dir = Dir::new("peers");
+    let ours = dir.authority("ours");
+    let day = Duration::from_secs(86_400);
+    let mut one = Agent::new(issued(&ours, "n1", Role::Node, day));
+    let two = Agent::new(issued(&ours, "n2", Role::Api, day));
+    let (mut send, _recv) = two.mesh.open(&"n1".parse().unwrap(), &one.address).await.unwrap();
+    send.write_all(b"x").await.unwrap();
+    assert_eq!(one.incoming.recv().await.unwrap().peer, Caller { name: "n2".to_owned(), role: Role::Api });
+    assert_eq!((one.counted(), two.counted()), (vec![], vec![]));
+
+    // Who dials looks for the node that it wants.
+    let said = two.refused_by("n9", &one).await;
+    assert!(said.contains("not valid for name"), "{said}");
+    assert_eq!(two.counted(), vec![("certificates of another name".to_owned(), 1)]);
+
+    // Another authority's, an ended one, and a member's.
+    let foreign =
+        ClientTls { ca: two.credentials.material().borrow().pem.ca.clone(), ..issued(&dir.authority("other"), "n3", Role::Api, day) };
+    let said = Agent::new(foreign).refused_by("n1", &one).await;
+    assert!(said.contains("the cryptographic handshake failed"), "{said}");
+    let ended = issued(&ours, "n4", Role::Api, Duration::ZERO);
+    let began = std::time::Instant::now();
+    while one.counted().iter().all(|(what, _)| what != "expired certificates") {
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", one.counted());
+        // It is over when the second has passed in which it was made.
+        let _said = Agent::new(ended.clone()).refused_by("n1", &one).await;
+    }
+    let said = Agent::new(issued(&ours, "member-1", Role::Quorum, day)).refused_by("n1", &one).await;
+    assert!(said.contains("a certificate with a node's name and role is needed"), "{said}");
+    let told = one.counted();
+    for what in ["certificates of another role", "expired certificates", "certificates of another authority"] {
+        assert!(told.iter().any(|(w, count)| w == what && *count > 0), "{what}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_certificates_connections_end_at_both_ends_and_no_others_come_about_before_another_one_is_issued() {
+    let dir = Dir::new("revoked");
+    let ours = dir.authority("ours");
+    let day = Duration::from_secs(86_400);
+    let stolen = issued(&ours, "n1", Role::Node, day);
+    let (mut one, mut two) = (Agent::new(stolen.clone()), Agent::new(issued(&ours, "n2", Role::Api, day)));
+    let open = async |from: &Agent, node: &str, to: &mut Agent| {
+        let (mut send, recv) = from.mesh.open(&node.parse().unwrap(), &to.address).await.unwrap();
+        send.write_all(b"x").await.unwrap();
+        let incoming = to.incoming.recv().await.unwrap();
+        (send, recv, incoming)
+    };
+    let (_, mut towards, _at_one) = open(&two, "n1", &mut one).await;
+    let (_, _, mut from_one) = open(&one, "n2", &mut two).await;
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let before = lattice_model::Timestamp(u64::try_from(now).unwrap() + 1);
+    two.credentials.revoked().learn([("n1".to_owned(), before)]);
+    let limit = Duration::from_secs(2);
+    assert!(tokio::time::timeout(limit, towards.read_to_end(8)).await.unwrap().is_err(), "what was opened to it");
+    from_one.recv.read_exact(&mut [0]).await.unwrap();
+    assert!(tokio::time::timeout(limit, from_one.recv.read_to_end(8)).await.unwrap().is_err(), "what it opened");
+    let said = two.refused_by("n1", &one).await;
+    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+    let said = one.refused_by("n2", &two).await;
+    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+    assert!(two.counted().iter().any(|(what, count)| what == "revoked certificates" && *count >= 4), "{:?}", two.counted());
+
+    // The thief's certificate still counts nowhere when its owner has another one.
+    while std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() <= u128::from(before.0) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    std::fs::rename(ours.join("n1-node"), ours.join("n1-before")).unwrap();
+    let again = Agent::new(issued(&ours, "n1", Role::Node, day));
+    open(&again, "n2", &mut two).await;
+    let said = Agent::new(stolen).refused_by("n2", &two).await;
+    assert!(said.contains("the certificate of n1 is revoked"), "{said}");
+}

@@ -1,0 +1,83 @@
+//! What an allocation's work uses of a node, on the wire.
+
+use super::frame::FrameError;
+use rkyv::{Archive, Deserialize, Serialize};
+
+/// Numbers that are believed of one node, and bytes of each name.
+const SHOWN_MAX: usize = 128;
+const NAME_BYTES_MAX: usize = 64;
+
+/// Whose numbers are wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct UsageOpen {
+    pub allocation: [u8; 16],
+    pub epoch: u64,
+    /// How far back means and maxima are to reach.
+    pub duration_ms: u64,
+    /// The user for whom the calling agent vouches.
+    pub uid: u32,
+    pub user: String,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub enum UsageAnswer {
+    Refused { why: String },
+    Told(Told),
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub struct Told {
+    /// How long ago.
+    pub age_ms: u64,
+    pub shown: Vec<Shown>,
+}
+
+/// One number. Names, units and sources are words: a later version has more of them.
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub struct Shown {
+    pub name: String,
+    pub unit: String,
+    pub source: String,
+    pub now: f64,
+    /// Over the time that was asked for, where that is kept.
+    pub mean: Option<f64>,
+    pub max: Option<f64>,
+}
+
+impl Told {
+    /// What a node can say; names go to people's terminals.
+    pub fn checked(self) -> Result<Self, FrameError> {
+        let plain = |text: &str| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
+        let good = |shown: &Shown| {
+            let numbers = [Some(shown.now), shown.mean, shown.max];
+            [&shown.name, &shown.unit, &shown.source].iter().all(|text| plain(text)) && numbers.iter().flatten().all(|n| n.is_finite())
+        };
+        if self.shown.len() > SHOWN_MAX || !self.shown.iter().all(good) { Err(FrameError::Malformed) } else { Ok(self) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame;
+
+    #[tokio::test]
+    async fn what_a_node_tells_comes_through_and_what_none_tells_is_refused() {
+        let shown =
+            Shown { name: "cpu_cores".into(), unit: "cores".into(), source: "cgroup2".into(), now: 1.5, mean: Some(1.0), max: Some(2.0) };
+        let told = Told { age_ms: 7, shown: vec![shown.clone()] };
+        let mut bytes = Vec::new();
+        frame::write(&mut bytes, &UsageAnswer::Told(told.clone())).await.unwrap();
+        assert_eq!(frame::read::<UsageAnswer, _>(&mut bytes.as_slice()).await.unwrap(), UsageAnswer::Told(told.clone()));
+        assert_eq!(told.clone().checked().unwrap(), told);
+        for bad in [
+            vec![Shown { name: "a\u{1b}[2J".into(), ..shown.clone() }],
+            vec![Shown { mean: Some(f64::NAN), ..shown.clone() }],
+            vec![shown; SHOWN_MAX + 1],
+        ] {
+            assert!(Told { age_ms: 0, shown: bad }.checked().is_err());
+        }
+    }
+}

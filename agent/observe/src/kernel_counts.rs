@@ -1,0 +1,624 @@
+//! What our programs in the kernel count of each allocation.
+//!
+//! ```text
+//!   scope made ──▶ track ──▶ counted from 0 ── each look ──▶ Reader ──▶ Usage (with what was counted in former lives of the agent)
+//!                                                  └──▶ kernel-counts, a file in the state folder, before anybody is told
+//! ```
+//!
+//! The programs and their sums are this process's, and end with it however it ends: nothing is left in the kernel. What they had
+//! counted stands in a file that is written before a look is told, so that no counter of an allocation falls when the agent is
+//! started again; what happens while there is no agent is not counted. The file is not synced: work does not outlive the machine either.
+
+mod disks;
+mod overhead;
+
+use disks::Names;
+use lattice_ebpf::layout::{
+    BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_OTHER, HISTOGRAM_WORDS, ON_CPU,
+    OOM_KILLS, PROCESSES_EXITED, PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES,
+    SENT_PACKETS, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
+};
+use lattice_ebpf::{Auditing, Clocked, Counts, LoadError, Probe, Probes, processors};
+use lattice_model::{AllocationId, Epoch, with_causes};
+use lattice_runtime::cgroup::Slice;
+use lattice_telemetry::catalogue::{allocation as family, node as of_node};
+use lattice_telemetry::histogram;
+use lattice_telemetry::readers::{Group, Reader, Signs, Text};
+use lattice_telemetry::sample::Samples;
+use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
+use overhead::Overhead;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// The file with what was counted.
+const FILE: &str = "kernel-counts";
+/// Its first bytes; the last says which layout of the words it has.
+const MAGIC: [u8; 8] = *b"lattkc\0\x03";
+const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
+/// Records that are read: more than a node runs at once.
+const RECORDS_MAX: usize = 4096;
+
+/// The upper ends of the ranges that the kernel counts in, and of those that are told: every second one, so that four
+/// histograms of each allocation are not a hundred series.
+static FINE_SECONDS: [f64; RANGES - 1] = bounds(1);
+static TOLD_SECONDS: [f64; RANGES / 2] = bounds(2);
+
+const fn bounds<const N: usize>(step: usize) -> [f64; N] {
+    let mut bounds = [0.0; N];
+    let mut n = 0;
+    while n < N {
+        bounds[n] = (1u64 << (RANGE_SHIFT as usize + n * step)) as f64 / 1e9;
+        n += 1;
+    }
+    bounds
+}
+
+/// Which counter needs which program, and which number it is.
+const COUNTERS: [(&str, usize, Measure); 13] = [
+    ("sched_switch", SWITCHES_VOLUNTARY, Measure::SwitchesVoluntary),
+    ("sched_switch", SWITCHES_INVOLUNTARY, Measure::SwitchesInvoluntary),
+    ("block_rq_complete", BLOCK_READ_BYTES, Measure::BlockRead),
+    ("block_rq_complete", BLOCK_WRITTEN_BYTES, Measure::BlockWritten),
+    ("packets_received", RECEIVED_BYTES, Measure::NetworkReceived),
+    ("packets_received", RECEIVED_PACKETS, Measure::PacketsReceived),
+    ("packets_sent", SENT_BYTES, Measure::NetworkSent),
+    ("packets_sent", SENT_PACKETS, Measure::PacketsSent),
+    ("tcp_retransmit_skb", TCP_RETRANSMITS, Measure::TcpRetransmits),
+    ("inet_sock_set_state", TCP_CONNECTS, Measure::TcpConnects),
+    ("mark_victim", OOM_KILLS, Measure::OomKills),
+    ("sched_process_fork", PROCESSES_STARTED, Measure::ProcessesStarted),
+    ("sched_process_exit", PROCESSES_EXITED, Measure::ProcessesExited),
+];
+const HISTOGRAMS: [(&str, usize, Distribution); 4] = [
+    ("sched_switch", ON_CPU, Distribution::OnCpu),
+    ("run_queue", RUN_QUEUE, Distribution::RunQueue),
+    ("block_rq_complete", BLOCK_READ, Distribution::BlockRead),
+    ("block_rq_complete", BLOCK_WRITE, Distribution::BlockWrite),
+];
+
+/// One life of an allocation's work here.
+pub type Key = (AllocationId, Epoch);
+
+/// Why nothing is counted in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotCounting {
+    #[error("the programs are being loaded")]
+    Loading,
+    #[error("{why}")]
+    Off { why: String },
+}
+
+/// Why the kernel does not tell what work opens and whom it connects to.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoAudits {
+    #[error(transparent)]
+    NotCounting(#[from] NotCounting),
+    #[error("there is no program for it")]
+    NoProgram,
+    #[error("{program}: {why}")]
+    Unfit { program: &'static str, why: String },
+}
+
+/// Why the programs are not loaded.
+#[derive(Debug, Error)]
+enum ProbesError {
+    #[error("allocations have no cgroups here")]
+    NoCgroups,
+    #[error("{}: {source}", .path.display())]
+    MakeSlice { path: PathBuf, source: io::Error },
+    #[error("{}", first_line(.0))]
+    Load(#[source] LoadError),
+}
+
+/// The kernel's verifier adds many.
+fn first_line(error: &LoadError) -> String {
+    with_causes(error).lines().next().unwrap_or_default().to_owned()
+}
+
+/// Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct KernelCounts(Arc<Mutex<State>>);
+
+#[derive(Default)]
+enum State {
+    #[default]
+    NotYet,
+    Off(String),
+    Counting(Box<Counting>),
+}
+
+struct Counting {
+    probes: Probes,
+    /// `None`: nothing is kept, for there is no restart (doctor).
+    file: Option<PathBuf>,
+    kept: BTreeMap<Key, Kept>,
+    /// What the file has.
+    written: Vec<u8>,
+    /// It may have something else than it should.
+    differs: bool,
+    /// Each said once.
+    cannot_write: bool,
+    cannot_track: bool,
+    names: Names,
+    overhead: Overhead<Clocked>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    /// The inode of the directory of all its work.
+    cgroup: u64,
+    /// What was counted in former lives of the agent.
+    before: Counts,
+    /// That, and what this life has counted, at the last look.
+    total: Counts,
+    /// This life counts it.
+    is_tracked: bool,
+}
+
+impl KernelCounts {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+
+    /// Loads the programs: takes a tenth of a second. `state_dir`: where what was counted is kept. What cannot be had is said by
+    /// [`KernelCounts::probes`].
+    pub fn begin(&self, slice: Option<&Slice>, state_dir: Option<&Path>) {
+        keep_little_free();
+        let state = match load(slice) {
+            Ok(probes) => {
+                for probe in probes.probes() {
+                    if let Some(why) = &probe.why_not {
+                        tracing::warn!(probe = probe.name, "a program in the kernel does not count: {why}");
+                    }
+                }
+                let file = state_dir.map(|dir| dir.join(FILE));
+                let kept = file.as_deref().zip(slice).map(|(file, slice)| kept_of(file, slice)).unwrap_or_default();
+                State::Counting(Box::new(Counting {
+                    probes,
+                    file,
+                    kept,
+                    written: Vec::new(),
+                    differs: true,
+                    cannot_write: false,
+                    cannot_track: false,
+                    names: Names::default(),
+                    overhead: Overhead::default(),
+                }))
+            }
+            Err(why) => {
+                tracing::warn!("nothing of allocations is counted in the kernel: {why}");
+                State::Off(why.to_string())
+            }
+        };
+        *self.state() = state;
+        give_back();
+    }
+
+    /// Nothing is counted, for this reason.
+    pub fn off(&self, why: &str) {
+        *self.state() = State::Off(why.to_owned());
+    }
+
+    /// Counts an allocation's work from now on. `work`: the directory of all of it.
+    pub fn track(&self, key: Key, work: &Path) {
+        let Ok(cgroup) = fs::metadata(work).map(|work| work.ino()) else { return };
+        if let State::Counting(counting) = &mut *self.state() {
+            counting.track(key, cgroup);
+        }
+    }
+
+    /// Who reads what is counted of it, from now on.
+    pub fn reader(&self, key: Key) -> Box<dyn Reader> {
+        Box::new(KernelReader { counts: self.clone(), key, counted: None })
+    }
+
+    /// What is counted now.
+    pub fn tracked(&self) -> Vec<Key> {
+        let State::Counting(counting) = &*self.state() else { return Vec::new() };
+        counting.kept.iter().filter(|(_, kept)| kept.is_tracked).map(|(key, _)| *key).collect()
+    }
+
+    /// Ends the counting of these; gives each with its last numbers.
+    pub fn end(&self, ended: Vec<Key>) -> Vec<(Key, Usage)> {
+        let State::Counting(counting) = &mut *self.state() else { return Vec::new() };
+        let mut out = Vec::new();
+        for key in ended {
+            let mut usage = Usage::default();
+            if counting.count(key).is_some() {
+                counting.tell(key, &mut usage);
+            }
+            if let Some(kept) = counting.kept.remove(&key) {
+                counting.differs = true;
+                counting.probes.forget(kept.cgroup);
+                out.push((key, usage));
+            }
+        }
+        out
+    }
+
+    /// Writes down what was read, before anybody is told. Who makes a scope does not wait for the disk.
+    pub fn keep(&self) {
+        let changed = match &mut *self.state() {
+            State::Counting(counting) => counting.changed(),
+            State::NotYet | State::Off(_) => None,
+        };
+        let Some((file, bytes)) = changed else { return };
+        let result = write(&file, &bytes);
+        let State::Counting(counting) = &mut *self.state() else { return };
+        match result {
+            Ok(()) => (counting.written, counting.cannot_write) = (bytes, false),
+            Err(error) => {
+                if !counting.cannot_write {
+                    tracing::warn!("{}: {error}: counters of allocations begin anew when the agent is restarted", file.display());
+                }
+                (counting.cannot_write, counting.differs) = (true, true);
+            }
+        }
+    }
+
+    /// Whether the kernel can tell what work opens and whom it connects to.
+    pub fn audits(&self) -> Result<(), NoAudits> {
+        match &*self.state() {
+            State::NotYet => Err(NotCounting::Loading.into()),
+            State::Off(why) => Err(NotCounting::Off { why: why.clone() }.into()),
+            State::Counting(counting) => {
+                let part = counting.probes.audit_parts().first().ok_or(NoAudits::NoProgram)?;
+                part.why_not.clone().map_or(Ok(()), |why| Err(NoAudits::Unfit { program: part.name, why }))
+            }
+        }
+    }
+
+    /// What of audits cannot be had, and why: programs beside the first one.
+    pub fn audit_lacks(&self) -> Vec<String> {
+        let State::Counting(counting) = &*self.state() else { return Vec::new() };
+        let parts = counting.probes.audit_parts().iter().skip(1);
+        parts.filter_map(|part| part.why_not.as_ref().map(|why| format!("{}: {why}", part.name))).collect()
+    }
+
+    /// Begins, ends and asks about audits; an error says why there are none.
+    pub fn audit<T>(&self, of: impl FnOnce(&mut Auditing<'_>) -> T) -> Result<T, NotCounting> {
+        match &mut *self.state() {
+            State::NotYet => Err(NotCounting::Loading),
+            State::Off(why) => Err(NotCounting::Off { why: why.clone() }),
+            State::Counting(counting) => Ok(of(&mut counting.probes.audit())),
+        }
+    }
+
+    /// Each program and whether it counts; an error says why none does.
+    pub fn probes(&self) -> Result<Vec<Probe>, NotCounting> {
+        match &*self.state() {
+            State::NotYet => Err(NotCounting::Loading),
+            State::Off(why) => Err(NotCounting::Off { why: why.clone() }),
+            State::Counting(counting) => Ok(counting.probes.probes().to_vec()),
+        }
+    }
+
+    /// Has what the programs cost counted, or tells it: with each look.
+    pub fn account(&self, now: Instant) {
+        if let State::Counting(counting) = &mut *self.state() {
+            let Counting { probes, overhead, .. } = &mut **counting;
+            overhead.look(now, processors, Clocked::begin, || probes.run_time());
+        }
+    }
+
+    /// What is told without a token.
+    pub fn collect(&self, samples: &mut Samples) {
+        let state = self.state();
+        let State::Counting(counting) = &*state else {
+            return Probes::names().for_each(|name| samples.add(&family::PROBE, &[name], 0));
+        };
+        for probe in counting.probes.probes() {
+            samples.add(&family::PROBE, &[probe.name], if probe.why_not.is_none() { 1 } else { 0 });
+        }
+        if let Some(percent) = counting.overhead.percent() {
+            samples.add(&family::OVERHEAD, &[], percent);
+        }
+        if counting.probes.has("block_rq_complete") {
+            if let Some((read, written)) = counting.probes.of_no_allocation() {
+                samples.count(&of_node::BLOCK_UNATTRIBUTED, &["read"], read);
+                samples.count(&of_node::BLOCK_UNATTRIBUTED, &["write"], written);
+            }
+            if let Some(unfit) = counting.probes.unfit() {
+                samples.count(&family::REQUESTS_LEFT_OUT, &[], unfit);
+            }
+        }
+    }
+}
+
+/// Reading the kernel's types takes tens of megabytes for a moment. By itself the allocator learns from the largest buffer that was
+/// freed how much to keep free in each thread's heap, and would keep megabytes from then on: it is told instead.
+fn keep_little_free() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it sets limits, and changes nothing that anybody has.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
+    }
+}
+
+/// What lies free between what is kept.
+fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it gives free pages back, and changes nothing that anybody has.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+fn load(slice: Option<&Slice>) -> Result<Probes, ProbesError> {
+    let slice = slice.ok_or(ProbesError::NoCgroups)?.path();
+    // It is made with the first scope; packets are counted at it.
+    fs::create_dir_all(&slice).map_err(|source| ProbesError::MakeSlice { path: slice.clone(), source })?;
+    Probes::load(&slice).map_err(ProbesError::Load)
+}
+
+impl Counting {
+    fn track(&mut self, key: Key, cgroup: u64) {
+        match self.kept.get(&key) {
+            Some(kept) if kept.cgroup == cgroup && kept.is_tracked => return,
+            // Its directory was made anew: the work in it begins again.
+            Some(kept) if kept.cgroup != cgroup && kept.is_tracked => self.probes.forget(kept.cgroup),
+            _ => {}
+        }
+        if let Err(error) = self.probes.track(cgroup) {
+            if !self.cannot_track {
+                tracing::warn!(allocation = %key.0.short(), "it is not counted in the kernel: {error}");
+            }
+            self.cannot_track = true;
+            return;
+        }
+        self.cannot_track = false;
+        let before = self.kept.get(&key).map_or([0; WORDS], |kept| kept.total);
+        self.kept.insert(key, Kept { cgroup, before, total: before, is_tracked: true });
+        self.differs = true;
+    }
+
+    /// Takes what is counted now; `None`: nothing is.
+    fn count(&mut self, key: Key) -> Option<&Counts> {
+        let kept = self.kept.get_mut(&key).filter(|kept| kept.is_tracked)?;
+        let total = self.probes.counts(kept.cgroup, &kept.before)?;
+        self.differs |= kept.total != total;
+        kept.total = total;
+        // A device that was told by its name is told so from now on, whatever else comes.
+        for place in (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS) {
+            kept.before[place + DEVICE] = kept.total[place + DEVICE];
+        }
+        Some(&kept.total)
+    }
+
+    /// Tells what was counted last.
+    fn tell(&mut self, key: Key, usage: &mut Usage) {
+        let Some(kept) = self.kept.get(&key) else { return };
+        let names = &mut self.names;
+        offer(&kept.total, |probe| self.probes.has(probe), |id| names.of(id), usage);
+    }
+
+    /// What moves whenever something of the work ran, began or ended; `None`: not all of that is counted.
+    fn events(&self, total: &Counts) -> Option<u64> {
+        let counted = ["sched_switch", "sched_process_fork", "sched_process_exit"].iter().all(|probe| self.probes.has(probe));
+        let words = [SWITCHES_VOLUNTARY, SWITCHES_INVOLUNTARY, PROCESSES_STARTED, PROCESSES_EXITED];
+        counted.then(|| words.iter().fold(0, |sum: u64, word| sum.wrapping_add(total[*word])))
+    }
+
+    /// What the file should have and has not. It is taken to have it from now on.
+    fn changed(&mut self) -> Option<(PathBuf, Vec<u8>)> {
+        let file = self.file.as_ref()?;
+        if !std::mem::take(&mut self.differs) {
+            return None;
+        }
+        let bytes = encoded(&self.kept);
+        (bytes != self.written).then(|| (file.clone(), bytes))
+    }
+}
+
+struct KernelReader {
+    counts: KernelCounts,
+    key: Key,
+    /// The cgroup of which there are counts to tell.
+    counted: Option<u64>,
+}
+
+impl KernelReader {
+    fn count(&mut self, group: &Group, signs: &mut Signs) {
+        self.counted = None;
+        let Some(cgroup) = group.inode() else { return };
+        if let State::Counting(counting) = &mut *self.counts.state() {
+            // What was there before the programs were.
+            counting.track(self.key, cgroup);
+            if let Some(total) = counting.count(self.key).copied() {
+                self.counted = Some(cgroup);
+                signs.events = counting.events(&total);
+            }
+        }
+    }
+}
+
+impl Reader for KernelReader {
+    fn source(&self) -> Source {
+        Source::Ebpf
+    }
+
+    fn signs(&mut self, group: &Group, _text: &mut Text, signs: &mut Signs) {
+        self.count(group, signs);
+    }
+
+    fn read(&mut self, group: &Group, _text: &mut Text, usage: &mut Usage) {
+        if self.counted != group.inode() {
+            // It was made anew meanwhile.
+            self.count(group, &mut Signs::default());
+        }
+        if self.counted.is_some()
+            && let State::Counting(counting) = &mut *self.counts.state()
+        {
+            counting.tell(self.key, usage);
+        }
+    }
+}
+
+fn offer(total: &Counts, has: impl Fn(&str) -> bool, name: impl FnMut(u64) -> String, usage: &mut Usage) {
+    if has("block_devices") {
+        usage.devices = disks::of(total, name);
+    }
+    for (probe, word, measure) in COUNTERS {
+        usage.offer(measure, has(probe).then_some(total[word] as f64), Source::Ebpf);
+    }
+    for (probe, at, of) in HISTOGRAMS {
+        if has(probe) {
+            let words = &total[at..at + HISTOGRAM_WORDS];
+            let counts = histogram::Counts { bounds: &FINE_SECONDS, buckets: words[1..].to_vec(), sum: words[0] as f64 / 1e9 };
+            usage.offer_distribution(of, counts, Source::Ebpf);
+        }
+    }
+}
+
+/// In the ranges that are told.
+pub fn coarser(fine: &histogram::Counts) -> histogram::Counts {
+    let mut buckets = vec![0; TOLD_SECONDS.len() + 1];
+    for (n, count) in fine.buckets.iter().enumerate() {
+        buckets[n.div_ceil(2).min(TOLD_SECONDS.len())] += count;
+    }
+    histogram::Counts { bounds: &TOLD_SECONDS, buckets, sum: fine.sum }
+}
+
+fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    for ((allocation, epoch), kept) in kept {
+        let from = bytes.len();
+        bytes.extend(allocation.0.as_bytes());
+        bytes.extend(epoch.0.to_le_bytes());
+        bytes.extend(kept.cgroup.to_le_bytes());
+        kept.total.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        let sum = crc32fast::hash(&bytes[from..]);
+        bytes.extend(sum.to_le_bytes());
+    }
+    bytes
+}
+
+/// Records that are whole; what is of another version or damaged is left out.
+fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
+    let records = bytes.strip_prefix(&MAGIC).unwrap_or_default().chunks_exact(RECORD_BYTES);
+    let record = |record: &[u8]| {
+        let (body, sum) = record.split_last_chunk::<4>()?;
+        let (id, rest) = body.split_first_chunk::<16>()?;
+        let words: Vec<u64> = rest.chunks_exact(8).map_while(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
+        let ([epoch, cgroup], words) = words.split_first_chunk::<2>()?;
+        let total: Counts = words.try_into().ok()?;
+        let kept = Kept { cgroup: *cgroup, before: total, total, is_tracked: false };
+        (crc32fast::hash(body) == u32::from_le_bytes(*sum)).then_some(((AllocationId(Uuid::from_bytes(*id)), Epoch(*epoch)), kept))
+    };
+    records.filter_map(record).collect()
+}
+
+/// What a former life counted of the scopes that are there.
+fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take((RECORDS_MAX * RECORD_BYTES) as u64).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return BTreeMap::new(),
+        Err(error) => {
+            tracing::warn!("{}: {error}: counters of allocations begin anew", file.display());
+            return BTreeMap::new();
+        }
+    }
+    if !bytes.starts_with(&MAGIC) {
+        tracing::warn!("{} is of another version: counters of allocations begin anew", file.display());
+    }
+    let mut kept = decoded(&bytes);
+    kept.retain(|(allocation, _), kept| fs::metadata(slice.scope(*allocation).work().path()).is_ok_and(|work| work.ino() == kept.cgroup));
+    kept
+}
+
+/// Whole, or not at all; for root's eyes, as all that is told of allocations without a token.
+pub fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = file.with_extension("new");
+    // What a killed agent left may have another mode.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?.write_all(bytes)?;
+    fs::rename(&beside, file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_telemetry::sample::Value;
+
+    fn kept(word: u64) -> Kept {
+        let total = std::array::from_fn(|n| word + n as u64);
+        Kept { cgroup: word, before: total, total, is_tracked: false }
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_what_is_damaged_is_left_out() {
+        let key = |n: u128, epoch| (AllocationId(Uuid::from_u128(n)), Epoch(epoch));
+        let all: BTreeMap<Key, Kept> = [(key(1, 1), kept(7)), (key(2, 9), kept(u64::MAX - 1000))].into();
+        let bytes = encoded(&all);
+        assert_eq!(decoded(&bytes), all);
+        for at in MAGIC.len()..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(decoded(&damaged).len(), 1, "byte {at}");
+        }
+        assert_eq!((decoded(&bytes[..bytes.len() - 1]).len(), decoded(b"").len(), decoded(b"other").len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn what_is_kept_is_for_root_alone_whatever_lay_there() {
+        let dir = std::env::temp_dir().join(format!("lattice-kernel-counts-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join(FILE);
+        fs::write(file.with_extension("new"), "half of one").unwrap();
+        for bytes in [&b"first"[..], b"second"] {
+            write(&file, bytes).unwrap();
+            assert_eq!((fs::read(&file).unwrap(), fs::metadata(&file).unwrap().mode() & 0o777), (bytes.to_vec(), 0o600));
+        }
+        assert!(!file.with_extension("new").exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_loaded_is_told_as_not_counting() {
+        let counts = KernelCounts::default();
+        counts.off("kernel_probes: false");
+        let mut samples = Samples::default();
+        counts.collect(&mut samples);
+        let (_, told) = samples.families().find(|(of, _)| of.name == family::PROBE.name).unwrap();
+        assert_eq!(told.len(), Probes::names().count());
+        assert!(told.iter().any(|one| one.labels == ["sched_switch"]) && told.iter().any(|one| one.labels == ["run_queue"]));
+        assert!(told.iter().all(|one| one.value == Value::Number(0.0)), "{told:?}");
+    }
+
+    #[test]
+    fn ranges_are_powers_of_two_and_every_second_is_told() {
+        assert_eq!(
+            (FINE_SECONDS[0], FINE_SECONDS[24], TOLD_SECONDS[0], TOLD_SECONDS[12]),
+            (1.024e-6, 17.179_869_184, 1.024e-6, 17.179_869_184)
+        );
+        let mut total = [0u64; WORDS];
+        total[RUN_QUEUE] = 2_000_000_000;
+        for range in 0..RANGES {
+            total[RUN_QUEUE + 1 + range] = 1;
+        }
+        let mut usage = Usage::default();
+        offer(&total, |probe| probe == "run_queue", |_| String::new(), &mut usage);
+        assert_eq!((usage.all().count(), usage.distributions().count()), (0, 1));
+        let (fine, _) = usage.distribution(Distribution::RunQueue).unwrap();
+        let told = coarser(fine);
+        assert_eq!((fine.count(), told.count(), told.sum), (26, 26, 2.0));
+        // How many are at most a bound is the same in both.
+        for (bound, count) in told.cumulative() {
+            assert_eq!(fine.cumulative().find(|(of, _)| *of == bound), Some((bound, count)));
+        }
+    }
+}

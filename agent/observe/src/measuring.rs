@@ -1,0 +1,433 @@
+//! What each allocation's work uses of this node, measured once a second on a thread of its own.
+//!
+//! ```text
+//!   GPUs' drivers (lattice_machine::gpu_loads), RAPL ─┐
+//!   thread: for each allocation a Meter ──▶ Usage ──▶ rates ──▶ windows ──┐
+//!                                                                         ├──▶ /metrics and push (Collect)
+//!                                                                         ├──▶ `lattice top`, here and for other agents (Open::Usage)
+//!                                                                         └──▶ alerts (crate::alerting) ──▶ `lattice watch`
+//! ```
+//!
+//! The kernel's files answer at once, but a machine under pressure may take its time: nobody waits for this thread but those who ask
+//! how things are, and they do so with a limit. Where nothing runs it only looks whether something does. Looking takes at most a
+//! twentieth of a processor: what takes long is done less often (`looks`). Work that is put in debug mode is looked at soon all the
+//! same (`haste`).
+//!
+//! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
+
+pub mod alerts;
+mod debug;
+pub mod devices;
+pub mod disks;
+pub mod energy;
+mod gpu_numbers;
+mod handles;
+mod haste;
+mod histories;
+mod looks;
+mod metrics;
+mod moving;
+mod numbers;
+
+use crate::alerting::Alerts;
+use crate::alerting::saved::Key;
+use crate::kernel_counts::KernelCounts;
+use crate::traces::Kept;
+use gpu_numbers::Devices;
+pub use handles::Handles;
+use histories::Histories;
+pub use histories::told_later;
+use lattice_mesh::UnansweredNode;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::usage::{Told, UsageAnswer, UsageOpen};
+use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Principal};
+use lattice_pki::identity::{Caller, Role};
+use lattice_telemetry::alert::AlertSettings;
+use lattice_telemetry::alert::idle::Verdict;
+use lattice_telemetry::catalogue::LATENCY_SECONDS;
+use lattice_telemetry::energy::NodeMeter;
+use lattice_telemetry::histogram::Histogram;
+use lattice_telemetry::readers::Look;
+use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
+use lattice_telemetry::window::smoothing::Smoothing;
+use moving::Moving;
+use numbers::{Number, trace_counts};
+use parking_lot::{Mutex, MutexGuard};
+use quinn::SendStream;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// A look at one allocation that took longer than this share of the time since the one before says nothing of rates: its numbers are
+/// not of one moment.
+const BLUR_MAX: f64 = 0.1;
+/// Allocations that are measured, and that are kept after their end; what is beyond is told.
+const ALLOCATIONS_MAX: usize = 512;
+/// How far back `lattice top` can look.
+pub const DURATION_MAX: Duration = Duration::from_secs(3600);
+/// How long who asks waits for numbers of work that has just begun.
+const FIRST_WAIT: Duration = Duration::from_secs(4);
+/// How long another agent may take to answer: longer than that one waits.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What was measured. Cloneable; all clones are one.
+#[derive(Clone)]
+pub struct Measuring(Arc<Inner>);
+
+struct Inner {
+    handles: Handles,
+    alerts: AlertSettings,
+    /// Of what is exported alone.
+    smoothing: Smoothing,
+    known: Mutex<Known>,
+    left_out: AtomicU64,
+    seconds: Histogram,
+    kernel: KernelCounts,
+    /// Counts the looks.
+    looked: watch::Sender<u64>,
+}
+
+/// All allocations with numbers.
+#[derive(Default)]
+struct Known {
+    running: BTreeMap<AllocationId, Tracked>,
+    /// None that runs again.
+    ended: BTreeMap<AllocationId, (Instant, Tracked)>,
+    /// When the newest pass was, on the clock of the windows.
+    now_ms: u64,
+    /// What was found of launches since the last pass.
+    verdicts: Vec<(Key, u32, Verdict)>,
+    /// How often each alert was raised in this life of the agent.
+    raised: BTreeMap<String, u64>,
+    /// Errors among the packets of this node's interfaces.
+    network_errors: Option<f64>,
+    /// What this node's processors and memory have drawn.
+    node_energy: NodeMeter,
+}
+
+/// One allocation's numbers.
+struct Tracked {
+    share: Arc<DesiredShare>,
+    /// Of the newest look.
+    usage: Arc<Usage>,
+    /// The two newest looks at one moment each, from which rates are: the last, and the one before it.
+    last: Option<(Instant, Arc<Usage>)>,
+    before: Option<(Instant, Arc<Usage>)>,
+    /// When the last was, on the clock of the windows.
+    at_ms: u64,
+    histories: Histories,
+    /// Its GPUs here.
+    devices: Devices,
+    alerts: Alerts,
+    /// What it had moved at the last look at launches.
+    moving: Moving,
+    /// What debug mode and audit mode have kept of it, while it is in that mode.
+    kept: Option<Kept>,
+    audited: Option<Kept>,
+}
+
+impl Measuring {
+    /// With the site's rules.
+    pub fn new(alerts: AlertSettings, smoothing: Smoothing, handles: Handles) -> Self {
+        let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
+        let seconds = Histogram::new(LATENCY_SECONDS);
+        Self(Arc::new(Inner { handles, alerts, smoothing, known, left_out, seconds, kernel, looked: watch::Sender::new(0) }))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock()
+    }
+
+    /// Loads the programs in the kernel, where they are wanted: a tenth of a second. Before it is said what this node can do.
+    pub fn load(&self, in_kernel: bool) {
+        if in_kernel {
+            let Handles { slice, state_dir, .. } = &self.0.handles;
+            self.0.kernel.begin(slice.as_ref(), Some(state_dir));
+        } else {
+            self.0.kernel.off("kernel_probes: false");
+        }
+    }
+
+    /// The programs in the kernel.
+    pub fn kernel(&self) -> &KernelCounts {
+        &self.0.kernel
+    }
+
+    /// An allocation's work begins here: what is counted in the kernel is counted from its first process on.
+    pub fn track(&self, share: &DesiredShare, work: &Path) {
+        self.0.kernel.track((share.allocation, share.epoch), work);
+    }
+
+    /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
+    async fn told(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, UsageError> {
+        let mut looked = self.0.looked.subscribe();
+        let until = tokio::time::Instant::now() + FIRST_WAIT;
+        loop {
+            if self.0.handles.workers.of_epoch(allocation, epoch).is_none() {
+                return Err(UsageError::NotHere { allocation });
+            }
+            if let Some(told) = self.newest((allocation, epoch), duration) {
+                return Ok(told);
+            }
+            let next = tokio::time::timeout_at(until, looked.changed()).await;
+            if !matches!(next, Ok(Ok(()))) {
+                return Err(UsageError::NotMeasured { allocation });
+            }
+        }
+    }
+}
+
+impl Known {
+    fn take(&mut self, share: &Arc<DesiredShare>, look: Look, at_ms: u64) {
+        // Its series are this life's now.
+        self.ended.remove(&share.allocation);
+        let of = self.running.entry(share.allocation).or_insert_with(|| Tracked::new(Arc::clone(share)));
+        if of.share.epoch != share.epoch {
+            *of = Tracked::new(Arc::clone(share));
+        }
+        of.take(look, at_ms);
+    }
+
+    /// When this was looked at last.
+    fn looked(&self, (allocation, epoch): &Key) -> Option<Instant> {
+        let of = self.running.get(allocation).filter(|of| of.share.epoch == *epoch)?;
+        of.last.as_ref().map(|(at, _)| *at)
+    }
+
+    /// The last numbers of what has ended, which the kernel kept when its processes were gone.
+    fn last_of_kernel(&mut self, (allocation, epoch): Key, last: &Usage) {
+        let Some(of) = self.running.get_mut(&allocation).filter(|of| of.share.epoch == epoch) else { return };
+        Arc::make_mut(&mut of.usage).take_newer(last, Source::Ebpf);
+    }
+
+    /// Ends those that do not run, and lets go what ended long enough ago, or of too many the first.
+    fn keep(&mut self, now: Instant, (ended_for, smoothing): (Duration, Smoothing), runs: impl Fn(&Tracked) -> bool) {
+        for (id, mut tracked) in self.running.extract_if(.., |_, tracked| !runs(tracked)) {
+            tracked.end(smoothing);
+            self.ended.insert(id, (now, tracked));
+        }
+        self.ended.retain(|_, (at, _)| now.saturating_duration_since(*at) <= ended_for);
+        while self.ended.len() > ALLOCATIONS_MAX
+            && let Some(first) = self.ended.iter().min_by_key(|(_, (at, _))| *at).map(|(id, _)| *id)
+        {
+            self.ended.remove(&first);
+        }
+    }
+
+    /// Each with when it ended.
+    fn all(&self) -> impl Iterator<Item = (&Tracked, Option<Instant>)> {
+        let running = self.running.values().map(|tracked| (tracked, None));
+        running.chain(self.ended.values().map(|(at, tracked)| (tracked, Some(*at))))
+    }
+}
+
+impl Tracked {
+    fn new(share: Arc<DesiredShare>) -> Self {
+        let (devices, alerts, histories) = (Devices::new(), Alerts::default(), Histories::new());
+        let (usage, last, before, at_ms, kept, audited) = (Arc::default(), None, None, 0, None, None);
+        let moving = Moving::default();
+        Self { share, usage, last, before, at_ms, histories, devices, alerts, moving, kept, audited }
+    }
+
+    fn take(&mut self, Look { usage, at, took }: Look, at_ms: u64) {
+        self.usage = Arc::new(usage);
+        if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
+            self.histories.memory.push(at_ms, bytes);
+        }
+        // The first look is as blurred as that of a second would be.
+        let since = self.last.as_ref().map_or(EVERY, |(last, _)| at.saturating_duration_since(*last));
+        if took > since.mul_f64(BLUR_MAX) {
+            return;
+        }
+        self.before = self.last.replace((at, Arc::clone(&self.usage)));
+        self.at_ms = at_ms;
+        let rates = [Measure::IoRead, Measure::IoWritten, Measure::NetworkReceived, Measure::NetworkSent].map(|measure| self.rate(measure));
+        self.histories.take(at_ms, self.cpu_rate(), rates, &self.usage);
+    }
+
+    /// Nothing more comes: what there is of a window is all of it.
+    fn end(&mut self, smoothing: Smoothing) {
+        self.histories.close(smoothing);
+        self.devices.end(smoothing);
+        self.alerts.end();
+    }
+
+    fn per_second(&self, of: impl Fn(&Usage) -> Option<(f64, Source)>) -> Option<(f64, Source)> {
+        let ((then, before), (at, usage)) = (self.before.as_ref()?, self.last.as_ref()?);
+        let ((was, from), (is, source)) = (of(before)?, of(usage)?);
+        let seconds = at.saturating_duration_since(*then).as_secs_f64();
+        // A source that changed in between begins elsewhere.
+        (seconds > 0.0 && from == source && is >= was).then(|| ((is - was) / seconds, source))
+    }
+
+    fn rate(&self, measure: Measure) -> Option<(f64, Source)> {
+        self.per_second(|usage| usage.get(measure))
+    }
+
+    /// A bound that so many of what came between the two newest looks do not exceed.
+    fn percentile_of_rate(&self, of: Distribution, percent: u64) -> Option<(f64, Source)> {
+        let ((_, before), (_, usage)) = (self.before.as_ref()?, self.last.as_ref()?);
+        let ((was, from), (is, source)) = (before.distribution(of)?, usage.distribution(of)?);
+        if from != source {
+            return None;
+        }
+        Some((is.since(was)?.percentile(percent)?, source))
+    }
+
+    fn cpu_rate(&self) -> Option<(f64, Source)> {
+        self.per_second(Usage::cpu_seconds)
+    }
+
+    /// What there is to say now of what is `wanted`, by the names of `lattice top` and of alert rules; nothing before there are rates.
+    /// `network_errors`: the node's.
+    fn numbers(&self, network_errors: Option<f64>, wanted: impl Fn(&str) -> bool) -> Vec<Number<'_>> {
+        type Value = Option<(f64, Source)>;
+        let (mut numbers, histories) = (Vec::new(), &self.histories);
+        if self.last.is_none() || self.before.is_none() {
+            return numbers;
+        }
+        let mut say = |name, unit, value: &dyn Fn() -> Value, history| {
+            let value = if wanted(name) { value() } else { None };
+            numbers.extend(value.map(|(now, source)| Number { name, unit, now, source: source.name(), history }));
+        };
+        let get = |measure| move || self.usage.get(measure);
+        let rate = |measure| move || self.rate(measure);
+        let p99 = |of| move || self.percentile_of_rate(of, 99);
+        say("cpu_cores", "cores", &|| self.cpu_rate(), Some(&histories.cpu_cores));
+        say("memory_used", "bytes", &get(Measure::Memory), Some(&histories.memory));
+        say("memory_peak", "bytes", &get(Measure::MemoryPeak), None);
+        say("io_read_bytes", "bytes/s", &rate(Measure::IoRead), Some(&histories.io_read));
+        say("io_write_bytes", "bytes/s", &rate(Measure::IoWritten), Some(&histories.io_written));
+        say("processes", "count", &get(Measure::Processes), None);
+        say("threads", "count", &get(Measure::Threads), None);
+        say("page_faults_minor", "1/s", &rate(Measure::FaultsMinor), None);
+        say("page_faults_major", "1/s", &rate(Measure::FaultsMajor), None);
+        // Seconds of waiting a second.
+        say("pressure_cpu", "ratio", &rate(Measure::PressureCpuSome), None);
+        say("pressure_memory", "ratio", &rate(Measure::PressureMemorySome), None);
+        say("pressure_io", "ratio", &rate(Measure::PressureIoSome), None);
+        say("oom_kills", "count", &get(Measure::OomKills), None);
+        say("network_received_bytes", "bytes/s", &rate(Measure::NetworkReceived), Some(&histories.received));
+        say("network_sent_bytes", "bytes/s", &rate(Measure::NetworkSent), Some(&histories.sent));
+        say("tcp_retransmits", "1/s", &rate(Measure::TcpRetransmits), None);
+        say("switches_voluntary", "1/s", &rate(Measure::SwitchesVoluntary), None);
+        say("switches_involuntary", "1/s", &rate(Measure::SwitchesInvoluntary), None);
+        say("run_queue_p99", "seconds", &p99(Distribution::RunQueue), None);
+        say("block_read_p99", "seconds", &p99(Distribution::BlockRead), None);
+        say("block_write_p99", "seconds", &p99(Distribution::BlockWrite), None);
+        // The slower of the two.
+        let slower = || {
+            [Distribution::BlockRead, Distribution::BlockWrite].into_iter().filter_map(|of| p99(of)()).max_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        say("io_latency_p99", "seconds", &slower, None);
+        say("cpu_power_draw", "W", &rate(Measure::EnergyCpu), None);
+        say("cpu_energy", "J", &get(Measure::EnergyCpu), None);
+        say("gpu_energy", "J", &get(Measure::EnergyGpu), None);
+        let of_node = |now| Number { name: "network_error_ratio", unit: "ratio", now, source: "node", history: None };
+        let more = self.devices.numbers().into_iter().chain(network_errors.map(of_node));
+        numbers.extend(more.filter(|number| wanted(number.name)));
+        numbers
+    }
+
+    /// As `lattice top` shows it; `None` before there are rates.
+    fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
+        let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
+        let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
+        let shown = self.numbers(network_errors, |_| true).into_iter().map(|number| {
+            let over = number.history.and_then(|history| history.since(since_ms));
+            number.shown(over)
+        });
+        let age_ms = u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Some(Told { age_ms, shown: shown.chain(self.disks()).chain(trace_counts(self.kept, self.audited)).collect() })
+    }
+}
+
+/// Why it is not known what an allocation's work uses of a node.
+#[derive(Debug, Error)]
+pub enum UsageError {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error(
+        "allocation {} was not measured on this node yet: it is still being prepared, or there is no cgroup for it",
+        .allocation.short()
+    )]
+    NotMeasured { allocation: AllocationId },
+    #[error(transparent)]
+    MayNotKnow(#[from] MayNotKnow),
+    #[error("its drivers tell what cannot be shown")]
+    OddGpuReadings,
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+}
+
+/// Why a peer is not answered about an allocation.
+#[derive(Debug, Error)]
+pub enum MayNotKnow {
+    #[error("refused: the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error("refused: the allocation belongs to somebody else")]
+    NotTheOwner,
+}
+
+/// What an allocation's work uses of `node`, for a user who may know.
+pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, UsageError> {
+    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    if *node == measuring.0.handles.me {
+        return measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await;
+    }
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
+    let conversation = async {
+        let (mut send, mut recv) = measuring.0.handles.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Usage(open)).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<UsageAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
+    };
+    let answer = tokio::time::timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+    match answer {
+        UsageAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        UsageAnswer::Refused { why } => {
+            let why = why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect();
+            Err(UnansweredNode::Refused { why }.into())
+        }
+    }
+}
+
+/// Answers another agent.
+pub async fn answer(measuring: &Measuring, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let answer = match local(measuring, peer, open).await {
+        Ok(told) => UsageAnswer::Told(told),
+        Err(error) => UsageAnswer::Refused { why: error.to_string() },
+    };
+    frame::write(send, &answer).await
+}
+
+async fn local(measuring: &Measuring, peer: &Caller, open: &UsageOpen) -> Result<Told, UsageError> {
+    let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let user = vouched(open.uid, &open.user);
+    let worker = measuring.0.handles.workers.of_epoch(allocation, epoch);
+    let worker = worker.ok_or(UsageError::NotHere { allocation })?;
+    may_know(peer, &worker.share, &user)?;
+    measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await
+}
+
+/// The same as for output: an agent of the allocation's nodes, or one that vouches for users, asks for its owner.
+pub fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), MayNotKnow> {
+    let shares_it = share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
+    if peer.role != Role::Api && !shares_it {
+        return Err(MayNotKnow::MayNotVouch);
+    }
+    if !user.may_act_for(&share.owner) {
+        return Err(MayNotKnow::NotTheOwner);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub mod tests;

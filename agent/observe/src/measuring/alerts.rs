@@ -1,0 +1,154 @@
+//! Alerts among the numbers: who finds them, who asks for them.
+
+use super::{ALLOCATIONS_MAX, Known, Measuring, Number, Tracked};
+use crate::alerting::saved::{Key, Saved};
+use crate::alerting::{Alerts, Change};
+use lattice_mesh::usage::Told;
+use lattice_model::{AllocationId, DesiredShare};
+use lattice_telemetry::alert::AlertSettings;
+use lattice_telemetry::alert::idle::{IdleReport, Verdict};
+use lattice_telemetry::readers::{LAUNCHES_MAX, Parts};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// A launch that may hang, or is told to.
+pub struct Suspect {
+    pub share: Arc<DesiredShare>,
+    pub launch: u32,
+    /// What this node says of its own ranks.
+    pub report: IdleReport,
+}
+
+/// What there is of an allocation's alerts for one who follows them.
+pub struct Heard {
+    pub changes: Vec<Change>,
+    /// Whether the changes are how all of them stand, because some are missing or nothing was known.
+    pub anew: bool,
+    /// What is known with these.
+    pub count: u64,
+    /// When, on the clock of the changes.
+    pub now_ms: u64,
+}
+
+impl Measuring {
+    /// How long a launch may do nothing, where that is told.
+    pub fn hang_ms(&self) -> Option<u64> {
+        self.0.alerts.hang_ms
+    }
+
+    /// Changes with each pass.
+    pub fn looked(&self) -> watch::Receiver<u64> {
+        self.0.looked.subscribe()
+    }
+
+    /// What changed of an allocation's alerts behind the first `known` changes; all that is raised where nothing is known. `None`: it is
+    /// not measured here (yet).
+    pub fn alerts(&self, (allocation, epoch): Key, known: Option<u64>) -> Option<Heard> {
+        let all = self.known();
+        let alerts = all.running.get(&allocation).filter(|of| of.share.epoch == epoch).map(|of| &of.alerts)?;
+        let (count, now_ms) = (alerts.count(), all.now_ms);
+        Some(match known.and_then(|known| alerts.since(known)) {
+            Some(changes) => Heard { changes, anew: false, count, now_ms },
+            None => Heard { changes: alerts.raised(&self.0.alerts), anew: true, count, now_ms },
+        })
+    }
+
+    /// The newest numbers, where there are any.
+    pub fn newest(&self, (allocation, epoch): Key, duration: Duration) -> Option<Told> {
+        let known = self.known();
+        known.running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration, known.network_errors))
+    }
+
+    /// What this node says of its ranks of a launch.
+    pub fn report(&self, (allocation, epoch): Key, launch: u32) -> IdleReport {
+        let known = self.known();
+        match known.running.get(&allocation).filter(|of| of.share.epoch == epoch) {
+            Some(of) => of.alerts.report(launch),
+            None => IdleReport::Unknown,
+        }
+    }
+
+    /// Launches that may hang, of work for which that would be news: a session waits for its user, and work that is probed says itself
+    /// whether it is alive.
+    pub fn suspects(&self) -> Vec<Suspect> {
+        let Some(limit_ms) = self.0.alerts.hang_ms else { return Vec::new() };
+        let known = self.known();
+        let waits = |share: &DesiredShare| share.spec.session || share.spec.liveness_probe.is_some();
+        let of = |of: &Tracked| {
+            let launches = of.alerts.suspects(limit_ms);
+            let suspect = |launch| Suspect { share: Arc::clone(&of.share), launch, report: of.alerts.report(launch) };
+            launches.into_iter().map(suspect).collect::<Vec<_>>()
+        };
+        known.running.values().filter(|of| !waits(&of.share)).flat_map(of).collect()
+    }
+
+    /// What was found of a launch on all its nodes.
+    pub fn decide(&self, key: Key, launch: u32, verdict: Verdict) {
+        let mut known = self.known();
+        // The thread takes them once a second, and nobody finds out more in that time.
+        if known.verdicts.len() < ALLOCATIONS_MAX * LAUNCHES_MAX {
+            known.verdicts.push((key, launch, verdict));
+        }
+    }
+}
+
+impl Known {
+    /// Looks whether anything of an allocation that was just measured is to be told. `restored`: how its alerts stood when the agent was
+    /// here last.
+    pub(super) fn alert(
+        &mut self,
+        settings: &AlertSettings,
+        allocation: AllocationId,
+        now_ms: u64,
+        parts: Option<&Parts>,
+        restored: Option<Saved>,
+    ) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let Some(of) = self.running.get_mut(&allocation) else { return };
+        if let Some(restored) = restored {
+            let severity_of = |name: &str| settings.rules.iter().find(|rule| rule.name == name).map(|rule| rule.severity);
+            of.alerts = Alerts::restored(restored, now_ms, settings.hang_ms.is_some(), severity_of);
+        }
+        // Rates of an earlier look are no news, where this one was too blurred for rates: they are measured, but not now.
+        let blurred = of.at_ms != now_ms;
+        let is_rate = |number: &Number<'_>| !matches!(number.unit, "bytes" | "count") && number.source != "node";
+        let value = |number: &Number<'_>| if blurred && is_rate(number) { f64::NAN } else { number.now };
+        // Most of what there is to say no rule is about.
+        let wanted = |name: &str| settings.rules.iter().any(|rule| rule.measure == name);
+        let values: Vec<(&str, f64)> = of.numbers(self.network_errors, wanted).iter().map(|number| (number.name, value(number))).collect();
+        let value_of = |measure: &str| values.iter().find(|(name, _)| *name == measure).map(|(_, now)| *now);
+        let before = of.alerts.count();
+        of.alerts.look(settings, now_ms, value_of);
+        if let Some(parts) = parts {
+            let mut moved: Vec<_> = of.moving.look(&of.usage).collect();
+            moved.extend(of.devices.moved(of.share.resources.gpus > 0));
+            of.alerts.look_at_launches(now_ms, parts, &moved);
+        }
+        self.raised_since(allocation, before);
+    }
+
+    /// Takes what was found of launches, and gives what is to be kept of all alerts.
+    pub(super) fn decided(&mut self, settings: &AlertSettings) -> impl Iterator<Item = Saved> {
+        let limit_ms = settings.hang_ms.unwrap_or(u64::MAX);
+        for ((allocation, epoch), launch, verdict) in std::mem::take(&mut self.verdicts) {
+            let now_ms = self.now_ms;
+            if let Some(of) = self.running.get_mut(&allocation).filter(|of| of.share.epoch == epoch) {
+                let before = of.alerts.count();
+                of.alerts.decide(launch, verdict, now_ms, limit_ms);
+                self.raised_since(allocation, before);
+            }
+        }
+        // What does nothing for half of the time is worth a write.
+        let of = |of: &Tracked| of.alerts.saved((of.share.allocation, of.share.epoch), limit_ms / 2);
+        self.running.values().filter_map(of).collect::<Vec<_>>().into_iter()
+    }
+
+    fn raised_since(&mut self, allocation: AllocationId, before: u64) {
+        let Some(of) = self.running.get(&allocation) else { return };
+        for change in of.alerts.since(before).unwrap_or_default().into_iter().filter(|change| change.raised) {
+            tracing::info!(%allocation, alert = change.alert, severity = %change.severity, "alert: {}", change.text);
+            *self.raised.entry(change.alert).or_default() += 1;
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Work that is measured in debug mode: each look at it is kept (see [`crate::traces`]), and how many were is among its numbers.
+
+use super::{Known, Measuring};
+use crate::kernel_counts::Key;
+use crate::traces::{Recorder, Traces};
+use lattice_mesh::usage::Shown;
+use lattice_model::{AllocationId, TelemetryMode};
+use std::time::Duration;
+
+/// The newest look at all of the work and at each of its GPUs, and how long ago it was.
+struct Raw {
+    ago: Duration,
+    shown: Vec<Shown>,
+    gpus: Vec<(String, Vec<Shown>)>,
+}
+
+impl Measuring {
+    /// Has the look of this moment kept, where that is asked for.
+    pub(super) fn record(&self, recorder: &mut Recorder, audits: &Traces, key: Key, at_ms: u64) {
+        if recorder.wants(key) {
+            let raw = self.known().raw(key.0, at_ms);
+            match raw {
+                // It took too long to say anything of rates.
+                None => recorder.missed(key, 1),
+                // There are no rates before the second one.
+                Some(Raw { shown, .. }) if shown.is_empty() => {}
+                Some(Raw { ago, shown, gpus }) => {
+                    let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+                    recorder.take(key, lattice_agent_common::clock::now().0.saturating_sub(ago_ms), &shown, &gpus);
+                }
+            }
+        }
+        let (kept, audited) = (recorder.kept(key), audits.kept_of(TelemetryMode::Audit, key));
+        if let Some(of) = self.known().running.get_mut(&key.0) {
+            (of.kept, of.audited) = (kept, audited);
+        }
+    }
+}
+
+impl Known {
+    /// The newest look, where it is the one of this moment: one that took long tells no rates, and the first one has no numbers.
+    fn raw(&self, allocation: AllocationId, at_ms: u64) -> Option<Raw> {
+        let of = self.running.get(&allocation).filter(|of| of.at_ms == at_ms)?;
+        let (at, _) = of.last.as_ref()?;
+        let shown: Vec<Shown> = of.numbers(self.network_errors, |_| true).into_iter().map(|number| number.shown(None)).collect();
+        Some(Raw { ago: at.elapsed(), shown, gpus: of.devices.each() })
+    }
+}

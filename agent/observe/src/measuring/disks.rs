@@ -1,0 +1,184 @@
+//! What the work itself asks of each disk: among what `lattice top` shows, and as `lattice diag --storage` says it.
+
+use super::{Measuring, Tracked};
+use crate::kernel_counts::Key;
+use lattice_mesh::usage::Shown;
+use lattice_model::resources::bytes_text;
+use lattice_telemetry::catalogue::allocation as family;
+use lattice_telemetry::histogram::Counts;
+use lattice_telemetry::sample::Samples;
+use lattice_telemetry::usage::{DeviceIo, Distribution, Source};
+use std::time::Duration;
+
+/// In the order of pairs.
+const DIRECTIONS: [&str; 2] = ["read", "write"];
+
+/// What one disk did a second between the two newest looks.
+struct Rate<'a> {
+    name: &'a str,
+    bytes: [f64; 2],
+    requests: f64,
+    /// How long one request took, in seconds; `None`: there was none.
+    latency: Option<f64>,
+    /// All that was counted.
+    total: &'a DeviceIo,
+}
+
+impl Tracked {
+    fn disk_rates(&self) -> Vec<Rate<'_>> {
+        let (Some((then, before)), Some((at, usage))) = (&self.before, &self.last) else { return Vec::new() };
+        let seconds = at.saturating_duration_since(*then).as_secs_f64();
+        if seconds <= 0.0 {
+            return Vec::new();
+        }
+        let none = DeviceIo::default();
+        let rates = usage.devices.iter().map(|total| {
+            let DeviceIo { name, bytes, requests, seconds: took } = total;
+            let was = before.devices.iter().find(|was| was.name == *name).unwrap_or(&none);
+            let more = |now: &[u64; 2], was: &[u64; 2]| [0, 1].map(|n| now[n].saturating_sub(was[n]) as f64);
+            let requests = more(requests, &was.requests).iter().sum::<f64>();
+            let took = took.iter().sum::<f64>() - was.seconds.iter().sum::<f64>();
+            let latency = (requests > 0.0).then(|| took.max(0.0) / requests);
+            Rate { name, bytes: more(bytes, &was.bytes).map(|bytes| bytes / seconds), requests: requests / seconds, latency, total }
+        });
+        rates.collect()
+    }
+
+    /// By the names of `lattice top`, each with the disk's.
+    pub(super) fn disks(&self) -> Vec<Shown> {
+        let one = |name: &str, disk: &str, unit: &str, now| Shown {
+            name: format!("{name}:{disk}"),
+            unit: unit.to_owned(),
+            source: Source::Ebpf.name().to_owned(),
+            now,
+            mean: None,
+            max: None,
+        };
+        let each = |rate: &Rate<'_>| {
+            let [read, written] = rate.bytes;
+            let bytes = [one("device_read_bytes", rate.name, "bytes/s", read), one("device_write_bytes", rate.name, "bytes/s", written)];
+            let latency = rate.latency.map(|latency| one("device_latency", rate.name, "seconds", latency));
+            bytes.into_iter().chain(latency).collect::<Vec<_>>()
+        };
+        self.disk_rates().iter().flat_map(each).collect()
+    }
+}
+
+/// What is said of an allocation's disks.
+#[derive(Debug, PartialEq)]
+pub struct Said {
+    pub about: String,
+    pub text: String,
+    /// How long ago it was looked at.
+    pub age: Duration,
+}
+
+/// How long requests took: bounds that so many of them were within, since the kernel's ranges are all that is known.
+fn within(counts: &Counts) -> String {
+    let last = counts.bounds.last().copied().unwrap_or_default();
+    let bound = |percent| match counts.percentile(percent) {
+        Some(seconds) => format!("p{percent} \u{2264} {:.3} ms", seconds * 1e3),
+        None => format!("p{percent} > {:.3} ms", last * 1e3),
+    };
+    [50, 95, 99].map(bound).join(", ")
+}
+
+impl Tracked {
+    /// How long reads and writes took since the work began here, in words.
+    fn latencies(&self) -> Vec<(String, String)> {
+        let Some((_, usage)) = &self.last else { return Vec::new() };
+        let of = [(Distribution::BlockRead, "reads"), (Distribution::BlockWrite, "writes")];
+        let said = of.into_iter().filter_map(|(of, name)| {
+            let (counts, _) = usage.distribution(of).filter(|(counts, _)| counts.count() > 0)?;
+            Some((format!("{name} of all disks"), format!("{} so far, {}", counts.count(), within(counts))))
+        });
+        said.collect()
+    }
+}
+
+impl Measuring {
+    /// Each disk that an allocation's work has used here, and how long its requests took, as the newest look has it.
+    pub fn disks_of(&self, (allocation, epoch): Key) -> Vec<Said> {
+        let known = self.known();
+        let Some(of) = known.running.get(&allocation).filter(|of| of.share.epoch == epoch) else { return Vec::new() };
+        let Some((at, _)) = &of.last else { return Vec::new() };
+        let age = at.elapsed();
+        let said = |rate: Rate<'_>| {
+            let [read, written] = rate.bytes.map(|bytes| bytes_text(bytes as u64));
+            let latency = rate.latency.map(|latency| format!(", {:.1} ms each", latency * 1e3)).unwrap_or_default();
+            let [all_read, all_written] = rate.total.bytes.map(bytes_text);
+            let text = format!(
+                "{read}/s read, {written}/s written by {:.0} requests/s{latency}; {all_read} read and {all_written} written so far",
+                rate.requests
+            );
+            (format!("disk {}", rate.name), text)
+        };
+        let disks = of.disk_rates().into_iter().map(said);
+        disks.chain(of.latencies()).map(|(about, text)| Said { about, text, age }).collect()
+    }
+}
+
+/// As metrics.
+pub(super) fn tell(id: &str, devices: &[DeviceIo], samples: &mut Samples) {
+    for device in devices {
+        for (n, direction) in DIRECTIONS.into_iter().enumerate() {
+            let labels = [id, &device.name, direction];
+            samples.count(&family::DEVICE_BYTES, &labels, device.bytes[n]);
+            samples.count(&family::DEVICE_REQUESTS, &labels, device.requests[n]);
+            samples.add(&family::DEVICE_SECONDS, &labels, device.seconds[n]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::share;
+    use super::*;
+    use lattice_telemetry::usage::Usage;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    #[test]
+    fn how_long_requests_took_is_said_by_bounds() {
+        let counts = |buckets: Vec<u64>| Counts { bounds: &[0.001, 0.01, 0.1], buckets, sum: 1.0 };
+        assert_eq!(within(&counts(vec![50, 45, 5, 0])), "p50 \u{2264} 1.000 ms, p95 \u{2264} 10.000 ms, p99 \u{2264} 100.000 ms");
+        assert_eq!(within(&counts(vec![0, 1, 0, 9])), "p50 > 100.000 ms, p95 > 100.000 ms, p99 > 100.000 ms");
+        let mut tracked = Tracked::new(share(1, 1));
+        let mut usage = Usage::default();
+        usage.offer_distribution(Distribution::BlockWrite, counts(vec![3, 0, 0, 0]), Source::Ebpf);
+        usage.offer_distribution(Distribution::BlockRead, counts(vec![0, 0, 0, 0]), Source::Ebpf);
+        assert_eq!(tracked.latencies(), []);
+        tracked.last = Some((Instant::now(), Arc::new(usage)));
+        let told = tracked.latencies();
+        assert!(told.len() == 1 && told[0].0 == "writes of all disks" && told[0].1.starts_with("3 so far, p50 "), "{told:?}");
+    }
+
+    fn device(name: &str, bytes: [u64; 2], requests: [u64; 2], seconds: [f64; 2]) -> DeviceIo {
+        DeviceIo { name: name.to_owned(), bytes, requests, seconds }
+    }
+
+    #[test]
+    fn what_a_disk_does_is_between_two_looks_and_one_that_is_new_begins_with_all_of_it() {
+        let mut tracked = Tracked::new(share(1, 1));
+        let began = Instant::now();
+        let usage = |devices: Vec<DeviceIo>| {
+            let mut usage = Usage::default();
+            usage.devices = devices;
+            usage
+        };
+        tracked.before = Some((began, Arc::new(usage(vec![device("sda", [1000, 500], [4, 4], [0.5, 0.5])]))));
+        assert!(tracked.disks().is_empty());
+        let now = vec![device("sda", [3000, 500], [8, 4], [0.58, 0.5]), device("sdb", [0, 100], [0, 1], [0.0, 0.25])];
+        tracked.last = Some((began + Duration::from_secs(2), usage(now).into()));
+        let shown: Vec<(String, f64)> = tracked.disks().into_iter().map(|one| (one.name, (one.now * 1e6).round() / 1e6)).collect();
+        let want = [
+            ("device_read_bytes:sda", 1000.0),
+            ("device_write_bytes:sda", 0.0),
+            ("device_latency:sda", 0.02),
+            ("device_read_bytes:sdb", 0.0),
+            ("device_write_bytes:sdb", 50.0),
+            ("device_latency:sdb", 0.25),
+        ];
+        assert_eq!(shown, want.map(|(name, now)| (name.to_owned(), now)));
+    }
+}

@@ -1,0 +1,113 @@
+//! Looks that are brought forward: at work that is put in debug mode, where the next look at everything is not soon.
+//!
+//! At most one for each allocation and minute, whoever asks and however often; and what it takes is of the thread's budget, so that the next
+//! look at everything comes later by that much.
+
+use crate::alerting::saved::Key;
+use lattice_agent_common::node_view::NodeView;
+use lattice_model::{AllocationId, TelemetryMode};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Between two of one allocation.
+const AGAIN: Duration = Duration::from_secs(60);
+/// Behind the look before: rates over a shorter time say little.
+const APART: Duration = Duration::from_millis(500);
+
+/// Which are wanted, and which were.
+#[derive(Debug, Default)]
+pub(super) struct Haste {
+    wanted: BTreeSet<Key>,
+    /// When the last was, while another is not due yet.
+    brought: BTreeMap<AllocationId, Instant>,
+}
+
+impl Haste {
+    /// These have just been put in debug mode.
+    pub(super) fn note(&mut self, begun: Vec<Key>, now: Instant) {
+        self.brought.retain(|_, at| now.saturating_duration_since(*at) < AGAIN);
+        for key in begun {
+            if let Entry::Vacant(brought) = self.brought.entry(key.0) {
+                brought.insert(now);
+                self.wanted.insert(key);
+            }
+        }
+    }
+
+    /// Those that are to be looked at now, each given once, and when the next is. `looked`: when each was looked at last.
+    pub(super) fn due(&mut self, now: Instant, looked: impl Fn(&Key) -> Option<Instant>) -> (BTreeSet<Key>, Option<Instant>) {
+        let due_at: Vec<(Key, Instant)> = self.wanted.iter().map(|key| (*key, looked(key).map_or(now, |at| at + APART))).collect();
+        let due: BTreeSet<Key> = due_at.iter().filter(|(_, at)| *at <= now).map(|(key, _)| *key).collect();
+        self.wanted.retain(|key| !due.contains(key));
+        (due, due_at.into_iter().map(|(_, at)| at).filter(|at| *at > now).min())
+    }
+
+    /// Everything is looked at.
+    pub(super) fn over(&mut self) {
+        self.wanted.clear();
+    }
+}
+
+/// Wakes the thread that measures when other work is in debug mode than was, and when it is time to stop.
+pub(super) async fn wake(thread: Thread, mut view: watch::Receiver<Arc<NodeView>>, stop: CancellationToken) {
+    let mut known = orders(&view.borrow_and_update());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return thread.unpark(),
+            changed = view.changed() => if changed.is_err() { return },
+        }
+        let now = orders(&view.borrow_and_update());
+        if now != known {
+            known = now;
+            thread.unpark();
+        }
+    }
+}
+
+fn orders(view: &NodeView) -> BTreeSet<Uuid> {
+    let orders = view.locals.iter().filter_map(|local| local.share.telemetry.as_ref());
+    orders.filter(|order| order.mode == TelemetryMode::Debug).map(|order| order.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::Epoch;
+
+    fn key(n: u128) -> Key {
+        (AllocationId(Uuid::from_u128(n)), Epoch(1))
+    }
+
+    #[test]
+    fn one_is_brought_forward_for_each_allocation_and_minute() {
+        let (mut haste, began) = (Haste::default(), Instant::now());
+        let after = |ms| began + Duration::from_millis(ms);
+        let due = |haste: &mut Haste, now| haste.due(now, |_| None).0;
+        haste.note(vec![key(1), key(2)], began);
+        assert_eq!((due(&mut haste, began), due(&mut haste, began)), ([key(1), key(2)].into(), BTreeSet::new()));
+        haste.note(vec![key(1), key(3)], after(59_999));
+        assert_eq!(due(&mut haste, after(59_999)), [key(3)].into(), "the first was asked for within the minute");
+        haste.note(vec![key(1)], after(60_000));
+        assert_eq!(due(&mut haste, after(60_000)), [key(1)].into());
+        assert_eq!(haste.brought.len(), 2, "who is long past is forgotten");
+        haste.note(vec![key(4)], after(60_000));
+        haste.over();
+        assert!(due(&mut haste, after(60_000)).is_empty(), "it was looked at with everything");
+    }
+
+    #[test]
+    fn it_comes_a_while_behind_the_look_before() {
+        let (mut haste, began) = (Haste::default(), Instant::now());
+        let after = |ms| began + Duration::from_millis(ms);
+        haste.note(vec![key(1), key(2)], after(100));
+        let looked = |key: &Key| (key.0.0.as_u128() == 1).then_some(began);
+        assert_eq!(haste.due(after(100), looked), ([key(2)].into(), Some(after(500))));
+        assert_eq!(haste.due(after(500), looked), ([key(1)].into(), None));
+    }
+}

@@ -1,0 +1,214 @@
+//! The thread that measures: when it looks, and at what.
+
+use super::handles::Handles;
+use super::haste::{self, Haste};
+use super::histories::told_later;
+use super::{ALLOCATIONS_MAX, EVERY, Measuring, gpu_numbers};
+use crate::alerting::saved::{Key, Saved, SavedAlerts};
+use crate::alerting::{IDLE_EVERY, NetworkErrors};
+use crate::measuring::energy::Energy;
+use crate::traces::Recorder;
+use lattice_model::{AllocationId, DesiredShare, TelemetryMode};
+use lattice_registry::AllocationHandle;
+use lattice_telemetry::readers::{CgroupPaths, Meter, Pass, Reclaim, Text};
+use nix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A look is followed by a pause of so many times what it took of a processor.
+const PAUSE_TIMES: u32 = 20;
+/// Processes that one look lists, over all allocations.
+const PROCESSES_MAX: usize = 16_384;
+
+impl Measuring {
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last numbers of ended work are exported.
+    pub fn begin(&self, ended_for: Duration, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<()> {
+        let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
+        let ended_for = ended_for + told_later(self.0.smoothing);
+        let run = move || Looks::new(&measuring, &measuring.0.handles, ended_for).run(&stop);
+        let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
+        tasks.spawn(async move {
+            haste::wake(thread.thread().clone(), view, stopped).await;
+            // A thread that panicked has said so.
+            let _ended = tokio::task::spawn_blocking(move || thread.join()).await;
+        });
+        Ok(())
+    }
+}
+
+/// What the thread has.
+struct Looks<'a> {
+    measuring: &'a Measuring,
+    handles: &'a Handles,
+    /// How long what ended is told.
+    ended_for: Duration,
+    meters: BTreeMap<Key, Meter>,
+    text: Text,
+    reclaim: Reclaim,
+    /// One moment by both clocks: nodes' windows lie side by side, and a clock that is set moves none of this agent's.
+    began: (Instant, u64),
+    next_idle: Instant,
+    network: NetworkErrors,
+    file: SavedAlerts,
+    /// How alerts stood when the agent was here last, of work that was not looked at since.
+    saved: BTreeMap<Key, Saved>,
+    energy: Energy,
+    recorder: Recorder,
+    haste: Haste,
+}
+
+impl<'a> Looks<'a> {
+    fn new(measuring: &'a Measuring, handles: &'a Handles, ended_for: Duration) -> Self {
+        let began = (Instant::now(), lattice_agent_common::clock::now().0);
+        let (file, saved) = SavedAlerts::open(&handles.state_dir);
+        Self {
+            measuring,
+            handles,
+            ended_for,
+            meters: BTreeMap::new(),
+            text: Text::default(),
+            reclaim: Reclaim::default(),
+            began,
+            next_idle: began.0,
+            network: NetworkErrors::default(),
+            file,
+            saved,
+            energy: Energy::open(Path::new("/"), &handles.state_dir),
+            recorder: handles.traces.recorder(TelemetryMode::Debug, handles.me.clone(), handles.view.clone(), handles.troubles.clone()),
+            haste: Haste::default(),
+        }
+    }
+
+    /// Looks until `stop`.
+    fn run(mut self, stop: &CancellationToken) {
+        let mut next = Instant::now();
+        while !stop.is_cancelled() {
+            self.haste.note(self.recorder.follow(), Instant::now());
+            let (now, before) = (Instant::now(), processor_time());
+            let used = || processor_time().saturating_sub(before).saturating_mul(PAUSE_TIMES);
+            if now >= next {
+                self.haste.over();
+                self.all(now);
+                // What was missed is not made up for.
+                next = (now + EVERY).max(Instant::now() + used());
+                continue;
+            }
+            let (due, later) = self.haste.due(now, |key| self.measuring.known().looked(key));
+            if !due.is_empty() {
+                self.these(&due, now);
+                // It is of the same budget.
+                next += used();
+                continue;
+            }
+            // Not all of a long pause at once: it may be time to stop.
+            let until = later.into_iter().fold(next.min(now + EVERY), Instant::min);
+            std::thread::park_timeout(until.saturating_duration_since(now));
+        }
+    }
+
+    /// A look at everything.
+    fn all(&mut self, now: Instant) {
+        let Self { measuring, handles, .. } = *self;
+        // Before the list of who runs: what is prepared meanwhile is on neither.
+        let mut gone = measuring.0.kernel.tracked();
+        let mut workers = handles.workers.all();
+        let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
+        // What is beyond those that are measured is counted all the same.
+        let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+        gone.retain(|key| !run.contains(key));
+        workers.truncate(ALLOCATIONS_MAX);
+        measuring.0.left_out.store(left_out as u64, Ordering::Relaxed);
+        let present: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
+        self.meters.retain(|key, _| present.contains(key));
+        for (key, last) in measuring.0.kernel.end(gone) {
+            measuring.known().last_of_kernel(key, &last);
+        }
+        measuring.known().keep(now, (self.ended_for, measuring.0.smoothing), |tracked| {
+            present.contains(&(tracked.share.allocation, tracked.share.epoch))
+        });
+        self.saved.retain(|key, _| present.contains(key));
+        let measures = !workers.is_empty();
+        let looks_at_launches = measures && now >= self.next_idle;
+        if looks_at_launches {
+            self.next_idle = now + IDLE_EVERY;
+            self.network.look(&mut self.text);
+            measuring.known().network_errors = self.network.ratio();
+        }
+        self.look(&workers, now, looks_at_launches);
+        self.energy.retain(handles.slice.as_ref(), |key| present.contains(key));
+        if measures {
+            measuring.0.seconds.observe(now.elapsed());
+        }
+        measuring.0.kernel.account(Instant::now());
+        measuring.0.looked.send_modify(|looked| *looked += 1);
+    }
+
+    /// A look at these alone.
+    fn these(&mut self, keys: &BTreeSet<Key>, now: Instant) {
+        let mut workers = self.handles.workers.all();
+        workers.truncate(ALLOCATIONS_MAX);
+        workers.retain(|worker| keys.contains(&(worker.share.allocation, worker.share.epoch)));
+        self.look(&workers, now, false);
+    }
+
+    fn look(&mut self, workers: &[AllocationHandle], now: Instant, looks_at_launches: bool) {
+        let Self { measuring, handles, .. } = *self;
+        let scanned = if workers.is_empty() { None } else { self.reclaim.scanned(&mut self.text) };
+        let mut pass = Pass { processes_left: PROCESSES_MAX, scanned };
+        let mut looks = Vec::new();
+        self.energy.look(now, !workers.is_empty(), &mut self.text);
+        let gpus = handles.gpu_readings.newest();
+        for worker in workers {
+            let share = &worker.share;
+            let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, handles, share));
+            // None: it is not made yet, or goes just now; what was measured stands until its task ends.
+            if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
+                let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
+                self.energy.add(share, mine.as_ref(), &mut look.usage);
+                let at_ms = self.began.1 + u64::try_from((look.at - self.began.0).as_millis()).unwrap_or(u64::MAX);
+                let parts = if looks_at_launches { meter.parts(&mut self.text).cloned() } else { None };
+                looks.push((Arc::clone(share), look, mine, at_ms, parts));
+            }
+        }
+        // Written down before it is told: no counter falls when the agent is killed.
+        measuring.0.kernel.keep();
+        self.energy.keep();
+        measuring.known().node_energy.clone_from(self.energy.node());
+        for (share, look, mine, at_ms, parts) in looks {
+            let restored = self.saved.remove(&(share.allocation, share.epoch));
+            let mut known = measuring.known();
+            known.take(&share, look, at_ms);
+            known.take_devices(share.allocation, mine, at_ms);
+            known.alert(&measuring.0.alerts, share.allocation, at_ms, parts.as_ref(), restored);
+            drop(known);
+            measuring.record(&mut self.recorder, &handles.traces, (share.allocation, share.epoch), at_ms);
+        }
+        let keep = measuring.known().decided(&measuring.0.alerts).chain(self.saved.values().cloned()).collect();
+        self.file.keep(keep);
+    }
+}
+
+fn meter(measuring: &Measuring, handles: &Handles, share: &DesiredShare) -> Meter {
+    let places = places(handles, share.allocation);
+    let counted = places.v2.is_some().then(|| measuring.0.kernel.reader((share.allocation, share.epoch)));
+    Meter::new(places, counted)
+}
+
+/// Where an allocation's work is on this node.
+fn places(handles: &Handles, allocation: AllocationId) -> CgroupPaths {
+    CgroupPaths {
+        v2: handles.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
+        v1: handles.bounds.controllers.v1_groups(allocation).iter().map(|group| group.path()).collect(),
+    }
+}
+
+/// What this thread has had of a processor. Where the machine is busy a look takes long without taking much.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}

@@ -1,0 +1,189 @@
+//! The task that takes raw measurements to the object store.
+
+use super::chunk::{self, Contents, Whole};
+use super::{SPOOL_BYTES_MAX, Traces};
+use lattice_agent_common::troubles::Troubles;
+use lattice_model::{Backoff, TelemetryMode, with_causes};
+use lattice_output::log_store::{LogStore, Place, StoreError};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+/// Between two tries while the store is away.
+const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// Where nobody said that there is something.
+const IDLE: Duration = Duration::from_secs(3600);
+/// The level of compression: the cores are the work's.
+const ZSTD_LEVEL: i32 = 1;
+/// What a file counts at least, in bytes: it takes a block and a name.
+const FILE_BYTES_MIN: u64 = 4096;
+/// The subject of what is the matter.
+const SUBJECT: &str = "raw measurements and audits";
+
+#[derive(Debug, Error)]
+enum FlushError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("they cannot be read here")]
+    Disk(#[from] io::Error),
+    #[error("there is no log_store any more to take them")]
+    NoStore,
+}
+
+impl Traces {
+    /// Puts what is whole, until `stop`. What is left then is put by the next life.
+    pub async fn flush(self, troubles: Troubles, stop: CancellationToken) {
+        let mut away: Option<Backoff> = None;
+        loop {
+            let wait = away.as_mut().map_or(IDLE, Backoff::next_pause);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.0.closed.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+            let is_new = away.is_none();
+            let trouble = |error: &FlushError| {
+                if is_new {
+                    tracing::warn!(error = %with_causes(error), "raw measurements and audits stay on this node");
+                }
+                troubles.say(SUBJECT, format!("stay on this node, {} MiB at most: {}", SPOOL_BYTES_MAX >> 20, with_causes(error)));
+            };
+            match stop.run_until_cancelled(self.put_all(&trouble)).await {
+                None => return,
+                Some(true) => {
+                    if away.take().is_some() {
+                        troubles.over(SUBJECT);
+                    }
+                }
+                Some(false) => {
+                    away.get_or_insert(AWAY);
+                }
+            }
+        }
+    }
+
+    /// Whether all went; the first error is told at once. What one allocation's place in the store does not take, or one file that cannot
+    /// be read, keeps nobody else's here.
+    async fn put_all(&self, trouble: &(impl Fn(&FlushError) + Sync)) -> bool {
+        let traces = self.clone();
+        let all = match blocking(move || traces.within_bounds(None)).await {
+            Ok(all) => all,
+            Err(error) => {
+                trouble(&FlushError::from(error));
+                return false;
+            }
+        };
+        let Some(store) = &self.0.store else {
+            if !all.is_empty() {
+                trouble(&FlushError::NoStore);
+            }
+            return all.is_empty();
+        };
+        let mut stay: BTreeSet<PathBuf> = BTreeSet::new();
+        for Whole { path, .. } in all {
+            let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+            if stay.contains(&folder) {
+                continue;
+            }
+            if let Err(error) = self.put_within_bounds(store, path).await {
+                if stay.is_empty() {
+                    trouble(&error);
+                }
+                stay.insert(folder);
+            }
+        }
+        stay.is_empty()
+    }
+
+    /// Puts a file, and looks whether too much waits whenever there is one more: work goes on writing, and a store may be slow.
+    async fn put_within_bounds(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
+        let mut put = pin!(self.put(store, path.clone()));
+        loop {
+            tokio::select! {
+                put = &mut put => return put,
+                () = self.0.more.notified() => {
+                    let (traces, path) = (self.clone(), path.clone());
+                    if let Err(error) = blocking(move || traces.within_bounds(Some(&path))).await {
+                        tracing::warn!(%error, "how many raw measurements and audits wait cannot be looked at");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a file, and then removes it here.
+    async fn put(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
+        let read = {
+            let path = path.clone();
+            move || -> io::Result<Option<(Contents, Vec<u8>)>> {
+                let contents = match chunk::read(&path) {
+                    // There was no room for it any more since it was listed.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                    read => read?,
+                };
+                let compressed = zstd::bulk::compress(&contents.lines, ZSTD_LEVEL)?;
+                Ok(Some((contents, compressed)))
+            }
+        };
+        let Some((contents, compressed)) = blocking(read).await? else { return Ok(()) };
+        let name = path.file_name().and_then(|name| name.to_str()).map(|name| format!("{name}.zst"));
+        match contents.header.zip(name) {
+            Some((header, name)) if contents.looks > 0 => {
+                let place = Place { tenant: header.tenant, project: header.project, allocation: header.allocation, epoch: header.epoch };
+                store.put_trace(&place, &header.node, &name, compressed).await?;
+            }
+            // Nothing was looked at, or it has no name.
+            Some((header, _)) => self.lost_in(header.mode, &path, contents.looks),
+            // Its machine went down before its first line was on the disk.
+            None => self.lost_in(TelemetryMode::Debug, &path, contents.looks),
+        }
+        blocking(move || remove(&path)).await?;
+        Ok(())
+    }
+
+    /// What is to be put, without the oldest where there is too much. `but`: one that is being put is not lost.
+    pub(super) fn within_bounds(&self, but: Option<&Path>) -> io::Result<Vec<Whole>> {
+        let mut all = chunk::whole(&self.0.dir)?;
+        all.retain(|one| but != Some(one.path.as_path()));
+        let takes = |one: &Whole| one.bytes.max(FILE_BYTES_MIN);
+        // What still grows takes room as well; half is for what is whole, whatever grows.
+        let growing = chunk::growing(&self.0.dir)?.min(SPOOL_BYTES_MAX / 2);
+        let mut total: u64 = growing + all.iter().map(takes).sum::<u64>();
+        let mut gone = 0;
+        while total > SPOOL_BYTES_MAX && gone < all.len() {
+            let oldest = &all[gone];
+            let contents = chunk::read(&oldest.path).ok();
+            let mode = contents.as_ref().and_then(|contents| contents.header.as_ref()).map_or(TelemetryMode::Debug, |header| header.mode);
+            remove(&oldest.path)?;
+            self.lost_in(mode, &oldest.path, contents.map_or(0, |contents| contents.looks));
+            total -= takes(oldest);
+            gone += 1;
+        }
+        if gone > 0 {
+            tracing::warn!(files = gone, "the oldest raw measurements and audits are gone: too many wait for the store");
+        }
+        Ok(all.split_off(gone))
+    }
+}
+
+/// Removes a file, and its folder where nothing else is in it.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    if let Some(folder) = path.parent() {
+        let _still_needed = fs::remove_dir(folder);
+    }
+    Ok(())
+}
+
+/// The disk may be slow.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

@@ -1,0 +1,416 @@
+//! Who writes down what one mode keeps, and for how long: debug's is a part of the measuring thread, audit's of `agent::audit`.
+//!
+//! How long is counted from when this node heard of the request, by the clock since the boot, and written down in a file: neither a
+//! clock that is wrong nor an agent that is started again makes it longer. The quorum takes the request out of the list when its
+//! time is over by the leader's clock, also where this node heard of it late.
+
+use super::chunk::{Chunk, Declared, Header, Number, VERSION};
+use super::folders::folders;
+use super::{CHUNK_BYTES, Kept, Traces, name};
+use crate::kernel_counts::Key;
+use lattice_agent_common::node_view::NodeView;
+use lattice_agent_common::troubles::Troubles;
+use lattice_mesh::usage::Shown;
+use lattice_model::{DesiredShare, NodeId, TelemetryMode, TelemetryOrder};
+use lattice_runtime::shim::boottime_ms;
+use nix::sys::statvfs::statvfs;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+/// What an audit's lines are: they say it themselves.
+const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept as the process gave their arguments, with the result; io_uring's \
+    without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; what was lost, and \
+    when the agent was away, has lines of its own, and `ended` where the agent was there to the end: without it nobody was";
+/// Of the file until it is whole.
+const UNFINISHED: &str = "json.new";
+/// Free room that is left to others: so many bytes, or a twentieth of the disk where that is less.
+const SPARE_BYTES: u64 = 256 << 20;
+/// The subject of what is the matter.
+const SUBJECT: &str = "raw measurements on this disk";
+
+/// One for each node.
+pub struct Recorder {
+    traces: Traces,
+    mode: TelemetryMode,
+    me: NodeId,
+    view: watch::Receiver<Arc<NodeView>>,
+    troubles: Troubles,
+    /// What headers say of the lines.
+    about: String,
+    recordings: BTreeMap<Key, Recording>,
+    /// Whether folders that a former life left were looked at.
+    swept: bool,
+    troubled: bool,
+}
+
+/// One allocation's.
+struct Recording {
+    order: TelemetryOrder,
+    tenant: String,
+    project: String,
+    /// When this node heard of it, by the clock since the boot.
+    since_ms: u64,
+    /// Until when a former life of the agent was at it.
+    before: Option<SystemTime>,
+    about: String,
+    over: bool,
+    chunk: Option<Chunk>,
+}
+
+/// What outlives the agent.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    version: u32,
+    order: Uuid,
+    since_boottime_ms: u64,
+}
+
+impl Traces {
+    /// Who writes them down in this mode: one for each.
+    pub fn recorder(&self, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Recorder {
+        Recorder::new(self.clone(), mode, me, view, troubles)
+    }
+}
+
+impl Recorder {
+    pub(super) fn new(traces: Traces, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Self {
+        let about = if mode == TelemetryMode::Audit { OF_AUDITS.to_owned() } else { String::new() };
+        Self { traces, mode, me, view, troubles, about, recordings: BTreeMap::new(), swept: false, troubled: false }
+    }
+
+    /// What is not in the lines here, beside what is in them nowhere: headers say that too.
+    pub fn lacks(&mut self, what: &[String]) {
+        if !what.is_empty() {
+            self.about = format!("{}; HERE NOTHING OF: {}", self.about, what.join(", "));
+        }
+    }
+
+    /// Begins and ends as the list says, and ends what has lasted long enough. Gives those that begin with this.
+    pub fn follow(&mut self) -> Vec<Key> {
+        let view = Arc::clone(&self.view.borrow());
+        self.follow_at(&view, boottime_ms())
+    }
+
+    /// The same with what the list says now, and the time since the boot.
+    pub fn follow_at(&mut self, view: &NodeView, now_ms: u64) -> Vec<Key> {
+        let mut begun = Vec::new();
+        let asked: BTreeMap<Key, (&DesiredShare, &TelemetryOrder)> =
+            closely(view, self.mode).map(|(key, share, order)| (key, (share, order))).collect();
+        if !self.swept {
+            self.swept = true;
+            self.sweep(&asked.keys().map(|(allocation, epoch)| name(*allocation, *epoch)).collect());
+        }
+        let stands = |key: &Key, recording: &mut Recording| asked.get(key).is_some_and(|(_, order)| order.id == recording.order.id);
+        for (key, mut recording) in self.recordings.extract_if(.., |key, recording| !stands(key, recording)) {
+            recording.close(&self.traces);
+            forget(&self.traces.dir(key), self.mode);
+        }
+        for (key, (share, order)) in asked {
+            let (traces, mode, about) = (&self.traces, self.mode, &self.about);
+            let mut is_new = false;
+            let recording = self.recordings.entry(key).or_insert_with(|| {
+                let (since_ms, before) = heard(&traces.dir(key).join(file(mode)), order.id, now_ms);
+                begun.push(key);
+                is_new = true;
+                tracing::info!(allocation = %key.0, by = order.by, %mode, "its work is measured closely");
+                Recording {
+                    order: order.clone(),
+                    tenant: share.spec.tenant.clone(),
+                    project: share.spec.project.clone(),
+                    since_ms,
+                    before,
+                    about: about.clone(),
+                    over: false,
+                    chunk: None,
+                }
+            });
+            // Where a former life was at it, the record of an audit has yet to say since when nobody is: its next `ending`.
+            let waits = is_new && mode == TelemetryMode::Audit && recording.before.is_some();
+            if recording.has_lasted(now_ms) && !waits {
+                tracing::info!(allocation = %key.0, %mode, "its time in this mode is over");
+                recording.over = true;
+            }
+            let old = recording.chunk.as_ref().is_some_and(|chunk| chunk.size().1.elapsed() >= traces.0.flush);
+            if recording.over || old {
+                recording.close(traces);
+            }
+        }
+        let tally = self.traces.of(self.mode);
+        let mut kept = tally.kept();
+        if !kept.is_empty() {
+            // Who asks anew, for a longer time, still sees what was lost before.
+            let here: BTreeSet<Key> = view.locals.iter().map(|local| (local.share.allocation, local.share.epoch)).collect();
+            kept.retain(|key, _| here.contains(key));
+        }
+        for key in self.recordings.keys() {
+            kept.entry(*key).or_default();
+        }
+        tally.dropped().retain(|key, _| kept.contains_key(key));
+        drop(kept);
+        let open: BTreeSet<Key> = self.wanted().collect();
+        let none = open.is_empty();
+        *tally.open() = open;
+        if none && self.troubled {
+            self.troubled = false;
+            self.troubles.over(self.subject());
+        }
+        begun
+    }
+
+    /// Lets go what a former life knew of work that is not measured closely any more; what is to be put stays until it is.
+    fn sweep(&self, asked: &BTreeSet<String>) {
+        for folder in folders(&self.traces.0.dir).unwrap_or_default() {
+            if folder.file_name().and_then(|name| name.to_str()).is_none_or(|name| !asked.contains(name)) {
+                forget(&folder, self.mode);
+            }
+        }
+    }
+
+    /// Those that end when the list is followed the next time: what their record has to say of it is said before.
+    pub fn ending(&self, view: &NodeView, now_ms: u64) -> Vec<Key> {
+        let asked: BTreeMap<Key, Uuid> = closely(view, self.mode).map(|(key, _, order)| (key, order.id)).collect();
+        let ends = |(key, recording): &(&Key, &Recording)| {
+            !recording.over && (asked.get(key) != Some(&recording.order.id) || recording.has_lasted(now_ms))
+        };
+        self.recordings.iter().filter(ends).map(|(key, _)| *key).collect()
+    }
+
+    /// Whether a look at this work is to be kept.
+    pub fn wants(&self, key: Key) -> bool {
+        self.recordings.get(&key).is_some_and(|recording| !recording.over)
+    }
+
+    /// What was kept, while it is.
+    pub fn kept(&self, key: Key) -> Option<Kept> {
+        self.wants(key).then(|| self.traces.of(self.mode).kept().get(&key).copied().unwrap_or_default())
+    }
+
+    /// All of whose work something is to be kept.
+    pub fn wanted(&self) -> impl Iterator<Item = Key> {
+        self.recordings.iter().filter(|(_, recording)| !recording.over).map(|(key, _)| *key)
+    }
+
+    /// Until when a former life of the agent was at it; told once.
+    pub fn take_before(&mut self, key: Key) -> Option<SystemTime> {
+        self.recordings.get_mut(&key).and_then(|recording| recording.before.take())
+    }
+
+    /// Writes down until when this life was at it: the next one says since when nobody was.
+    pub fn is_at(&self, key: Key, until: SystemTime) {
+        let file = File::options().append(true).open(self.traces.dir(key).join(file(self.mode)));
+        if let Err(error) = file.and_then(|file| file.set_modified(until)) {
+            tracing::debug!(allocation = %key.0, %error, "that it is measured closely now cannot be written down");
+        }
+    }
+
+    /// A look that is to be kept says nothing; so many events went.
+    pub fn missed(&self, key: Key, count: u64) {
+        self.traces.lost(self.mode, key, count);
+    }
+
+    /// What was written and went with whole files, for want of room; told once. It is counted as lost already.
+    pub fn take_dropped(&self, key: Key) -> u64 {
+        self.traces.of(self.mode).dropped().remove(&key).unwrap_or_default()
+    }
+
+    /// What is the matter with this mode's lines on the disk.
+    fn subject(&self) -> &'static str {
+        match self.mode {
+            TelemetryMode::Audit => "audits on this disk",
+            TelemetryMode::Debug | TelemetryMode::Prod => SUBJECT,
+        }
+    }
+
+    /// Keeps a look: what was measured of all of it, and of each of its GPUs.
+    pub fn take(&mut self, key: Key, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) {
+        let of_looks = |declared: &Declared| lines(declared, at_ms, shown, gpus);
+        self.put(key, at_ms, 1, of_looks);
+    }
+
+    /// Keeps lines that are whole, with so many events; whether it did.
+    pub fn take_lines(&mut self, key: Key, at_ms: u64, events: u64, lines: Vec<u8>) -> bool {
+        self.put(key, at_ms, events, |_| Ok((lines, Declared::new())))
+    }
+
+    fn put(&mut self, key: Key, at_ms: u64, count: u64, lines: impl FnOnce(&Declared) -> io::Result<(Vec<u8>, Declared)>) -> bool {
+        let subject = self.subject();
+        let Some(recording) = self.recordings.get_mut(&key).filter(|recording| !recording.over) else { return false };
+        let written = recording.write(&self.traces, self.mode, &self.me, key, at_ms, lines);
+        match &written {
+            Ok(()) => {
+                self.traces.of(self.mode).wrote(key, count);
+                if self.troubled {
+                    self.troubled = false;
+                    self.troubles.over(subject);
+                }
+            }
+            Err(error) => {
+                self.traces.lost(self.mode, key, count);
+                if !self.troubled {
+                    self.troubled = true;
+                    let (dir, mode) = (self.traces.0.dir.display(), self.mode);
+                    tracing::warn!(%dir, %mode, %error, "what is measured closely is lost");
+                    self.troubles.say(subject, format!("are lost: {dir}: {error}"));
+                }
+            }
+        }
+        written.is_ok()
+    }
+}
+
+impl Recording {
+    /// Whether its time is over, and it is not.
+    fn has_lasted(&self, now_ms: u64) -> bool {
+        !self.over && self.order.duration_ms().is_some_and(|all_ms| now_ms.saturating_sub(self.since_ms) >= all_ms)
+    }
+
+    fn write(
+        &mut self,
+        traces: &Traces,
+        mode: TelemetryMode,
+        me: &NodeId,
+        key: Key,
+        at_ms: u64,
+        lines: impl FnOnce(&Declared) -> io::Result<(Vec<u8>, Declared)>,
+    ) -> io::Result<()> {
+        if traces.0.store.is_none() {
+            return Err(io::Error::other("there is no log_store any more to take them"));
+        }
+        let dir = traces.dir(key);
+        has_room(&traces.0.dir)?;
+        if self.chunk.is_none() {
+            let (order, by) = (self.order.id, self.order.by.clone());
+            let (tenant, project) = (self.tenant.clone(), self.project.clone());
+            let (about, node) = (self.about.clone(), me.clone());
+            let (version, (allocation, epoch)) = (VERSION, key);
+            let header = Header { version, allocation, epoch, node, tenant, project, order, by, mode, about };
+            self.chunk = Some(Chunk::begin(&dir, at_ms, &header)?);
+        }
+        let Some(chunk) = &mut self.chunk else { return Ok(()) };
+        let (lines, declared) = lines(&chunk.declared)?;
+        chunk.append(&lines)?;
+        chunk.declared.extend(declared);
+        if chunk.size().0 >= CHUNK_BYTES {
+            self.close(traces);
+        }
+        Ok(())
+    }
+
+    /// What is written is whole: it is put next.
+    fn close(&mut self, traces: &Traces) {
+        let Some(chunk) = self.chunk.take() else { return };
+        match chunk.close() {
+            Ok(()) => {
+                traces.0.closed.notify_one();
+                traces.0.more.notify_one();
+            }
+            // The next life of the agent takes it up.
+            Err(error) => tracing::warn!(%error, "raw measurements or audits stay on this node for now"),
+        }
+    }
+}
+
+/// A look as a line, and before it the units and sources of numbers for which not the same was `declared` last.
+fn lines(declared: &Declared, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) -> io::Result<(Vec<u8>, Declared)> {
+    let mut anew = Declared::new();
+    let mut declare = |gpu: Option<&String>, shown: &[Shown]| {
+        let mut metrics = Map::new();
+        for one in shown {
+            let number: Number = (gpu.cloned(), one.name.clone());
+            if declared.get(&number) != Some(&one.source) {
+                anew.insert(number, one.source.clone());
+                metrics.insert(one.name.clone(), serde_json::json!({ "unit": one.unit, "source": one.source }));
+            }
+        }
+        metrics
+    };
+    let metrics = declare(None, shown);
+    let of_gpus = gpus.iter().map(|(id, shown)| (id, declare(Some(id), shown))).filter(|(_, metrics)| !metrics.is_empty());
+    let of_gpus: Map<_, _> = of_gpus.map(|(id, metrics)| (id.clone(), Value::from(metrics))).collect();
+    let mut lines = Vec::new();
+    if !metrics.is_empty() || !of_gpus.is_empty() {
+        let mut line = serde_json::json!({ "metrics": metrics });
+        if !of_gpus.is_empty() {
+            line["gpus"] = Value::from(of_gpus);
+        }
+        serde_json::to_writer(&mut lines, &line)?;
+        lines.push(b'\n');
+    }
+    let numbers = |shown: &[Shown]| shown.iter().map(|one| (one.name.clone(), Value::from(one.now))).collect::<Map<_, _>>();
+    // The time is first: that is how a look is told from other lines.
+    write!(lines, "{{\"at_ms\":{at_ms},\"numbers\":")?;
+    serde_json::to_writer(&mut lines, &numbers(shown))?;
+    if !gpus.is_empty() {
+        let gpus: Map<_, _> = gpus.iter().map(|(id, shown)| (id.clone(), Value::from(numbers(shown)))).collect();
+        lines.extend_from_slice(b",\"gpus\":");
+        serde_json::to_writer(&mut lines, &gpus)?;
+    }
+    lines.extend_from_slice(b"}\n");
+    Ok((lines, anew))
+}
+
+/// Work here that the list says is to be measured in this mode.
+fn closely(view: &NodeView, mode: TelemetryMode) -> impl Iterator<Item = (Key, &DesiredShare, &TelemetryOrder)> {
+    view.locals.iter().filter_map(move |local| {
+        let share = &local.share;
+        let order = share.telemetry.as_ref().filter(|order| order.mode == mode)?;
+        Some(((share.allocation, share.epoch), share, order))
+    })
+}
+
+/// Where it is written down since when a mode lasts.
+fn file(mode: TelemetryMode) -> &'static str {
+    match mode {
+        TelemetryMode::Audit => "audit.json",
+        TelemetryMode::Debug | TelemetryMode::Prod => "mode.json",
+    }
+}
+
+/// Since when this node knows of a request, as a former life wrote it down, and until when that one was at it; or from now on.
+fn heard(file: &Path, order: Uuid, now_ms: u64) -> (u64, Option<SystemTime>) {
+    let known = fs::read(file).ok().and_then(|bytes| serde_json::from_slice::<Saved>(&bytes).ok());
+    if let Some(known) = known.filter(|known| known.version == VERSION && known.order == order && known.since_boottime_ms <= now_ms) {
+        return (known.since_boottime_ms, fs::metadata(file).and_then(|about| about.modified()).ok());
+    }
+    let saved = Saved { version: VERSION, order, since_boottime_ms: now_ms };
+    let write = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(file.parent().unwrap_or(file))?;
+        let unfinished = file.with_extension(UNFINISHED);
+        let mut saving = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&unfinished)?;
+        saving.write_all(&serde_json::to_vec(&saved)?)?;
+        fs::rename(unfinished, file)
+    };
+    if let Err(error) = write() {
+        tracing::warn!(file = %file.display(), %error, "since when work is measured closely cannot be written down: the quorum ends it");
+    }
+    (now_ms, None)
+}
+
+/// The request is over; the folder goes when all in it is put.
+fn forget(dir: &Path, mode: TelemetryMode) {
+    let saved = dir.join(file(mode));
+    for file in [saved.with_extension(UNFINISHED), saved] {
+        let _there_was_none = fs::remove_file(file);
+    }
+    let _still_needed = fs::remove_dir(dir);
+}
+
+/// Refuses to take the room that others need.
+fn has_room(dir: &Path) -> io::Result<()> {
+    let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+    let stat = statvfs(there)?;
+    let of = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+    if of(stat.blocks_available()) < SPARE_BYTES.min(of(stat.blocks()) / 20) {
+        return Err(io::Error::other("there is too little room"));
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+use super::*;
+use crate::measuring::tests::share as measuring_share;
+use lattice_agent_common::node_view::NodeView;
+use lattice_agent_common::troubles::Troubles;
+use lattice_mesh::usage::Shown;
+use lattice_model::{TelemetryMode, TelemetryOrder, Timestamp};
+use lattice_node::{Local, Phase};
+use serde_json::Value;
+use std::fs;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+struct Bed {
+    dir: PathBuf,
+    view: watch::Sender<Arc<NodeView>>,
+    traces: Traces,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn shown(name: &str, source: &str, now: f64) -> Shown {
+    Shown { name: name.into(), unit: "count".into(), source: source.into(), now, mean: None, max: None }
+}
+
+fn view(order: Option<u128>, duration_ms: u64) -> NodeView {
+    let mut share = (*measuring_share(1, 3)).clone();
+    share.spec.tenant = "physics".into();
+    share.telemetry = order.map(|id| {
+        let (by, since) = ("ada".to_owned(), Timestamp(1_000_000));
+        TelemetryOrder { id: Uuid::from_u128(id), mode: TelemetryMode::Debug, by, since, until: Some(Timestamp(since.0 + duration_ms)) }
+    });
+    NodeView { locals: vec![Local { share, phase: Phase::Running, assignment: None }], ..NodeView::default() }
+}
+
+impl Bed {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("lattice-traces-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        let (view, _) = watch::channel(Arc::new(NodeView::default()));
+        let traces = Self::life(&dir);
+        Self { dir, view, traces }
+    }
+
+    fn life(dir: &Path) -> Traces {
+        let url = format!("file://{}", dir.join("objects").display());
+        let store = LogStore::open(&url, &BTreeMap::new(), Path::new("")).unwrap();
+        Traces::open(dir, Some(store), Duration::from_secs(3600))
+    }
+
+    /// The agent is started again: what a former life had in its memory is gone.
+    fn again(&mut self) {
+        self.traces = Self::life(&self.dir);
+    }
+
+    fn recorder(&self) -> Recorder {
+        Recorder::new(self.traces.clone(), TelemetryMode::Debug, "n1".parse().unwrap(), self.view.subscribe(), Troubles::default())
+    }
+
+    /// The files below a folder with this extension, in order.
+    fn files(&self, below: &str, extension: &str) -> Vec<PathBuf> {
+        let mut folders = vec![self.dir.join(below)];
+        let mut found = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false if path.extension().is_some_and(|it| it == extension) => found.push(path),
+                    false => {}
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+fn key() -> Key {
+    (AllocationId(Uuid::from_u128(1)), Epoch(3))
+}
+
+fn take(recorder: &mut Recorder, at_ms: u64, value: f64) {
+    recorder.take(key(), at_ms, &[shown("cpu_cores", "cgroup2", value)], &[("G1".to_owned(), vec![shown("gpu_utilization", "nvml", 0.5)])]);
+}
+
+fn parsed(lines: &[u8]) -> Vec<Value> {
+    lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(|line| serde_json::from_slice(line).unwrap()).collect()
+}
+
+#[test]
+fn looks_become_lines_that_say_whose_they_are_and_what_they_measure() {
+    let bed = Bed::new("lines");
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(None, 0), 5000);
+    assert!(!recorder.wants(key()));
+    take(&mut recorder, 7, 1.0);
+    assert_eq!(recorder.kept(key()), None, "nobody asked");
+    recorder.follow_at(&view(Some(1), 60_000), 5000);
+    assert!(recorder.wants(key()));
+    for at_ms in [7, 1007] {
+        take(&mut recorder, at_ms, at_ms as f64);
+    }
+    recorder.take(key(), 2007, &[shown("cpu_cores", "procfs", f64::NAN)], &[]);
+    take(&mut recorder, 3007, 3007.0);
+    let gpu = |id: &str, source: &str| (id.to_owned(), vec![shown("gpu_utilization", source, 0.5)]);
+    recorder.take(key(), 4007, &[shown("cpu_cores", "cgroup2", 1.0)], &[gpu("G1", "nvml"), gpu("G2", "sysfs")]);
+    assert_eq!(recorder.kept(key()), Some(Kept { points: 5, lost: 0 }));
+    recorder.follow_at(&view(None, 0), 6000);
+    let files = bed.files("traces", "jsonl");
+    assert_eq!((files.len(), bed.files("traces", "json").len()), (1, 0), "the request is forgotten");
+    let contents = chunk::read(&files[0]).unwrap();
+    let header = contents.header.unwrap();
+    assert_eq!((header.tenant.as_str(), header.by.as_str(), header.epoch, contents.looks), ("physics", "ada", Epoch(3), 5));
+    let lines = parsed(&contents.lines);
+    assert_eq!(lines[1]["metrics"]["cpu_cores"], serde_json::json!({ "unit": "count", "source": "cgroup2" }));
+    assert_eq!(lines[1]["gpus"]["G1"]["gpu_utilization"], serde_json::json!({ "unit": "count", "source": "nvml" }));
+    assert_eq!(lines[2], serde_json::json!({ "at_ms": 7, "numbers": { "cpu_cores": 7.0 }, "gpus": { "G1": { "gpu_utilization": 0.5 } } }));
+    assert_eq!(lines[4]["metrics"]["cpu_cores"]["source"], "procfs", "another source is said before its number");
+    assert_eq!(lines[5], serde_json::json!({ "at_ms": 2007, "numbers": { "cpu_cores": null } }));
+    assert_eq!(lines[6]["metrics"]["cpu_cores"]["source"], "cgroup2", "and the one before when it is back");
+    let second = serde_json::json!({ "metrics": {}, "gpus": { "G2": { "gpu_utilization": { "unit": "count", "source": "sysfs" } } } });
+    assert_eq!(lines[8], second, "each GPU has its own");
+    assert_eq!(lines.len(), 10);
+}
+
+#[test]
+fn a_header_has_the_modes_name() {
+    let bed = Bed::new("header");
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 5000);
+    take(&mut recorder, 7, 1.0);
+    recorder.follow_at(&view(None, 0), 6000);
+    let file = &bed.files("traces", "jsonl")[0];
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains("\"mode\":\"debug\""), "{text}");
+    assert_eq!(chunk::read(file).unwrap().header.map(|header| header.mode), Some(TelemetryMode::Debug));
+    fs::write(file, text.replace("\"debug\"", "\"closer\"")).unwrap();
+    assert!(chunk::read(file).unwrap().header.is_none());
+}
+
+#[test]
+fn its_time_is_counted_over_a_killed_agent_and_is_over_by_itself() {
+    let mut bed = Bed::new("time");
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 5000);
+    take(&mut recorder, 1, 1.0);
+    drop(recorder);
+    assert_eq!(bed.files("traces", "open").len(), 1, "it was being written");
+    bed.again();
+    assert_eq!((bed.files("traces", "open").len(), bed.files("traces", "jsonl").len()), (0, 1));
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 64_999);
+    assert!(recorder.wants(key()));
+    recorder.follow_at(&view(Some(1), 60_000), 65_000);
+    assert!(!recorder.wants(key()), "the quorum is away, and its time is over");
+    take(&mut recorder, 2, 2.0);
+    drop(recorder);
+    bed.again();
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 70_000);
+    assert!(!recorder.wants(key()), "and stays over");
+    recorder.follow_at(&view(Some(2), 60_000), 70_000);
+    assert!(recorder.wants(key()), "another request has its own time");
+    // What ended while no agent was here.
+    drop(recorder);
+    bed.again();
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&NodeView::default(), 71_000);
+    assert_eq!(bed.files("traces", "json").len(), 0);
+}
+
+#[test]
+fn an_audit_can_say_that_it_ends_before_it_does_also_where_its_time_was_over_while_nobody_was_there() {
+    let mut bed = Bed::new("ending");
+    let mode = TelemetryMode::Audit;
+    let audits = |bed: &Bed| {
+        let mut recorder = Recorder::new(bed.traces.clone(), mode, "n1".parse().unwrap(), bed.view.subscribe(), Troubles::default());
+        recorder.lacks(&["io_uring: why".to_owned()]);
+        recorder
+    };
+    let mut asked = view(Some(1), 60_000);
+    asked.locals[0].share.telemetry.as_mut().unwrap().mode = mode;
+    let mut recorder = audits(&bed);
+    assert_eq!(recorder.follow_at(&asked, 5000), [key()]);
+    assert_eq!((recorder.ending(&asked, 64_999), recorder.ending(&asked, 65_000)), (vec![], vec![key()]));
+    assert_eq!(recorder.ending(&NodeView::default(), 6000), [key()]);
+    assert!(recorder.take_lines(key(), 7, 1, b"{\"at_ms\":7}\n".to_vec()));
+    drop(recorder);
+    bed.again();
+    let header = chunk::read(&bed.files("traces", "jsonl")[0]).unwrap().header.unwrap();
+    assert!(header.mode == mode && header.about.ends_with("; HERE NOTHING OF: io_uring: why"), "{header:?}");
+    let mut recorder = audits(&bed);
+    assert_eq!(recorder.follow_at(&asked, 70_000), [key()]);
+    assert_eq!(recorder.ending(&asked, 70_000), [key()]);
+    assert!(recorder.take_before(key()).is_some() && recorder.take_lines(key(), 8, 1, b"{\"at_ms\":8}\n".to_vec()));
+    assert!(recorder.follow_at(&asked, 70_000).is_empty() && !recorder.wants(key()));
+    assert_eq!((recorder.ending(&asked, 70_000), bed.files("traces", "jsonl").len()), (vec![], 2));
+}
+
+#[tokio::test]
+async fn what_is_whole_is_put_and_removed_and_what_is_torn_harms_nobody() {
+    let bed = Bed::new("put");
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 5000);
+    take(&mut recorder, 7, 1.0);
+    recorder.follow_at(&view(None, 0), 6000);
+    let folder = bed.dir.join("traces/torn-1");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("1-0000000000001-ab.jsonl"), b"{\"at_ms\":1}\n{\"at").unwrap();
+    fs::write(folder.join("no name"), b"").unwrap();
+    let stop = CancellationToken::new();
+    let flushing = tokio::spawn(bed.traces.clone().flush(Troubles::default(), stop.clone()));
+    let came = async {
+        while bed.files("traces", "jsonl").len() + usize::from(bed.files("objects", "zst").is_empty()) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), came).await.unwrap();
+    stop.cancel();
+    flushing.await.unwrap();
+    let objects = bed.files("objects", "zst");
+    let allocation = key().0;
+    let place = bed.dir.join(format!("objects/physics/default/{allocation}/telemetry/n1"));
+    assert_eq!((objects.len(), objects[0].parent()), (1, Some(place.as_path())));
+    let lines = zstd::bulk::decompress(&fs::read(&objects[0]).unwrap(), 1 << 20).unwrap();
+    assert_eq!(parsed(&lines)[2]["at_ms"], 7);
+    assert_eq!(bed.traces.0.debug.lost.load(Ordering::Relaxed), 1, "a look of which it is not known whose it is");
+    assert!(!bed.traces.dir(key()).exists(), "an empty folder goes");
+}
+
+#[test]
+fn the_oldest_go_where_too_many_wait() {
+    let bed = Bed::new("bounds");
+    let mut recorder = bed.recorder();
+    recorder.follow_at(&view(Some(1), 60_000), 5000);
+    let folder = bed.traces.dir(key());
+    fs::create_dir_all(&folder).unwrap();
+    fs::File::create(folder.join("1-0000000000099-ab.open")).unwrap().set_len(SPOOL_BYTES_MAX / 8).unwrap();
+    for n in 0..10u64 {
+        let path = folder.join(format!("1-{n:013}-ab.jsonl"));
+        fs::write(&path, b"{\"at_ms\":1}\n{\"at_ms\":2}\n").unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(SPOOL_BYTES_MAX / 8).unwrap();
+    }
+    let left = bed.traces.within_bounds(None).unwrap();
+    assert_eq!(left.len(), 7, "what grows is counted");
+    assert!(left[0].path.ends_with("1-0000000000003-ab.jsonl"), "{left:?}");
+    assert_eq!((bed.files("traces", "jsonl").len(), bed.traces.0.debug.lost.load(Ordering::Relaxed)), (7, 6));
+    assert_eq!([recorder.take_dropped(key()), recorder.take_dropped(key())], [6, 0], "the record can say so, once");
+    recorder.missed(key(), 1);
+    let lost = Some(Kept { points: 0, lost: 7 });
+    assert_eq!(recorder.kept(key()), lost, "its owner is told");
+    recorder.follow_at(&view(Some(2), 60_000), 6000);
+    assert_eq!(recorder.kept(key()), lost, "also who asks anew");
+    recorder.follow_at(&NodeView::default(), 7000);
+    assert!(bed.traces.0.debug.kept().is_empty(), "and is forgotten with the claim");
+}
+
+#[tokio::test]
+async fn what_the_store_does_not_take_of_one_keeps_nobody_elses_here() {
+    let bed = Bed::new("others");
+    fs::write(bed.dir.join("objects/refused"), "no folder can be made here").unwrap();
+    for (tenant, number) in [("refused", 1u64), ("physics", 2)] {
+        let (allocation, epoch) = (AllocationId(Uuid::from_u128(u128::from(number))), Epoch(3));
+        let (node, tenant, project) = ("n1".parse().unwrap(), tenant.to_owned(), String::new());
+        let (version, order, by) = (chunk::VERSION, Uuid::nil(), "ada".to_owned());
+        let (mode, about) = (TelemetryMode::Debug, String::new());
+        let header = chunk::Header { version, allocation, epoch, node, tenant, project, order, by, mode, about };
+        let mut chunk = chunk::Chunk::begin(&bed.traces.dir((allocation, epoch)), number, &header).unwrap();
+        chunk.append(b"{\"at_ms\":1}\n").unwrap();
+        chunk.close().unwrap();
+    }
+    let (troubles, stop) = (Troubles::default(), CancellationToken::new());
+    let flushing = tokio::spawn(bed.traces.clone().flush(troubles.clone(), stop.clone()));
+    let came = async {
+        while bed.files("traces", "jsonl").len() != 1 || bed.files("objects/physics", "zst").is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), came).await.unwrap();
+    stop.cancel();
+    flushing.await.unwrap();
+    let left = bed.files("traces", "jsonl");
+    assert_eq!(left[0].parent(), Some(bed.traces.dir((AllocationId(Uuid::from_u128(1)), Epoch(3))).as_path()));
+    assert!(troubles.lines()[0].contains("stay on this node"), "{:?}", troubles.lines());
+}

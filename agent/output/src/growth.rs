@@ -1,0 +1,141 @@
+//! The kernel's word that log files grow: one inotify instance for the whole agent.
+//!
+//! One for all, because a user may have only a few hundred instances, and because closing one waits for the kernel's
+//! grace period (15 ms here), which the end of every launch would pay.
+
+use lattice_agent_common::readiness::readable;
+use lattice_runtime::shim::ShimDir;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use tokio::sync::watch;
+
+/// A cloneable handle.
+#[derive(Clone)]
+pub struct Growth(Arc<Inner>);
+
+struct Inner {
+    inotify: Inotify,
+    directories: Mutex<HashMap<WatchDescriptor, Watched>>,
+}
+
+struct Watched {
+    grown: watch::Sender<()>,
+    readers: usize,
+}
+
+/// A reader's interest in a launch's log files, from before the launch has begun.
+pub struct LaunchGrowth {
+    growth: Growth,
+    all: PathBuf,
+    own: PathBuf,
+    now: Watching,
+}
+
+enum Watching {
+    /// The kernel refuses.
+    Nothing,
+    /// It has no files yet: its directory is waited for.
+    Others(Growing),
+    /// Its files. One that comes is nothing to read before it has grown.
+    Own(Growing),
+}
+
+/// One reader's interest in a directory; ends when it is dropped.
+struct Growing {
+    inner: Arc<Inner>,
+    descriptor: WatchDescriptor,
+    grown: watch::Receiver<()>,
+}
+
+impl Growth {
+    /// Begins to listen to the kernel; ends with the last handle and reader. Call within the runtime.
+    pub fn start() -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let ready = readable(inotify.as_fd().try_clone_to_owned()?)?;
+        let inner = Arc::new(Inner { inotify, directories: Mutex::default() });
+        let weak = Arc::downgrade(&inner);
+        tokio::spawn(async move {
+            while let Ok(mut guard) = ready.readable().await {
+                let Some(inner) = Weak::upgrade(&weak) else { return };
+                while inner.take_events() {}
+                guard.clear_ready();
+            }
+        });
+        Ok(Self(inner))
+    }
+
+    /// Begins to watch a launch's log files.
+    pub fn of_launch(&self, dir: &ShimDir, launch: u32) -> LaunchGrowth {
+        let mut watching = LaunchGrowth { growth: self.clone(), all: dir.logs(), own: dir.launch_logs(launch), now: Watching::Nothing };
+        watching.look();
+        watching
+    }
+
+    fn of(&self, directory: &Path, what: AddWatchFlags) -> io::Result<Growing> {
+        let mut directories = self.0.directories.lock();
+        // The same directory has the same descriptor.
+        let descriptor = self.0.inotify.add_watch(directory, what)?;
+        let watched = directories.entry(descriptor).or_insert_with(|| Watched { grown: watch::channel(()).0, readers: 0 });
+        watched.readers += 1;
+        Ok(Growing { inner: Arc::clone(&self.0), descriptor, grown: watched.grown.subscribe() })
+    }
+}
+
+impl Inner {
+    /// Whether there were events.
+    fn take_events(&self) -> bool {
+        let Ok(events) = self.inotify.read_events() else { return false };
+        let directories = self.directories.lock();
+        for event in &events {
+            if let Some(watched) = directories.get(&event.wd) {
+                watched.grown.send_replace(());
+            }
+        }
+        !events.is_empty()
+    }
+}
+
+impl LaunchGrowth {
+    /// To be called before each look at the files: what came before the watch began is then seen by that look.
+    pub fn look(&mut self) {
+        let own = || self.growth.of(&self.own, AddWatchFlags::IN_MODIFY).map(Watching::Own);
+        let others = || self.growth.of(&self.all, AddWatchFlags::IN_CREATE).map(Watching::Others);
+        self.now = match std::mem::replace(&mut self.now, Watching::Nothing) {
+            Watching::Own(growing) => Watching::Own(growing),
+            Watching::Others(growing) => own().unwrap_or(Watching::Others(growing)),
+            Watching::Nothing => match own().or_else(|_| others()) {
+                // It may have come between the two.
+                Ok(Watching::Others(growing)) => own().unwrap_or(Watching::Others(growing)),
+                Ok(watching) => watching,
+                Err(_) => Watching::Nothing,
+            },
+        };
+    }
+
+    /// Waits until something came since the last time. Safe to drop while it waits.
+    pub async fn grown(&mut self) {
+        let (Watching::Others(growing) | Watching::Own(growing)) = &mut self.now else { return std::future::pending().await };
+        if growing.grown.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        let mut directories = self.inner.directories.lock();
+        if let Some(watched) = directories.get_mut(&self.descriptor) {
+            watched.readers -= 1;
+            if watched.readers == 0 {
+                directories.remove(&self.descriptor);
+                // It may be gone with its directory.
+                let _ = self.inner.inotify.rm_watch(self.descriptor);
+            }
+        }
+    }
+}

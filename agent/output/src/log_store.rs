@@ -1,0 +1,299 @@
+//! Where output is kept after its node: an object store (a directory, S3, Google, Azure), as `log_store` names it.
+//!
+//! ```text
+//!   <store>/<tenant>/<project>/<allocation>/logs/
+//!     metadata.json                                  by the head: whose it is, its nodes
+//!     metadata/<epoch>/<node>.json                   by each node: its streams' chunks, and times
+//!     stdout/<node>/<epoch>-<launch>-<rank>-<segment>-<start>.log.zst
+//!     stderr/<node>/…
+//!   <store>/<tenant>/<project>/<allocation>/telemetry/
+//!     <node>/<epoch>-<time>-<unique>.jsonl.zst       raw measurements of debug mode (lattice_observe::traces)
+//! ```
+//!
+//! A key carries the epoch: an agent that still writes for a superseded one writes beside, never over.
+
+use crate::output_index::{Cut, Index, VERSION};
+use futures::TryStreamExt;
+use lattice_agent_common::config::AgentConfig;
+use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_objects::{Objects, ObjectsError};
+use object_store::path::Path as Key;
+use object_store::{ObjectStoreExt, PutPayload};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use thiserror::Error;
+
+/// The longest index that is read, in bytes.
+const INDEX_BYTES_MAX: u64 = 64 << 20;
+
+/// Raw measurements below an allocation's place.
+const TRACES: &str = "telemetry";
+/// Files of them that are listed of one node, and bytes of one that is read.
+pub const TRACES_MAX: usize = 100_000;
+const TRACE_BYTES_MAX: u64 = 16 << 20;
+
+/// What could not be put or read.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error("the log store: {0}")]
+    Store(#[from] object_store::Error),
+    #[error("{key} in the log store cannot be read: {why}")]
+    Damaged { key: String, why: String },
+    #[error("there are more than {most} files below {key} in the log store")]
+    TooMany { key: String, most: usize },
+}
+
+/// A cloneable handle.
+#[derive(Clone, Debug)]
+pub struct LogStore {
+    objects: Objects,
+}
+
+/// Whose output, of which attempt: the part of a key that all nodes share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub tenant: String,
+    pub project: String,
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+}
+
+impl Place {
+    /// The place of what an index is about.
+    pub fn of(index: &Index) -> Self {
+        let (tenant, project) = (index.tenant.clone(), index.project.clone());
+        Self { tenant, project, allocation: index.allocation, epoch: index.epoch }
+    }
+
+    /// What all keys of an allocation begin with.
+    fn whose(&self) -> [String; 3] {
+        let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
+        [named(&self.tenant), named(&self.project), self.allocation.to_string()]
+    }
+
+    /// Where raw measurements lie in the store, for people.
+    pub fn of_traces(&self) -> String {
+        format!("{}/{TRACES}/", self.whose().join("/"))
+    }
+}
+
+/// A file of raw measurements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    pub node: String,
+    name: String,
+    key: Key,
+    bytes: u64,
+}
+
+impl Trace {
+    /// When it was begun, by its name: `<epoch>-<time>-<unique>`.
+    fn time(&self) -> &str {
+        self.name.split('-').nth(1).unwrap_or_default()
+    }
+}
+
+/// `metadata.json`.
+#[derive(Serialize)]
+struct Metadata<'a> {
+    version: u32,
+    allocation: AllocationId,
+    epoch: Epoch,
+    owner: &'a str,
+    owner_uid: u32,
+    tenant: &'a str,
+    project: &'a str,
+    nodes: &'a [NodeId],
+    /// Each node's times and byte offsets.
+    indexes: Vec<String>,
+}
+
+/// Of a [`Metadata`], which attempt wrote it.
+#[derive(Deserialize)]
+struct WrittenUnder {
+    epoch: Epoch,
+}
+
+impl LogStore {
+    /// Makes the client. Asks the store nothing yet.
+    pub fn open(url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
+        Objects::open("log_store", url, options, credentials).map(|objects| Self { objects })
+    }
+
+    /// The one that is configured, where there is one.
+    pub fn configured(config: &AgentConfig) -> Result<Option<Self>, ObjectsError> {
+        if config.log_store.is_empty() {
+            return Ok(None);
+        }
+        Self::open(&config.log_store, &config.log_store_options, &config.log_store_credentials).map(Some)
+    }
+
+    /// As configured, without secrets.
+    pub fn url(&self) -> &str {
+        &self.objects.url
+    }
+
+    fn key(&self, place: &Place, parts: &[&str]) -> Key {
+        self.key_of(place, "logs", parts)
+    }
+
+    fn key_of(&self, place: &Place, kind: &str, parts: &[&str]) -> Key {
+        let whose = place.whose().into_iter().chain([kind.to_owned()]);
+        self.objects.key(whose.chain(parts.iter().map(|p| (*p).to_owned())))
+    }
+
+    /// Puts raw measurements of a node. Putting them again is harmless.
+    pub async fn put_trace(&self, place: &Place, node: &NodeId, name: &str, compressed: Vec<u8>) -> Result<(), StoreError> {
+        let key = self.key_of(place, TRACES, &[node.as_str(), name]);
+        self.objects.store.put(&key, PutPayload::from(compressed)).await?;
+        Ok(())
+    }
+
+    /// Which nodes there are raw measurements of, of an allocation under all of its claims.
+    pub async fn traced(&self, place: &Place) -> Result<Vec<String>, StoreError> {
+        let listed = self.objects.store.list_with_delimiter(Some(&self.key_of(place, TRACES, &[]))).await?;
+        let mut nodes: Vec<String> = listed.common_prefixes.iter().filter_map(|below| below.filename()).map(str::to_owned).collect();
+        nodes.sort();
+        Ok(nodes)
+    }
+
+    /// Which raw measurements there are of a node, by time; an error where there are more than `most`.
+    pub async fn traces(&self, place: &Place, node: &str, most: usize) -> Result<Vec<Trace>, StoreError> {
+        let prefix = self.key_of(place, TRACES, &[node]);
+        let mut listed = self.objects.store.list(Some(&prefix));
+        let mut all = Vec::new();
+        while let Some(meta) = listed.try_next().await? {
+            let mut parts = meta.location.parts().skip(prefix.parts().count());
+            let (Some(name), None) = (parts.next(), parts.next()) else { continue };
+            if !name.as_ref().ends_with(".jsonl.zst") {
+                continue;
+            }
+            if all.len() == most {
+                return Err(StoreError::TooMany { key: prefix.to_string(), most });
+            }
+            let (node, name, bytes) = (node.to_owned(), name.as_ref().to_owned(), meta.size);
+            all.push(Trace { node, name, key: meta.location, bytes });
+        }
+        all.sort_by(|a, b| (a.time(), &a.name).cmp(&(b.time(), &b.name)));
+        Ok(all)
+    }
+
+    /// The lines of one of them.
+    pub async fn trace(&self, trace: &Trace) -> Result<Vec<u8>, StoreError> {
+        let damaged = |why: String| StoreError::Damaged { key: trace.key.to_string(), why };
+        if trace.bytes > TRACE_BYTES_MAX {
+            return Err(damaged(format!("{} bytes, {TRACE_BYTES_MAX} are read", trace.bytes)));
+        }
+        let compressed = match self.objects.store.get(&trace.key).await {
+            Ok(found) => found.bytes().await?,
+            // A lifecycle rule took it since it was listed.
+            Err(object_store::Error::NotFound { .. }) => return Err(damaged("it is gone".to_owned())),
+            Err(error) => return Err(error.into()),
+        };
+        let most = usize::try_from(TRACE_BYTES_MAX).unwrap_or(usize::MAX);
+        let decoded = tokio::task::spawn_blocking(move || zstd::bulk::decompress(&compressed, most)).await;
+        decoded.map_err(|e| damaged(e.to_string()))?.map_err(|e| damaged(e.to_string()))
+    }
+
+    fn index_key(&self, place: &Place, node: &NodeId) -> Key {
+        self.key(place, &["metadata", &place.epoch.to_string(), &format!("{node}.json")])
+    }
+
+    fn chunk_key(&self, place: &Place, node: &NodeId, cut: &Cut) -> Key {
+        let s = cut.stream;
+        let name = format!("{}-{}-{}-{}-{:012}.log.zst", place.epoch, s.launch, s.rank, cut.segment, cut.chunk.start);
+        self.key(place, &[s.name(), node.as_str(), &name])
+    }
+
+    /// Puts a chunk's compressed bytes. Putting it again is harmless.
+    pub async fn put_chunk(&self, place: &Place, node: &NodeId, cut: &Cut, compressed: Vec<u8>) -> Result<(), StoreError> {
+        self.objects.store.put(&self.chunk_key(place, node, cut), PutPayload::from(compressed)).await?;
+        Ok(())
+    }
+
+    /// A chunk's bytes; it may be longer than the cut says, never shorter.
+    pub async fn chunk(&self, place: &Place, node: &NodeId, cut: &Cut) -> Result<Vec<u8>, StoreError> {
+        let key = self.chunk_key(place, node, cut);
+        let compressed = self.objects.store.get(&key).await?.bytes().await?;
+        let most = usize::try_from(crate::output_index::CHUNK_BYTES_MAX).unwrap_or(usize::MAX);
+        let decoded = tokio::task::spawn_blocking(move || zstd::bulk::decompress(&compressed, most)).await;
+        let damaged = |why: String| StoreError::Damaged { key: key.to_string(), why };
+        let data = decoded.map_err(|e| damaged(e.to_string()))?.map_err(|e| damaged(e.to_string()))?;
+        if (data.len() as u64) < cut.chunk.end - cut.chunk.start {
+            return Err(damaged(format!("it has {} bytes, {} were put", data.len(), cut.chunk.end - cut.chunk.start)));
+        }
+        Ok(data)
+    }
+
+    /// Puts what is known of a node's output; the head also says whose it is. `metadata.json` is the present attempt's.
+    pub async fn put_index(&self, index: &Index) -> Result<(), StoreError> {
+        let place = Place::of(index);
+        let json = |value: Result<Vec<u8>, serde_json::Error>, key: &Key| {
+            value.map_err(|e| StoreError::Damaged { key: key.to_string(), why: e.to_string() })
+        };
+        let key = self.index_key(&place, &index.node);
+        self.objects.store.put(&key, PutPayload::from(json(serde_json::to_vec(index), &key)?)).await?;
+        if index.nodes.first() != Some(&index.node) {
+            return Ok(());
+        }
+        let key = self.key(&place, &["metadata.json"]);
+        if let Some(epoch) = self.epoch_of(&key).await?
+            && epoch > index.epoch.0
+        {
+            return Ok(());
+        }
+        let metadata = Metadata {
+            version: VERSION,
+            allocation: index.allocation,
+            epoch: index.epoch,
+            owner: &index.owner,
+            owner_uid: index.owner_uid,
+            tenant: &index.tenant,
+            project: &index.project,
+            nodes: &index.nodes,
+            indexes: index.nodes.iter().map(|node| format!("metadata/{}/{node}.json", index.epoch)).collect(),
+        };
+        self.objects.store.put(&key, PutPayload::from(json(serde_json::to_vec_pretty(&metadata), &key)?)).await?;
+        Ok(())
+    }
+
+    /// The epoch of the `metadata.json` that there is.
+    async fn epoch_of(&self, key: &Key) -> Result<Option<u64>, StoreError> {
+        let Some(bytes) = self.get_bounded(key).await? else { return Ok(None) };
+        Ok(serde_json::from_slice::<WrittenUnder>(&bytes).ok().map(|known| known.epoch.0))
+    }
+
+    /// What a node said of its output, if it said anything.
+    pub async fn index(&self, place: &Place, node: &NodeId) -> Result<Option<Index>, StoreError> {
+        let key = self.index_key(place, node);
+        let Some(bytes) = self.get_bounded(&key).await? else { return Ok(None) };
+        let damaged = |why: String| StoreError::Damaged { key: key.to_string(), why };
+        let index: Index = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+        if index.version != VERSION || index.streams.iter().any(|s| s.segments.is_empty()) {
+            return Err(damaged(format!("version {}, this agent reads {VERSION}", index.version)));
+        }
+        Ok(Some(index))
+    }
+
+    async fn get_bounded(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.objects.store.get(key).await {
+            Ok(found) if found.meta.size > INDEX_BYTES_MAX => {
+                Err(StoreError::Damaged { key: key.to_string(), why: format!("{} bytes", found.meta.size) })
+            }
+            Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Puts and reads something small, for `doctor`.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        let name = format!(".lattice-doctor-{}", uuid::Uuid::new_v4());
+        let key = self.objects.key([name]);
+        self.objects.store.put(&key, PutPayload::from_static(b"ok")).await?;
+        self.objects.store.get(&key).await?.bytes().await?;
+        self.objects.store.delete(&key).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! Reading one node's output of one launch: as far as it is and, on request, as it grows.
+//!
+//! ```text
+//!   log store ── what was punched out, or is of an earlier segment ──┐
+//!   log file  ── the rest, to where it is now ───────────────────────┴─▶ lines ─▶ LogItem
+//! ```
+//!
+//! Ranks come one after the other, and the outputs of a rank in the order in which they were written, which is known to
+//! about a second. A chunk ends at the end of a line where the program wrote one, so that lines of different
+//! ranks do not mix; what a program leaves without an end of line follows when it is over. Files are read in passes, each
+//! to the length that it had when the pass began: a rank that never stops writing keeps nobody else from being read.
+
+mod lines;
+mod output;
+mod source;
+
+use crate::growth::{Growth, LaunchGrowth};
+use crate::log_store::LogStore;
+use crate::output_index::{Position, Seen, Stream};
+use crate::spool::Spool;
+use lattice_mesh::open::LogItem;
+use lattice_runtime::shim::ShimDir;
+use lines::Lines;
+use output::Output;
+use source::Source;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// What readers of logs wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Numbers of launches of which no rank is left here; 0 is the script.
+    pub over: BTreeSet<u32>,
+}
+
+/// How long growth can go unnoticed should the kernel's event be lost.
+const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+
+/// Whose output, and from where on.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// The launch's number; 0 is the script.
+    pub launch: u32,
+    pub rank: Option<u32>,
+    pub stdout: bool,
+    pub stderr: bool,
+    /// Whether unfinished lines are given as they come: a person sits before a terminal.
+    pub at_once: bool,
+    /// (rank, stderr) → where the reader goes on.
+    pub positions: BTreeMap<(u32, bool), Position>,
+    /// Of each stream that there is at the beginning, only that many last lines.
+    pub tail: Option<u64>,
+    /// Only what was written after this, in milliseconds since 1970.
+    pub since_ms: Option<u64>,
+    /// Only what was written by this, in milliseconds since 1970.
+    pub until_ms: Option<u64>,
+    /// Whether [`LogItem::Written`] is wanted.
+    pub dated: bool,
+}
+
+impl Wanted {
+    fn wants(&self, stream: Stream) -> bool {
+        let of_stream = if stream.stderr { self.stderr } else { self.stdout };
+        stream.launch == self.launch && self.rank.is_none_or(|r| r == stream.rank) && of_stream
+    }
+}
+
+/// Sends what lies here and, where it was punched out, in the store; with `follow` what comes until the launch has no
+/// rank here any more; then [`LogItem::End`]. Ends quietly when nobody listens.
+pub async fn tail(
+    dir: ShimDir,
+    spool: Arc<Spool>,
+    store: Option<LogStore>,
+    wanted: Wanted,
+    follow: Option<(watch::Receiver<Activity>, Growth)>,
+    out: mpsc::Sender<LogItem>,
+) {
+    let launch = wanted.launch;
+    let (mut growing, mut follow) = match follow {
+        Some((activity, growth)) => (Some(growth.of_launch(&dir, launch)), Some(activity)),
+        None => (None, None),
+    };
+    let mut reader = Reader::new(Source::new(spool, Some(dir), store), wanted, out);
+    loop {
+        if let Some(growing) = &mut growing {
+            growing.look();
+        }
+        // Asked before the files are read: what is written before the end is then read after it.
+        let over = match &follow {
+            Some(activity) => activity.has_changed().is_err() || activity.borrow().over.contains(&launch),
+            None => true,
+        };
+        if reader.pass(over).await.is_break() {
+            return;
+        }
+        if over {
+            let _ = reader.out.send(LogItem::End).await;
+            return;
+        }
+        let Some(activity) = &mut follow else { continue };
+        tokio::select! {
+            () = grown(&mut growing) => {}
+            _ = activity.changed() => {}
+            () = reader.out.closed() => return,
+            () = tokio::time::sleep(LOOK_ANYWAY) => {}
+        }
+    }
+}
+
+/// Sends what the store has, as `spool` (made of the store's index) knows it, then [`LogItem::End`].
+pub async fn archived(spool: Arc<Spool>, store: LogStore, wanted: Wanted, out: mpsc::Sender<LogItem>) {
+    let complete = spool.is_complete();
+    let mut reader = Reader::new(Source::new(spool, None, Some(store)), wanted, out);
+    if reader.pass(true).await.is_break() {
+        return;
+    }
+    if !complete {
+        let rest = "what was written here after that, if anything, had not come to the log store".to_owned();
+        let _ = reader.out.send(LogItem::Notice(rest)).await;
+    }
+    let _ = reader.out.send(LogItem::End).await;
+}
+
+enum Stopped {
+    Nobody,
+    Io(io::Error),
+}
+
+struct Reader {
+    source: Source,
+    wanted: Wanted,
+    streams: BTreeMap<Stream, Lines>,
+    /// The streams that had something when they were last looked at.
+    held: BTreeSet<Stream>,
+    first_pass: bool,
+    /// The time that was sent last.
+    said_written: Option<u64>,
+    out: mpsc::Sender<LogItem>,
+}
+
+impl Reader {
+    fn new(source: Source, wanted: Wanted, out: mpsc::Sender<LogItem>) -> Self {
+        Self { source, wanted, streams: BTreeMap::new(), held: BTreeSet::new(), first_pass: true, said_written: None, out }
+    }
+
+    /// Reads every wanted stream to where it is now. Without `over`, an unfinished last line waits. Breaks where there is
+    /// nothing more to be done; that was said then.
+    async fn pass(&mut self, over: bool) -> std::ops::ControlFlow<()> {
+        let notice = match self.read_all(over).await {
+            Ok(()) => return std::ops::ControlFlow::Continue(()),
+            Err(Stopped::Nobody) => return std::ops::ControlFlow::Break(()),
+            // A silent allocation leaves nothing when it is taken away.
+            Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound && self.held.is_empty() => None,
+            Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                Some("the output was removed while it was read: the rest of it is lost".to_owned())
+            }
+            Err(Stopped::Io(error)) => Some(format!("the output cannot be read: {error}")),
+        };
+        if let Some(notice) = notice {
+            let _ = self.out.send(LogItem::Notice(notice)).await;
+        }
+        let _ = self.out.send(LogItem::End).await;
+        std::ops::ControlFlow::Break(())
+    }
+
+    async fn read_all(&mut self, over: bool) -> Result<(), Stopped> {
+        let all = self.source.list(self.wanted.launch).await.map_err(Stopped::Io)?;
+        let wanted: Vec<Seen> = all.into_iter().filter(|s| self.wanted.wants(s.stream)).collect();
+        let vanished: Vec<Stream> = self.held.iter().filter(|h| !wanted.iter().any(|s| s.stream == **h)).copied().collect();
+        for stream in vanished {
+            self.forget(stream).await?;
+        }
+        // In the order of their streams: both outputs of a rank are side by side.
+        for of_rank in wanted.chunk_by(|one, other| one.stream.rank == other.stream.rank) {
+            self.read_rank(of_rank, over).await?;
+        }
+        self.first_pass = false;
+        Ok(())
+    }
+
+    /// Reads the outputs of a rank, in the order in which they were written, as far as that is known.
+    async fn read_rank(&mut self, of_rank: &[Seen], over: bool) -> Result<(), Stopped> {
+        let mut outputs = Vec::new();
+        for seen in of_rank {
+            if seen.bytes > 0 {
+                self.held.insert(seen.stream);
+            }
+            let mut lines = match self.streams.remove(&seen.stream) {
+                Some(lines) => lines,
+                None => self.begin(seen).await?,
+            };
+            if let Some(ms) = self.wanted.until_ms {
+                lines.until(self.source.spool.stream(seen.stream).and_then(|s| s.until(ms)));
+            }
+            outputs.push(Output::new(*seen, lines));
+        }
+        loop {
+            let mut removed = None;
+            for (number, output) in outputs.iter_mut().enumerate() {
+                match output.fill(&self.source, over || self.wanted.at_once).await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => removed = Some(number),
+                    Err(error) => return Err(Stopped::Io(error)),
+                }
+            }
+            if let Some(removed) = removed {
+                self.forget(outputs.remove(removed).stream()).await?;
+                continue;
+            }
+            let with_next = outputs.iter_mut().filter_map(|output| Some((output.next_written()?, output)));
+            let next = with_next.min_by_key(|(written, _)| *written).and_then(|(_, output)| output.take());
+            let Some((written, item)) = next else { break };
+            self.give(written, item).await?;
+        }
+        for mut output in outputs {
+            output.lines.rest();
+            self.streams.insert(output.stream(), output.lines);
+        }
+        Ok(())
+    }
+
+    /// Sends a piece and, where it is wanted and another than that of the last one, when it had been written.
+    async fn give(&mut self, written: u64, item: LogItem) -> Result<(), Stopped> {
+        if self.wanted.dated && self.said_written != Some(written) {
+            self.said_written = Some(written);
+            self.out.send(LogItem::Written(written)).await.map_err(|_| Stopped::Nobody)?;
+        }
+        self.out.send(item).await.map_err(|_| Stopped::Nobody)
+    }
+
+    async fn notice(&self, text: String) -> Result<(), Stopped> {
+        self.out.send(LogItem::Notice(text)).await.map_err(|_| Stopped::Nobody)
+    }
+
+    /// Where reading a stream begins.
+    async fn begin(&mut self, seen: &Seen) -> Result<Lines, Stopped> {
+        let stream = seen.stream;
+        if let Some(at) = self.wanted.positions.get(&(stream.rank, stream.stderr)) {
+            return Ok(Lines::at(*at));
+        }
+        let known = self.source.spool.stream(stream);
+        if let Some(count) = self.wanted.tail.filter(|_| self.first_pass) {
+            let at = self.source.last_lines(seen, count).await.map_err(Stopped::Io)?;
+            // Said before there is anything: a reader that comes back goes on here.
+            let item = LogItem::Chunk { rank: stream.rank, stderr: stream.stderr, data: Vec::new(), segment: at.segment, end: at.offset };
+            self.out.send(item).await.map_err(|_| Stopped::Nobody)?;
+            return Ok(Lines::at(at));
+        }
+        if let (Some(ms), Some(known)) = (self.wanted.since_ms, &known) {
+            return Ok(Lines::behind_line_at(known.since(ms)));
+        }
+        let first = known.map_or_else(Position::default, |s| s.first());
+        if first.segment > 0 {
+            self.notice(format!("rank {} truncated its own {}: what it wrote before was not kept", stream.rank, stream.name())).await?;
+        }
+        Ok(Lines::at(first))
+    }
+
+    /// Says that a file went while it was being read.
+    async fn forget(&mut self, stream: Stream) -> Result<(), Stopped> {
+        self.held.remove(&stream);
+        self.streams.remove(&stream);
+        self.notice(format!("the {} of rank {} was removed while it was read: the rest of it is lost", stream.name(), stream.rank)).await
+    }
+}
+
+async fn grown(growing: &mut Option<LaunchGrowth>) {
+    match growing {
+        Some(growing) => growing.grown().await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! One output of a rank while it is read: what was read of it waits here until it is its turn.
+
+use super::lines::Lines;
+use super::source::{Next, Source};
+use crate::output_index::{Position, Seen, written_by};
+use lattice_mesh::open::LogItem;
+use std::collections::VecDeque;
+use std::io;
+
+/// One output, as it was seen when a pass began.
+pub struct Output {
+    seen: Seen,
+    pub lines: Lines,
+    /// With when each had been written.
+    ready: VecDeque<(u64, LogItem)>,
+    is_over: bool,
+}
+
+impl Output {
+    /// Goes on with what was read of it in an earlier pass.
+    pub fn new(seen: Seen, lines: Lines) -> Self {
+        Self { seen, lines, ready: VecDeque::new(), is_over: false }
+    }
+
+    /// Which output it is.
+    pub fn stream(&self) -> crate::output_index::Stream {
+        self.seen.stream
+    }
+
+    /// When the next piece of it had been written, in milliseconds since 1970. `None`: there is none yet.
+    pub fn next_written(&self) -> Option<u64> {
+        self.ready.front().map(|(written, _)| *written)
+    }
+
+    /// The next piece.
+    pub fn take(&mut self) -> Option<(u64, LogItem)> {
+        self.ready.pop_front()
+    }
+
+    /// Reads until there is a next piece, or nothing more for now. `all`: what has no end of line as well.
+    pub async fn fill(&mut self, source: &Source, all: bool) -> io::Result<()> {
+        while self.ready.is_empty() && !self.is_over {
+            if self.lines.is_done() {
+                self.is_over = true;
+                break;
+            }
+            self.step(source, all).await?;
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, source: &Source, all: bool) -> io::Result<()> {
+        let stream = self.seen.stream;
+        let at = self.lines.reads_at();
+        let (rank, name) = (stream.rank, stream.name());
+        match source.next(&self.seen, at).await? {
+            Next::Changed(now) => self.seen = now,
+            Next::Data(data) => {
+                self.lines.push(data);
+                self.give(source);
+            }
+            Next::End => {
+                if all {
+                    self.lines.all();
+                }
+                self.give(source);
+                self.is_over = true;
+            }
+            Next::Missing { bytes, why } => {
+                self.lines.all();
+                self.give(source);
+                self.lines.skip(bytes);
+                self.say(source, at, format!("{bytes} bytes of rank {rank}'s {name} are missing here: {why}"));
+            }
+            Next::Truncated => {
+                self.lines.all();
+                self.give(source);
+                self.lines.next_segment(source.spool.segment(stream));
+                self.say(source, at, format!("rank {rank} truncated its own {name}: what follows is new"));
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, source: &Source) {
+        let samples = source.spool.samples(self.seen.stream, self.lines.reads_at().segment);
+        self.ready.extend(self.lines.take(self.seen.stream, &samples));
+    }
+
+    /// Says something of this place.
+    fn say(&mut self, source: &Source, at: Position, text: String) {
+        let (written, _) = written_by(&source.spool.samples(self.seen.stream, at.segment), at.offset);
+        self.ready.push_back((written, LogItem::Notice(text)));
+    }
+}

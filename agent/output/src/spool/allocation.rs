@@ -1,0 +1,115 @@
+//! One allocation's output on this node: what lies in its files, and what of it the log store has.
+
+use super::files::{self, list};
+use crate::log_store::Place;
+use crate::output_index::{Cut, Index, Seen, Stream, StreamIndex};
+use lattice_agent_common::clock::now;
+use lattice_model::NodeId;
+use lattice_runtime::shim::{LogStream, ShimDir};
+use parking_lot::Mutex;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// Of an allocation under one epoch.
+pub struct Spool {
+    pub(super) dir: ShimDir,
+    index: Mutex<Index>,
+    looking: Mutex<()>,
+    pub(super) ended: CancellationToken,
+}
+
+impl Spool {
+    pub(super) fn new(dir: ShimDir, index: Index) -> Arc<Self> {
+        Arc::new(Self { dir, index: Mutex::new(index), looking: Mutex::default(), ended: CancellationToken::new() })
+    }
+
+    pub(super) fn index(&self) -> parking_lot::MutexGuard<'_, Index> {
+        self.index.lock()
+    }
+
+    pub(super) fn snapshot(&self) -> Index {
+        self.index().clone()
+    }
+
+    /// Of what the store's index says, where that is all there is.
+    pub fn in_store(index: Index) -> Arc<Self> {
+        Spool::new(ShimDir(PathBuf::new()), index)
+    }
+
+    /// Whether the store has all of it.
+    pub fn is_complete(&self) -> bool {
+        self.index().complete
+    }
+
+    /// The streams, as if all of each had been punched out of its file.
+    pub fn as_in_store(&self) -> Vec<Seen> {
+        let all = |s: &StreamIndex| {
+            let bytes = s.segments.last().map_or(0, |s| s.bytes);
+            Seen { stream: s.stream, bytes, data_start: bytes, written_ns: 0, print: None, rewritten: false }
+        };
+        self.index().streams.iter().map(all).collect()
+    }
+
+    /// Reads the state of all files, or of those of one launch. Blocking. One call at a time: an older state that is
+    /// stored after a newer one would look like a file that shrank.
+    pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
+        let _one = self.looking.lock();
+        let mut all = list(&self.dir, launch)?;
+        for seen in &mut all {
+            let last = |s: &StreamIndex| s.segments.last().map(|s| (s.bytes, s.written_ns, s.print));
+            let known = self.index().stream(seen.stream).and_then(last);
+            if let Some((bytes, written_ns, print)) = known {
+                if (bytes, written_ns) == (seen.bytes, seen.written_ns) {
+                    seen.print = print;
+                } else if bytes <= seen.bytes && print.is_some() {
+                    let now = files::print(&self.path(seen.stream), bytes)?;
+                    seen.rewritten = now.is_some() && now != print;
+                }
+            }
+            if seen.print.is_none() {
+                seen.print = files::print(&self.path(seen.stream), seen.bytes)?;
+            }
+            let mut index = self.index();
+            let (_, truncated) = index.see(seen, now().0);
+            if truncated {
+                let (stream, allocation) = (seen.stream, index.allocation);
+                tracing::info!(%allocation, launch = stream.launch, rank = stream.rank, stream = stream.name(), "a program truncated its own output");
+            }
+        }
+        Ok(all)
+    }
+
+    /// The store has this piece.
+    pub fn put(&self, cut: &Cut) {
+        self.index().put(cut);
+    }
+
+    /// What is known of a stream.
+    pub fn stream(&self, stream: Stream) -> Option<StreamIndex> {
+        self.index().stream(stream).cloned()
+    }
+
+    /// When a segment of a stream was written: its [`Segment::samples`](crate::output_index::Segment::samples).
+    pub fn samples(&self, stream: Stream, segment: u32) -> Vec<(u64, u64)> {
+        let index = self.index();
+        let segment = index.stream(stream).and_then(|s| s.segments.get(segment as usize));
+        segment.map_or_else(Vec::new, |s| s.samples.clone())
+    }
+
+    /// A stream's present segment.
+    pub fn segment(&self, stream: Stream) -> u32 {
+        self.index().stream(stream).map_or(0, |s| u32::try_from(s.segments.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// Where its chunks are, and of which node.
+    pub fn place(&self) -> (Place, NodeId) {
+        let index = self.index();
+        (Place::of(&index), index.node.clone())
+    }
+
+    pub(super) fn path(&self, stream: Stream) -> PathBuf {
+        self.dir.log(stream.launch, stream.rank, if stream.stderr { LogStream::Err } else { LogStream::Out })
+    }
+}

@@ -1,0 +1,86 @@
+//! Members that cannot be connected to. Whoever asks finds that out for all: the longer it is so, the less often a connection is tried,
+//! however many ask.
+
+use parking_lot::{Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::Status;
+
+/// A connection is tried again after this part of the time for which there was none, and at last this long.
+const AGAIN_PART: u32 = 8;
+const AGAIN_MAX: Duration = Duration::from_secs(1);
+
+/// Whether one member is.
+#[derive(Debug, Default)]
+pub(super) struct Away(Mutex<Option<Since>>);
+
+#[derive(Debug)]
+struct Since {
+    /// The first of the tries that failed one after another.
+    first: Instant,
+    /// When the next may be.
+    next: Instant,
+    why: String,
+}
+
+impl Away {
+    fn state(&self) -> MutexGuard<'_, Option<Since>> {
+        self.0.lock()
+    }
+
+    /// An error says why it is not to be asked now. Who gets leave takes that of the others.
+    pub(super) fn leave(&self, now: Instant) -> Result<(), String> {
+        match &mut *self.state() {
+            Some(since) if now < since.next => Err(since.why.clone()),
+            Some(since) => {
+                since.next = now + again(since.first, now);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What came of asking.
+    pub(super) fn asked<T>(&self, answer: &Result<T, Status>, now: Instant) {
+        // Only what this side makes has a cause; what a member says, of whatever kind, is an answer.
+        let failed = answer.as_ref().err().filter(|status| std::error::Error::source(*status).is_some());
+        let mut state = self.state();
+        *state = failed.map(|status| {
+            let first = state.as_ref().map_or(now, |since| since.first);
+            Since { first, next: now + again(first, now), why: crate::status_text(status) }
+        });
+    }
+}
+
+fn again(first: Instant, now: Instant) -> Duration {
+    (now.saturating_duration_since(first) / AGAIN_PART).min(AGAIN_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn the_longer_there_is_none_the_less_often_a_connection_is_tried() {
+        let (away, began) = (Away::default(), Instant::now());
+        let refused = || Err::<(), _>(Status::from_error(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused))));
+        let mut tries = Vec::new();
+        // Many ask, each every few milliseconds.
+        for ms in 0..60_000 {
+            let now = began + Duration::from_millis(ms);
+            if away.leave(now).is_ok() {
+                tries.push(ms);
+                away.asked(&refused(), now);
+            }
+        }
+        let between = |from, to| tries.iter().filter(|at| (from..to).contains(*at)).count();
+        assert!(between(0, 200) >= 20, "at first at once: {tries:?}");
+        assert!(between(0, 10_000) < 100 && (48..=50).contains(&between(10_000, 60_000)), "{tries:?}");
+        let later = began + Duration::from_secs(61);
+        assert!(away.leave(later).is_ok() && away.leave(later).is_err_and(|why| why.contains("refused")), "one for all");
+        // An answer, be it a refusal, is one.
+        away.asked(&Err::<(), _>(Status::unavailable("no leader")), later);
+        assert!(away.leave(later).is_ok() && away.leave(later).is_ok());
+    }
+}

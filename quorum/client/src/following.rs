@@ -1,0 +1,206 @@
+//! A watch that outlives its streams: whatever member it is at, each change is told once, in order, and an entry's changes
+//! together.
+//!
+//! ```text
+//!            ┌─────────── StartAgain: what is known leads nowhere ──────────┐
+//!            ▼                                                              │
+//!   nothing ─▶ List ─▶ Changes ─▶ Changes ─▶ stream lost ─▶ since the place of the last ─▶ Changes …
+//! ```
+
+use crate::wire::{Change, WatchMessage, WatchPlace, WatchRequest};
+use crate::{CallError, QuorumClient, WatchStream};
+use lattice_model::Revision;
+
+/// What is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// All that there is, in place of all that was known.
+    List { revision: Revision, all: Vec<Change> },
+    /// What the entries up to this revision changed.
+    Changes { revision: Revision, changes: Vec<Change> },
+    /// Changes were forgotten before they could be told, for this reason: a list comes next.
+    StartAgain { why: String },
+}
+
+/// The watch.
+#[derive(Debug)]
+pub struct Following {
+    client: QuorumClient,
+    request: WatchRequest,
+    stream: Option<(WatchStream, Reading)>,
+    /// The newest that was heard of: nothing older is taken from a member that lies behind.
+    known: WatchPlace,
+}
+
+impl Following {
+    /// Follows what `request` names, from its place where it has one. Nothing is asked yet.
+    pub fn new(client: QuorumClient, request: WatchRequest) -> Self {
+        let known = request.since.unwrap_or_default();
+        Self { client, request, stream: None, known }
+    }
+
+    /// Where another watch of the same things would go on; `None` where it must begin with a list.
+    pub fn place(&self) -> Option<WatchPlace> {
+        self.request.since
+    }
+
+    /// The next news. An error says why there is none now; the next call tries again, at another member, and goes on where
+    /// this one was. Cancel-safe.
+    pub async fn next(&mut self) -> Result<News, CallError> {
+        loop {
+            let (stream, reading) = match &mut self.stream {
+                Some(stream) => stream,
+                none => {
+                    let stream = self.client.watch(&self.request).await?;
+                    none.insert((stream, Reading::since(self.request.since)))
+                }
+            };
+            let message = match stream.next().await {
+                Ok(message) => message,
+                Err(error) => {
+                    self.stream = None;
+                    return Err(error);
+                }
+            };
+            let began = reading.within;
+            let taken = reading.take(message, self.known);
+            let member = stream.member();
+            match (began, reading.within) {
+                (Within::Start, Within::Changes) => {
+                    tracing::info!(member, since = self.known.revision.0, "a watch goes on where it was");
+                }
+                (Within::Start, Within::List) => {
+                    tracing::info!(member, revision = reading.place.revision.0, "a watch begins with a list");
+                }
+                (Within::Start, Within::Start) | (Within::List | Within::Changes, _) => {}
+            }
+            match taken {
+                Taken::Nothing => {}
+                Taken::News(news) => {
+                    self.known = reading.place;
+                    self.request.since = Some(reading.place);
+                    return Ok(news);
+                }
+                Taken::StartAgain(why) => {
+                    tracing::info!(member, why, "a watch starts again");
+                    self.stream = None;
+                    self.request.since = None;
+                    return Ok(News::StartAgain { why });
+                }
+                Taken::Behind => {
+                    let why = format!("{member}: it lies behind what is known already");
+                    self.client.leave(member);
+                    self.stream = None;
+                    return Err(CallError::Unavailable { why });
+                }
+            }
+        }
+    }
+}
+
+/// How far one stream is.
+#[derive(Debug)]
+struct Reading {
+    place: WatchPlace,
+    within: Within,
+    /// Of a list or an entry that is not complete yet.
+    parts: Vec<Change>,
+}
+
+/// What the next parts belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Within {
+    /// Nothing was heard yet.
+    Start,
+    List,
+    Changes,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    Nothing,
+    News(News),
+    StartAgain(String),
+    /// The member's list is older than what is known.
+    Behind,
+}
+
+impl Reading {
+    fn since(since: Option<WatchPlace>) -> Self {
+        Self { place: since.unwrap_or_default(), within: Within::Start, parts: Vec::new() }
+    }
+
+    fn take(&mut self, message: WatchMessage, known: WatchPlace) -> Taken {
+        match message {
+            WatchMessage::Start { generation, revision } => {
+                self.place = WatchPlace { generation, revision };
+                if self.place < known {
+                    return Taken::Behind;
+                }
+                self.within = Within::List;
+                Taken::Nothing
+            }
+            WatchMessage::Changes { revision, changes, complete } => {
+                if self.within == Within::Start {
+                    self.within = Within::Changes;
+                }
+                self.parts.extend(changes);
+                if !complete {
+                    return Taken::Nothing;
+                }
+                self.place.revision = revision;
+                let whole = std::mem::take(&mut self.parts);
+                let is_list = self.within == Within::List;
+                self.within = Within::Changes;
+                Taken::News(if is_list { News::List { revision, all: whole } } else { News::Changes { revision, changes: whole } })
+            }
+            WatchMessage::StartAgain { why } => Taken::StartAgain(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::Generation;
+
+    fn place(revision: u64) -> WatchPlace {
+        WatchPlace { generation: Generation(1), revision: Revision(revision) }
+    }
+
+    fn ended(name: &str) -> Change {
+        Change::LeaseEnded(name.into())
+    }
+
+    fn part(revision: u64, changes: Vec<Change>, complete: bool) -> WatchMessage {
+        WatchMessage::Changes { revision: Revision(revision), changes, complete }
+    }
+
+    fn start(revision: u64) -> WatchMessage {
+        WatchMessage::Start { generation: Generation(1), revision: Revision(revision) }
+    }
+
+    #[test]
+    fn what_belongs_together_is_told_together() {
+        let mut reading = Reading::since(None);
+        assert_eq!(reading.take(start(7), place(0)), Taken::Nothing);
+        assert_eq!(reading.take(part(7, vec![ended("a")], false), place(0)), Taken::Nothing);
+        let list = News::List { revision: Revision(7), all: vec![ended("a"), ended("b")] };
+        assert_eq!(reading.take(part(7, vec![ended("b")], true), place(0)), Taken::News(list));
+        assert_eq!((reading.place, reading.within), (place(7), Within::Changes));
+        assert_eq!(reading.take(part(9, vec![ended("c")], false), place(7)), Taken::Nothing);
+        assert_eq!(reading.place, place(7), "half an entry is not known");
+        let changes = News::Changes { revision: Revision(9), changes: vec![ended("c")] };
+        assert_eq!(reading.take(part(9, vec![], true), place(7)), Taken::News(changes));
+        assert_eq!(reading.take(WatchMessage::StartAgain { why: "w".into() }, place(9)), Taken::StartAgain("w".into()));
+    }
+
+    #[test]
+    fn a_list_that_is_older_than_what_is_known_is_not_taken() {
+        let mut reading = Reading::since(Some(place(5)));
+        assert_eq!(reading.take(start(4), place(5)), Taken::Behind);
+        let mut reading = Reading::since(Some(place(5)));
+        assert_eq!(reading.take(start(6), place(5)), Taken::Nothing);
+        assert_eq!((reading.place, reading.within), (place(6), Within::List));
+    }
+}

@@ -1,0 +1,316 @@
+//! The quorum as an agent reaches it: any member, the next one when it fails.
+//!
+//! ```text
+//!   call ──▶ member ──Unavailable, no answer──▶ next member, after a short jittered pause ──▶ … until the deadline
+//! ```
+//!
+//! Every command is idempotent, so sending it again is right. A call goes to the leader, where an earlier answer named it:
+//! any other member would only pass it on. Sessions and watches go to the member that answered last, and so stay spread. Who
+//! the members are, the quorum says ([`QuorumClient::learn`]); the configured ones are asked when none of those answers. One that cannot be
+//! connected to is tried less and less often, by all callers together (`away`).
+
+pub mod following;
+pub mod wire;
+
+mod attempts;
+mod away;
+mod sessions;
+mod status_text;
+mod streams;
+
+pub use attempts::CallError;
+pub use sessions::MAY_MOVE_HEADER;
+pub use status_text::status_text;
+pub use streams::{DownStream, MemberStream, WatchStream};
+
+use crate::wire::{Answer, MESSAGE_BYTES_MAX, MemberList, Refusal, Request};
+use attempts::{Failures, NO_ANSWER, Rounds, refusal_of};
+use away::Away;
+use futures::FutureExt;
+use lattice_api::pack::{pack, unpack};
+use lattice_api::v1::Packed;
+use lattice_api::v1::quorum_client::QuorumClient as Grpc;
+use lattice_model::with_causes;
+use lattice_pki::credentials::{AskAuthority, Credentials, Used, Wanted};
+use lattice_pki::identity::Role;
+use lattice_pki::tls::TlsError;
+use parking_lot::{Mutex, MutexGuard};
+use rand::seq::SliceRandom;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+use tonic::transport::Channel;
+
+/// How long one member may take for one answer before the next one is asked. Pings tell within two seconds of one that does
+/// not live, and one that leads no majority says so: what is left is a leader whose disk takes seconds, and who is asked
+/// again before it has answered never gets to an answer.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long opening a stream may take.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long all members together may take for a certificate.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The quorum's members. Cheap to clone; clones share their connections.
+#[derive(Clone, Debug)]
+pub struct QuorumClient(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    credentials: Credentials,
+    /// Where the quorum is first looked for.
+    configured: Vec<String>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The quorum's own list.
+    list: MemberList,
+    /// In the order in which they are asked: those of the list at random, then those that are configured and not in it.
+    members: Vec<Arc<Member>>,
+    /// The member that answered last.
+    present: usize,
+    /// Where the leader serves, as the last answer had it.
+    leader: Option<String>,
+}
+
+/// In a member's answer: where the leader serves, when that is another one.
+pub const LEADER_HEADER: &str = "lattice-leader";
+
+#[derive(Debug)]
+struct Member {
+    address: String,
+    calls: Channel,
+    sessions: Channel,
+    away: Away,
+}
+
+impl Member {
+    /// Waits for an answer, and notes whether the member could be asked.
+    async fn heard<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, tonic::Status> {
+        let answer = answer.await;
+        self.away.asked(&answer, Instant::now());
+        answer
+    }
+}
+
+impl QuorumClient {
+    /// Prepares connections to these members (`host:port` each); nothing is sent yet. Needs a tokio runtime.
+    pub fn new(endpoints: Vec<String>, credentials: Credentials) -> Result<Self, TlsError> {
+        let mut members = endpoints.iter().map(|address| open(&credentials, address)).collect::<Result<Vec<_>, TlsError>>()?;
+        // Agents begin at different members, and leave one that fails for different ones.
+        members.shuffle(&mut rand::rng());
+        let known = Known { list: MemberList::default(), members, present: 0, leader: None };
+        Ok(Self(Arc::new(Inner { credentials, configured: endpoints, known: Mutex::new(known) })))
+    }
+
+    /// The same members, over connections of its own: a stream there that is not read holds up nothing here.
+    pub fn apart(&self) -> Result<Self, TlsError> {
+        let apart = Self::new(self.0.configured.clone(), self.0.credentials.clone())?;
+        apart.learn(&self.known().list.clone());
+        Ok(apart)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock()
+    }
+
+    /// Takes the quorum's list, unless a newer one is known: a member that lags behind has an old one. True when it was
+    /// taken. The member in use stays in use while it is in the list.
+    pub fn learn(&self, list: &MemberList) -> bool {
+        let mut known = self.known();
+        if list.services.is_empty() || !list.is_newer_than(&known.list) {
+            return false;
+        }
+        let present = known.members.get(known.present).map(|m| m.address.clone());
+        let find = |address: &String| match known.members.iter().find(|m| m.address == *address) {
+            Some(member) => Some(Arc::clone(member)),
+            None => open(&self.0.credentials, address)
+                .inspect_err(|error| tracing::warn!(%address, error = %with_causes(error), "a member's address cannot be used"))
+                .ok(),
+        };
+        let mut members: Vec<_> = list.services.iter().filter_map(find).collect();
+        members.shuffle(&mut rand::rng());
+        members.extend(self.0.configured.iter().filter(|a| !list.services.contains(a)).filter_map(find));
+        known.present = members.iter().position(|m| Some(&m.address) == present.as_ref()).unwrap_or(0);
+        known.members = members;
+        known.list = list.clone();
+        true
+    }
+
+    /// The role in the certificate that the members see.
+    pub fn role(&self) -> Role {
+        self.0.credentials.material().borrow().own.role
+    }
+
+    /// The member that answered last, or will be asked first: `host:port`.
+    pub fn present_member(&self) -> String {
+        self.member().map_or_else(String::new, |m| m.address.clone())
+    }
+
+    /// Asks until there is an answer or `deadline` has passed. A refusal is an answer.
+    pub async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, CallError> {
+        let end = Instant::now() + deadline;
+        let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
+        if body.body.len() > MESSAGE_BYTES_MAX {
+            let bytes = body.body.len() as u64;
+            return Err(Refusal::TooLarge { what: "the request".to_owned(), bytes, most: MESSAGE_BYTES_MAX as u64 }.into());
+        }
+        let mut rounds = Rounds::new(end);
+        let mut failures = Failures::default();
+        loop {
+            for _ in 0..self.count() {
+                let Some(member) = self.asked_first() else { break };
+                let left = end.saturating_duration_since(Instant::now()).min(ATTEMPT_TIMEOUT);
+                if left.is_zero() {
+                    return Err(failures.into());
+                }
+                if let Err(why) = member.away.leave(Instant::now()) {
+                    failures.add(&member.address, why);
+                    self.leave(&member.address);
+                    continue;
+                }
+                let reply = timeout(left, member.heard(grpc(&member.calls).call(body.clone()))).await;
+                let why = match reply {
+                    Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
+                        Ok(Err(Refusal::Unavailable { why })) => why,
+                        Ok(Err(refusal @ Refusal::NotLeader { .. })) => refusal.to_string(),
+                        Ok(answer) => {
+                            // It was passed on and came back: who is named does lead.
+                            self.heed(reply.metadata());
+                            return answer.map_err(CallError::from);
+                        }
+                        Err(error) => with_causes(&error),
+                    },
+                    Ok(Err(status)) => match refusal_of(&status) {
+                        Some(refusal) => return Err(refusal.into()),
+                        None => status_text(&status),
+                    },
+                    Err(_) => NO_ANSWER.to_owned(),
+                };
+                failures.add(&member.address, why);
+                self.leave(&member.address);
+            }
+            if !rounds.pause().await {
+                return Err(failures.into());
+            }
+        }
+    }
+
+    /// Asks the present member once and waits as long as `limit` says: for what takes long and is not to be begun twice.
+    pub async fn call_once(&self, request: &Request, limit: Duration) -> Result<Answer, CallError> {
+        let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
+        let Some(member) = self.member() else { return Err(Failures::default().into()) };
+        Self::ask(&member, &body, limit).await
+    }
+
+    async fn ask(member: &Member, body: &Packed, limit: Duration) -> Result<Answer, CallError> {
+        let why = match timeout(limit, member.heard(grpc(&member.calls).call(body.clone()))).await {
+            Ok(Ok(reply)) => match unpack::<Result<Answer, Refusal>>(reply.get_ref()) {
+                Ok(answer) => return Ok(answer?),
+                Err(error) => with_causes(&error),
+            },
+            Ok(Err(status)) => status_text(&status),
+            Err(_) => NO_ANSWER.to_owned(),
+        };
+        Err(CallError::Unavailable { why: format!("{}: {why}", member.address) })
+    }
+
+    /// Asks the quorum's authority through these connections.
+    pub fn authority(&self) -> AskAuthority {
+        let client = self.clone();
+        Box::new(move |request| {
+            let client = client.clone();
+            async move {
+                match client.call(&Request::RenewCertificate { request }, RENEWAL_TIMEOUT).await {
+                    Ok(Answer::Certificate { pem }) => Ok(pem),
+                    Ok(_) => Err("the quorum answered something else".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            .boxed()
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.known().members.len()
+    }
+
+    /// The leader where it is known, else the member that answered last.
+    fn asked_first(&self) -> Option<Arc<Member>> {
+        let known = self.known();
+        let leader = known.leader.as_ref().and_then(|leader| known.members.iter().find(|m| m.address == *leader));
+        leader.or_else(|| known.members.get(known.present)).cloned()
+    }
+
+    /// Notes who leads, where the answer came from another member.
+    fn heed(&self, metadata: &tonic::metadata::MetadataMap) {
+        if let Some(leader) = metadata.get(LEADER_HEADER).and_then(|value| value.to_str().ok()) {
+            self.known().leader = Some(leader.to_owned());
+        }
+    }
+
+    fn member(&self) -> Option<Arc<Member>> {
+        let known = self.known();
+        known.members.get(known.present).cloned()
+    }
+
+    /// From now on the member after this one, unless somebody has moved on already.
+    pub fn leave(&self, address: &str) {
+        let mut known = self.known();
+        known.leader.take_if(|leader| leader == address);
+        if known.members.get(known.present).is_some_and(|m| m.address == address) {
+            known.present = (known.present + 1) % known.members.len();
+        }
+    }
+}
+
+fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsError> {
+    let channel = |used| credentials.channel(address, Wanted::AnyMember, used);
+    Ok(Arc::new(Member {
+        address: address.to_owned(),
+        calls: channel(Used::Calls)?,
+        sessions: channel(Used::Session)?,
+        away: Away::default(),
+    }))
+}
+
+fn grpc(channel: &Channel) -> Grpc<Channel> {
+    Grpc::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::Generation;
+    use lattice_pki::ca;
+    use lattice_pki::tls::TlsFiles;
+
+    #[tokio::test]
+    async fn the_newest_list_is_the_true_one_and_the_configured_members_come_last() {
+        let dir = std::env::temp_dir().join(format!("lattice-client-{}", std::process::id()));
+        ca::init(&dir).unwrap();
+        let issued = ca::issue(&dir, "n1", Role::Node, &[], &dir, ca::LIFETIME).unwrap();
+        let files = TlsFiles { ca: dir.join("ca.crt"), cert: issued.cert, key: issued.key };
+        let client = QuorumClient::new(vec!["a:1".into(), "b:1".into()], Credentials::new(files.read().unwrap()).unwrap()).unwrap();
+        let list = |generation, since, services: &[&str]| MemberList {
+            generation: Generation(generation),
+            since,
+            services: services.iter().map(|s| (*s).to_owned()).collect(),
+        };
+        let order = || client.known().members.iter().map(|m| m.address.clone()).collect::<Vec<_>>();
+        assert!(client.learn(&list(1, 9, &["b:1", "c:1"])));
+        assert_eq!(order()[2], "a:1");
+        let present = client.present_member();
+        assert!(!client.learn(&list(1, 5, &["a:1"])), "a member that lags behind said so");
+        assert!(!client.learn(&list(1, 9, &["a:1"])) && !client.learn(&list(1, 12, &[])));
+        assert_eq!(order().len(), 3);
+        client.leave("elsewhere:1");
+        assert_eq!(client.present_member(), present, "somebody else moved on");
+        client.leave(&present);
+        assert_ne!(client.present_member(), present);
+        assert!(client.learn(&list(2, 3, &["d:1"])), "a recovered quorum begins anew");
+        assert_eq!(order()[0], "d:1");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

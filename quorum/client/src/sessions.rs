@@ -1,0 +1,139 @@
+//! Sessions: each member is tried once, and the leader last.
+
+use super::attempts::{CallError, Failures, NO_ANSWER, refusal_of};
+use super::away::Away;
+use super::streams::DownStream;
+use super::{Member, OPEN_TIMEOUT, QuorumClient, grpc};
+use crate::status_text;
+use crate::wire::{Answer, MayMove, QuorumStatus, Refusal, Request, Up};
+use lattice_api::pack::pack;
+use lattice_model::with_causes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Channel;
+
+/// With a session: when another member may take it ([`MayMove`]).
+pub const MAY_MOVE_HEADER: &str = "lattice-may-move";
+/// Messages that wait to go up a session, at most.
+const UP_QUEUE: usize = 256;
+
+impl QuorumClient {
+    /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each member once, and the leader
+    /// only when no other takes it: thousands of sessions would be a load for the one that everybody's commands go
+    /// through. The caller tries again after a pause. When the stream ends or says [`Down::Close`] or [`Down::Move`], the
+    /// next session goes to the next member.
+    pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
+        let mut failures = Failures::default();
+        let mut leads = None;
+        for _ in 0..self.count() {
+            let Some(member) = self.member() else { break };
+            match self.open_session(&member, &register, MayMove::Now).await {
+                Ok(session) => return Ok(session),
+                Err(NotOpened::Leads) => leads = Some(Arc::clone(&member)),
+                Err(NotOpened::Refused(refusal)) => return Err(refusal.into()),
+                Err(NotOpened::Failed(why)) => failures.add(&member.address, why),
+            }
+            self.leave(&member.address);
+        }
+        let Some(member) = leads else { return Err(failures.into()) };
+        match self.open_session(&member, &register, MayMove::Later).await {
+            Ok(session) => return Ok(session),
+            Err(NotOpened::Refused(refusal)) => return Err(refusal.into()),
+            Err(NotOpened::Failed(why)) => failures.add(&member.address, why),
+            Err(NotOpened::Leads) => failures.add(&member.address, "it refuses sessions".to_owned()),
+        }
+        Err(failures.into())
+    }
+
+    /// The same over bytes that another agent carries to the member that serves at `address`.
+    pub async fn session_over<S>(&self, stream: S, address: &str, register: &Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let unavailable = |why: String| CallError::Unavailable { why: format!("{address}: {why}") };
+        let channel = self.0.credentials.channel_over(stream, address).map_err(|e| unavailable(with_causes(&e)))?;
+        match self.open_session_over(&channel, None, address, register, MayMove::Later).await {
+            Ok((up, mut down)) => {
+                down.carried = Some(channel);
+                Ok((up, down))
+            }
+            Err(NotOpened::Refused(refusal)) => Err(refusal.into()),
+            Err(NotOpened::Failed(why)) => Err(unavailable(why)),
+            Err(NotOpened::Leads) => Err(unavailable("it refuses sessions".to_owned())),
+        }
+    }
+
+    /// Whether any member that would take a session serves from here, each asked for so long: one that takes connections and hangs,
+    /// or reaches no leader, does not; nor does the leader, while there are others ([`Self::session`]). The next session begins with it.
+    pub async fn is_served(&self, limit: Duration) -> bool {
+        let Ok(body) = pack(&Request::Members) else { return false };
+        let members: Vec<_> = self.known().members.clone();
+        for member in members {
+            if matches!(Self::ask(&member, &body, limit).await, Ok(Answer::Status(status)) if takes_sessions(&status, &member.address)) {
+                let mut known = self.known();
+                known.present = known.members.iter().position(|m| m.address == member.address).unwrap_or(known.present);
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
+        member.away.leave(Instant::now()).map_err(NotOpened::Failed)?;
+        self.open_session_over(&member.sessions, Some(&member.away), &member.address, register, may_move).await
+    }
+
+    async fn open_session_over(
+        &self,
+        channel: &Channel,
+        away: Option<&Away>,
+        address: &str,
+        register: &Up,
+        may_move: MayMove,
+    ) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
+        let (tx, rx) = mpsc::channel(UP_QUEUE);
+        // The queue is empty and its receiver is here.
+        let _fits = tx.try_send(register.clone());
+        let mut up = tonic::Request::new(ReceiverStream::new(rx).filter_map(|up| match pack(&up) {
+            Ok(packed) => Some(packed),
+            Err(error) => {
+                tracing::error!(error = %with_causes(&error), "a message to the quorum is left out");
+                None
+            }
+        }));
+        up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(may_move.header()));
+        let opened = timeout(OPEN_TIMEOUT, grpc(channel).session(up)).await;
+        if let (Some(away), Ok(answer)) = (away, &opened) {
+            away.asked(answer, Instant::now());
+        }
+        match opened {
+            Ok(Ok(stream)) => Ok((tx, self.stream(stream.into_inner(), address))),
+            Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => Err(NotOpened::Leads),
+            Ok(Err(status)) => Err(refusal_of(&status).map_or_else(|| NotOpened::Failed(status_text(&status)), NotOpened::Refused)),
+            Err(_) => Err(NotOpened::Failed(NO_ANSWER.to_owned())),
+        }
+    }
+}
+
+/// Why a member did not open a session.
+enum NotOpened {
+    /// It leads: others are asked first.
+    Leads,
+    /// No other member would answer differently.
+    Refused(Refusal),
+    Failed(String),
+}
+
+/// Whether the member at `address` takes a session before others are tried. `status`: as the leader answered through it, or what it
+/// says itself where it knows of none.
+fn takes_sessions(status: &QuorumStatus, address: &str) -> bool {
+    let voters = status.members.iter().filter(|m| m.votes).count();
+    let leads = |leader| status.members.iter().any(|m| m.id == leader && m.service == address);
+    status.leader.is_some_and(|leader| voters == 1 || !leads(leader))
+}

@@ -1,0 +1,84 @@
+//! Streams of messages from one member: a session's, and a watch's.
+
+use super::attempts::{CallError, Failures, NO_ANSWER, refusal_of};
+use super::{OPEN_TIMEOUT, QuorumClient, grpc};
+use crate::status_text;
+use crate::wire::{Down, Refusal, WatchMessage, WatchRequest};
+use lattice_api::pack::{pack, unpack};
+use lattice_api::v1::Packed;
+use lattice_model::with_causes;
+use std::marker::PhantomData;
+use tokio::time::{Instant, timeout};
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+/// What comes down a session.
+pub type DownStream = MemberStream<Down>;
+/// What a watch says.
+pub type WatchStream = MemberStream<WatchMessage>;
+
+/// Messages from one member, until it ends them.
+#[derive(Debug)]
+pub struct MemberStream<T> {
+    stream: Streaming<Packed>,
+    client: QuorumClient,
+    member: String,
+    /// The connection, where it is of this stream alone.
+    pub(super) carried: Option<Channel>,
+    what: PhantomData<fn() -> T>,
+}
+
+impl<T: serde::de::DeserializeOwned> MemberStream<T> {
+    /// The member at the other end, `host:port`.
+    pub fn member(&self) -> &str {
+        &self.member
+    }
+
+    /// The next message; an error when the stream is over, for whatever reason. Cancel-safe. After an error the
+    /// client's next call or stream begins with another member.
+    pub async fn next(&mut self) -> Result<T, CallError> {
+        let why = match self.stream.message().await {
+            Ok(Some(packed)) => match unpack(&packed) {
+                Ok(message) => return Ok(message),
+                Err(error) => with_causes(&error),
+            },
+            Ok(None) => "it ended the stream".to_owned(),
+            Err(status) => match refusal_of(&status) {
+                Some(refusal) => return Err(refusal.into()),
+                None => status_text(&status),
+            },
+        };
+        self.client.leave(&self.member);
+        Err(CallError::Unavailable { why: format!("{}: {why}", self.member) })
+    }
+}
+
+impl QuorumClient {
+    /// Opens a watch. Tries each member once. What goes on after a stream's end is [`crate::following::Following`].
+    pub async fn watch(&self, request: &WatchRequest) -> Result<WatchStream, CallError> {
+        let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
+        let mut failures = Failures::default();
+        for _ in 0..self.count() {
+            let Some(member) = self.member() else { break };
+            if let Err(why) = member.away.leave(Instant::now()) {
+                failures.add(&member.address, why);
+                self.leave(&member.address);
+                continue;
+            }
+            match timeout(OPEN_TIMEOUT, member.heard(grpc(&member.calls).watch(body.clone()))).await {
+                Ok(Ok(stream)) => return Ok(self.stream(stream.into_inner(), &member.address)),
+                Ok(Err(status)) => match refusal_of(&status) {
+                    Some(refusal) => return Err(refusal.into()),
+                    None => failures.add(&member.address, status_text(&status)),
+                },
+                Err(_) => failures.add(&member.address, NO_ANSWER.to_owned()),
+            }
+            self.leave(&member.address);
+        }
+        Err(failures.into())
+    }
+
+    pub(super) fn stream<T>(&self, stream: Streaming<Packed>, address: &str) -> MemberStream<T> {
+        MemberStream { stream, client: self.clone(), member: address.to_owned(), carried: None, what: PhantomData }
+    }
+}

@@ -1,0 +1,26 @@
+//! What agents and members say to each other. MessagePack with field names inside gRPC, and one vocabulary (the
+//! model's) on both ends.
+
+mod answer;
+mod audit_walk;
+mod request;
+mod session;
+mod standing;
+mod status;
+mod watch;
+
+// What the ledger answers with, and what its commands carry, is sent as it is.
+pub use answer::{Answer, AuditFound, RefusedClaim, SignedPage};
+pub use audit_walk::{AuditWalk, KeyPeriod};
+pub use lattice_ledger::{
+    Conflict, DomainStanding, DrainWish, Endpoint, HeldShare, LimitsStanding, ListFilter, ListPlace, NodeHealth, Refusal, ServiceStanding,
+    TenantStanding, VClusterStanding, VniPoolChange, VniPoolStanding, WalltimeRefusal, WatchPlace,
+};
+pub use request::{MembersChange, MembersOrder, Request};
+pub use session::{Down, HeldKeys, MayMove, MemberList, Up};
+pub use standing::{AdmissionsStanding, AdmittedNode, KeyRole, KeyStanding, KeyringStanding, LeaseStanding, WaitingNode};
+pub use status::{ClockAlarm, MemberStatus, NotifyStanding, QuorumStatus};
+pub use watch::{Change, WatchAllocations, WatchMessage, WatchRequest};
+
+/// The longest message either side takes, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;

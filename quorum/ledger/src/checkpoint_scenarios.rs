@@ -1,0 +1,147 @@
+//! Stories of checkpoints: whose word counts, and what is begun from.
+
+use super::scenarios::{Story, id, node, registration, spec, user};
+use super::{Action, Outcome, Registration};
+use crate::Refusal;
+use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE};
+use lattice_model::{
+    AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
+    NodeReport, ReportItem, RequeuePolicy, SignalTo,
+};
+use uuid::Uuid;
+
+/// A story in which every node makes checkpoints; the numbers of its nodes' reports are kept by hand.
+struct Saving {
+    story: Story,
+    seqs: [u64; 3],
+}
+
+fn whole(number: u128, epoch: Epoch) -> CheckpointRef {
+    CheckpointRef { id: CheckpointId(Uuid::from_u128(number)), epoch, step: Some(5), bytes: 10 }
+}
+
+fn asks() -> AllocationSpec {
+    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::USR1)), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
+}
+
+impl Saving {
+    fn new() -> Self {
+        let mut story = Story::new(3);
+        for number in 0..3 {
+            let features = vec![CHECKPOINTS.to_owned()];
+            story.done(Action::Register(Registration { features, ..registration(number, 1, 1, false) }));
+        }
+        Self { story, seqs: [0; 3] }
+    }
+
+    fn says(&mut self, from: u8, item: ReportItem) -> Outcome {
+        let seq = &mut self.seqs[usize::from(from)];
+        *seq += 1;
+        let incarnation: Incarnation = self.story.ledger.node(&node(from)).unwrap().incarnation;
+        self.story.act(Action::Report(NodeReport { node: node(from), incarnation, seq: *seq, item })).unwrap()
+    }
+
+    /// On the first node alone, and on the second with it.
+    fn begin(&mut self, nodes: &[u8]) -> Epoch {
+        let epoch = self.story.claimed(1, nodes);
+        for from in nodes {
+            self.says(*from, ReportItem::Prepared { allocation: id(1), epoch });
+        }
+        epoch
+    }
+
+    fn last(&self) -> Option<CheckpointRef> {
+        self.story.ledger.allocation(id(1)).unwrap().checkpoint.clone()
+    }
+
+    fn restores(&self, on: u8) -> Option<CheckpointRef> {
+        self.story.ledger.desired(&node(on)).shares.first().and_then(|share| share.restore.clone())
+    }
+}
+
+fn checkpointed(epoch: Epoch, checkpoint: CheckpointRef) -> ReportItem {
+    ReportItem::Checkpointed { allocation: id(1), epoch, checkpoint }
+}
+
+#[test]
+fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins_from_it() {
+    let mut s = Saving::new();
+    s.story.done(Action::Submit { id: id(1), spec: Box::new(asks()), owner: user(7), claim: None });
+    let first = s.begin(&[0, 1]);
+    s.says(1, checkpointed(first, whole(1, first)));
+    assert_eq!(s.last(), None, "it is not the head");
+    s.says(0, checkpointed(first, whole(1, first)));
+    assert_eq!((s.last(), s.restores(0)), (Some(whole(1, first)), None), "what runs did not begin from it");
+    // Said again after a restart of the agent: nothing new.
+    let again = s.story.ledger.audit_head().clone();
+    s.says(0, checkpointed(first, whole(1, first)));
+    assert_eq!(*s.story.ledger.audit_head(), again);
+    s.says(1, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::NodeLost { node: node(1), why: "x".into() } });
+    for from in [0, 1] {
+        s.says(from, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
+    }
+    let second = s.begin(&[2, 0]);
+    assert_eq!((s.restores(2), s.restores(0)), (Some(whole(1, first)), Some(whole(1, first))));
+    // The old attempt was isolated, and comes late.
+    let stale = s.says(0, checkpointed(first, whole(2, first)));
+    assert_eq!(stale, Outcome::Unheeded(Refusal::StaleEpoch { id: id(1), seen: first, now: second }));
+    // One that lies about its epoch is no better.
+    s.says(2, checkpointed(second, whole(3, first)));
+    assert_eq!(s.last(), Some(whole(1, first)));
+    s.says(2, checkpointed(second, whole(4, second)));
+    assert_eq!(s.last(), Some(whole(4, second)));
+}
+
+#[test]
+fn work_that_asks_for_none_has_none() {
+    let mut s = Saving::new();
+    s.story.done(Action::Submit { id: id(1), spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(7), claim: None });
+    let epoch = s.begin(&[0]);
+    s.says(0, checkpointed(epoch, whole(1, epoch)));
+    assert_eq!(s.last(), None);
+}
+
+#[test]
+fn the_audit_log_says_which_and_by_whom() {
+    let mut s = Saving::new();
+    s.story.done(Action::Submit { id: id(1), spec: Box::new(asks()), owner: user(7), claim: None });
+    let epoch = s.begin(&[0, 1]);
+    s.seqs[0] += 1;
+    let incarnation = s.story.ledger.node(&node(0)).unwrap().incarnation;
+    let report = NodeReport { node: node(0), incarnation, seq: s.seqs[0], item: checkpointed(epoch, whole(1, epoch)) };
+    let records = s.story.acted(Action::Report(report));
+    let told: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.contains("step 5"))).collect();
+    assert_eq!(told, [(AuditAction::CheckpointCommitted, "node:n0", true)]);
+}
+
+#[test]
+fn work_that_is_asked_by_calls_needs_scopes() {
+    for by in [AskBy::SharedMemory, AskBy::Call] {
+        let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by(by)), ..asks() };
+        let mut now = lattice_model::Node::clone(Saving::new().story.ledger.node(&node(0)).unwrap());
+        now.features = vec![];
+        assert!(spec.unsaved_by(&now).is_some_and(|why| why.contains("makes no checkpoints")));
+        now.features = vec![CHECKPOINTS.to_owned()];
+        assert_eq!(spec.unsaved_by(&now).is_some(), by == AskBy::Call, "calls are told apart by their scopes alone");
+        now.features.push(RUN_LEASE.to_owned());
+        assert_eq!(spec.unsaved_by(&now), None);
+    }
+}
+
+#[test]
+fn and_so_does_work_whose_ranks_alone_are_signalled() {
+    let saver = Saving::new().story.ledger.node(&node(0)).unwrap().clone();
+    let with = |features: &[&str]| {
+        let mut node = lattice_model::Node::clone(&saver);
+        node.features = features.iter().map(|feature| (*feature).to_owned()).collect();
+        node
+    };
+    for text in ["RTMIN+3", "SIGQUIT", "group:USR1", "ranks:RTMAX"] {
+        let signal: AskSignal = text.parse().unwrap();
+        let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(signal)), ..asks() };
+        let scopeless = spec.unsaved_by(&with(&[CHECKPOINTS]));
+        assert_eq!(scopeless.is_some(), signal.whom() != SignalTo::All, "{text}: ranks are told by their scopes alone");
+        assert_eq!(spec.unsaved_by(&with(&[CHECKPOINTS, RUN_LEASE])), None, "{text}");
+    }
+    assert_eq!(asks().unsaved_by(&with(&[CHECKPOINTS])), None);
+}

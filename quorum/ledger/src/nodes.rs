@@ -1,0 +1,396 @@
+//! Nodes: registration and standing. Every change of a node's state is asked of [`lattice_model::lifecycle`] here.
+
+use super::admission::growth;
+use super::refusal::Refusal;
+use super::state::user_usage::holds_nodes;
+use super::{Action, ApplyContext, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Subject};
+use lattice_model::constraint::{FEATURES_MAX, is_feature};
+use lattice_model::lifecycle::{self, Event, Facts, Illegal};
+use lattice_model::{
+    AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp, UNWELL, conformance,
+};
+use std::sync::Arc;
+
+/// Bytes of an address at most.
+const ADDRESS_BYTES_MAX: usize = 300;
+/// What a Ready node's reason begins with where its capacity grew at its last registration.
+const GREW: &str = "its capacity grew when it registered: ";
+/// Controllers that a node may say it lacks, and bytes of their names.
+const UNLIMITED_MAX: usize = 16;
+const UNLIMITED_BYTES_MAX: usize = 32;
+
+impl Ledger {
+    pub(super) fn register(&mut self, context: &mut ApplyContext, new: &Registration) -> Result<Outcome, Refusal> {
+        if new.size == Resources::default() {
+            return Err(Refusal::Malformed { why: format!("node {} registers with nothing", new.node) });
+        }
+        if new.addresses.mesh.len() > ADDRESS_BYTES_MAX || new.addresses.gossip.len() > ADDRESS_BYTES_MAX {
+            return Err(Refusal::Malformed { why: format!("an address has at most {ADDRESS_BYTES_MAX} bytes") });
+        }
+        if new.unlimited.len() > UNLIMITED_MAX || new.unlimited.iter().any(|name| name.len() > UNLIMITED_BYTES_MAX) {
+            return Err(Refusal::Malformed { why: format!("at most {UNLIMITED_MAX} controllers of {UNLIMITED_BYTES_MAX} bytes") });
+        }
+        if new.features.len() > FEATURES_MAX || !new.features.iter().all(|feature| is_feature(feature)) {
+            return Err(Refusal::Malformed { why: format!("at most {FEATURES_MAX} features, each a word or a word with a value") });
+        }
+        if new.incarnation.0 == u64::MAX {
+            return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
+        }
+        self.check_admission(new)?;
+        if let Some(components) = &new.conformance {
+            conformance::check(components).map_err(|why| Refusal::Malformed { why })?;
+        }
+        let (incarnation, report_seq) = match self.nodes.get(&new.node) {
+            None if self.nodes.len() >= NODES_MAX => {
+                return Err(Refusal::TooLarge {
+                    what: "the list of nodes".to_owned(),
+                    bytes: NODES_MAX as u64 + 1,
+                    most: NODES_MAX as u64,
+                });
+            }
+            None => (self.register_first(context, new), 0),
+            Some(known) => {
+                let known = Arc::clone(known);
+                self.register_again(context, new, &known)
+            }
+        };
+        self.revocations.registered(&new.node);
+        // In one step: nobody sees it Ready and of a group that it was of before.
+        if let Some(components) = &new.conformance {
+            self.conforms(context, &new.node, incarnation, components)?;
+        }
+        Ok(Outcome::Registered { incarnation, report_seq })
+    }
+
+    fn register_first(&mut self, context: &mut ApplyContext, new: &Registration) -> Incarnation {
+        let incarnation = Incarnation(new.incarnation.0 + 1);
+        // Nothing is known of it: no hold stands.
+        let facts = Facts { draining: false, empty: true, disabled: false };
+        let (state, unwell) = registers(new, facts.at_work(), facts);
+        let node = Node {
+            id: new.node.clone(),
+            size: new.size,
+            addresses: new.addresses.clone(),
+            schedulable: new.schedulable,
+            boot: new.boot,
+            incarnation,
+            state,
+            state_reason: unwell.clone().unwrap_or_default(),
+            state_since: context.at,
+            unlimited: new.unlimited.clone(),
+            features: new.features.clone(),
+            holds: Vec::new(),
+            leaving: Vec::new(),
+            through: new.through.clone(),
+            home: String::new(),
+            conformance: None,
+            wipes: new.wipes,
+            wipe: None,
+            drain_asked: None,
+            hold_revision: context.revision,
+            report_seq: 0,
+            revision: context.revision,
+        };
+        self.nodes.insert(new.node.clone(), Arc::new(node));
+        self.use_admission(&new.node);
+        self.await_stranger(new);
+        context.changed.nodes.insert(new.node.clone());
+        context.changed.desired.insert(new.node.clone());
+        self.record_registration(context, new, incarnation);
+        if let Some(unwell) = unwell {
+            let about = Subject { allocation: None, node: Some(&new.node) };
+            self.record(
+                context,
+                &format!("node:{}", new.node),
+                AuditAction::NodeStateChanged,
+                about,
+                format!("{state} from its registration on: {unwell}"),
+            );
+        }
+        incarnation
+    }
+
+    fn register_again(&mut self, context: &mut ApplyContext, new: &Registration, known: &Node) -> (Incarnation, u64) {
+        let rebooted = known.boot != new.boot;
+        let resized = known.size != new.size;
+        let growth = growth(&known.size, &new.size);
+        // After a recovery its reports are counted anew: what was acknowledged since the backup is not known here.
+        let same_life = !self.awaits(&new.node) && !new.new_life && !rebooted && new.incarnation == known.incarnation;
+        let incarnation =
+            if same_life { known.incarnation } else { Incarnation(known.incarnation.0.max(new.incarnation.0).saturating_add(1)) };
+        let report_seq = if same_life { known.report_seq } else { 0 };
+        if rebooted {
+            self.lose_all_but(context, &new.node, &[], "it came back under another boot id");
+        } else if let Some(found) = self.found(new) {
+            self.lose_all_but(context, &new.node, &found, "its agent lost its memory, and found nothing of this work there");
+        }
+        let leaving = self.nodes.get(&new.node).map(|n| n.leaving.clone()).unwrap_or_default();
+        let facts = self.facts(known);
+        // It is never illegal to register.
+        let state = lifecycle::next(known.state, Event::Registered { rebooted }, facts).unwrap_or(known.state);
+        let (state, unwell) = registers(new, state, facts);
+        let moved_on = state != known.state;
+        let stands = Node {
+            leaving,
+            through: new.through.clone(),
+            size: new.size,
+            addresses: new.addresses.clone(),
+            schedulable: new.schedulable,
+            unlimited: new.unlimited.clone(),
+            features: new.features.clone(),
+            wipes: new.wipes,
+            boot: new.boot,
+            incarnation,
+            state,
+            state_reason: match &unwell {
+                Some(unwell) => unwell.clone(),
+                None if growth.is_some() && state == NodeState::Ready => format!("{GREW}{}", growth.as_deref().unwrap_or_default()),
+                None if moved_on => String::new(),
+                None => known.state_reason.clone(),
+            },
+            state_since: if moved_on { context.at } else { known.state_since },
+            report_seq,
+            ..known.clone()
+        };
+        if stands != *known {
+            let claim_matters =
+                moved_on || stands.features != known.features || stands.size != known.size || stands.schedulable != known.schedulable;
+            let moved = stands.addresses.mesh != known.addresses.mesh;
+            let revision = context.revision;
+            if let Some(node) = self.node_mut(context, &new.node) {
+                *node = Node { revision, hold_revision: if claim_matters { revision } else { known.hold_revision }, ..stands };
+            }
+            if moved {
+                self.tell_peers(context, &new.node);
+            }
+        }
+        if rebooted || (moved_on && known.is_unwell() && state == NodeState::Ready) {
+            self.end_exclusions(context, &new.node);
+        }
+        context.changed.desired.insert(new.node.clone());
+        if !same_life || resized {
+            self.record_registration(context, new, incarnation);
+        }
+        if let Some(growth) = &growth {
+            self.record_growth(context, &new.node, growth);
+        }
+        if moved_on {
+            let about = Subject { allocation: None, node: Some(&new.node) };
+            let unwell = unwell.map(|unwell| format!(", {unwell}")).unwrap_or_default();
+            let detail = format!("{} -> {state}: it registered{unwell}", known.state);
+            self.record(context, &format!("node:{}", new.node), AuditAction::NodeStateChanged, about, detail);
+        }
+        (incarnation, report_seq)
+    }
+
+    fn record_registration(&mut self, context: &mut ApplyContext, new: &Registration, incarnation: Incarnation) {
+        let about = Subject { allocation: None, node: Some(&new.node) };
+        let gpus = if new.size.gpus > 0 { format!(", {} GPUs", new.size.gpus) } else { String::new() };
+        let detail = format!("incarnation {incarnation}, boot {}, {} cores{gpus}", new.boot.short(), new.size.cores);
+        self.record(context, &format!("node:{}", new.node), AuditAction::NodeRegistered, about, detail);
+    }
+
+    /// What an agent without memory has of its work; `None` for one that remembers.
+    fn found(&self, new: &Registration) -> Option<Vec<(AllocationId, Epoch)>> {
+        let live = || {
+            let held = self.holdings.get(&new.node).into_iter().flatten();
+            held.filter(|h| self.is_live(h.allocation, h.epoch)).map(|h| (h.allocation, h.epoch)).collect()
+        };
+        // An agent that does not say what it found sweeps what it was to end, and keeps what stands.
+        let unsaid = || (new.incarnation == Incarnation(0)).then(live);
+        if new.new_life { new.found.clone().or_else(unsaid) } else { None }
+    }
+
+    /// Of all that the quorum believes on the node, only `found` is there.
+    fn lose_all_but(&mut self, context: &mut ApplyContext, node: &NodeId, found: &[(AllocationId, Epoch)], why: &str) {
+        let held = self.holdings.remove(node).unwrap_or_default();
+        let (there, lost): (Vec<_>, Vec<_>) = held.into_iter().partition(|h| found.contains(&(h.allocation, h.epoch)));
+        if !there.is_empty() {
+            self.holdings.insert(node.clone(), there);
+        }
+        for held in lost {
+            let live = self.is_live(held.allocation, held.epoch);
+            self.mark_released(context, held.allocation, held.epoch, node);
+            if live {
+                let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };
+                if self.awaits(node) {
+                    // The state is that of a backup: it may have done all that it was to do since.
+                    self.end_for_good(context, held.allocation, reason, "quorum");
+                } else {
+                    self.end(context, held.allocation, reason, "quorum");
+                }
+            }
+        }
+        self.show_leaving(context, node);
+    }
+
+    /// Nodes that work together with `node` must learn its new address.
+    fn tell_peers(&self, context: &mut ApplyContext, node: &NodeId) {
+        for held in self.holdings.get(node).into_iter().flatten() {
+            if self.is_live(held.allocation, held.epoch)
+                && let Some(allocation) = self.allocations.get(&held.allocation)
+            {
+                context.changed.desired.extend(allocation.nodes().cloned());
+            }
+        }
+    }
+
+    /// Whether this claim is the allocation's present one.
+    pub(super) fn is_live(&self, id: AllocationId, epoch: lattice_model::Epoch) -> bool {
+        self.allocations.get(&id).is_some_and(|a| a.epoch == epoch && holds_nodes(a.state))
+    }
+
+    /// What the leader's clocks say. A node that registered meanwhile is left alone, and so is one that cannot go there any more.
+    pub(super) fn node_states(&mut self, context: &mut ApplyContext, standings: &[NodeStanding]) -> Result<Outcome, Refusal> {
+        for standing in standings {
+            let Some(known) = self.nodes.get(&standing.node) else { continue };
+            if known.incarnation != standing.incarnation {
+                continue;
+            }
+            let takes_reason = match known.state {
+                NodeState::Degraded | NodeState::Draining | NodeState::Drained => true,
+                NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
+            };
+            if takes_reason && known.state == standing.state {
+                self.still(context, &standing.node, &standing.reason);
+                continue;
+            }
+            let event = match standing.state {
+                NodeState::Ready => Event::Heard,
+                NodeState::Degraded => Event::Silent,
+                NodeState::Down => Event::GraceOver,
+                NodeState::Failed => Event::BootOver,
+                // No clock says these, but of a node that is there.
+                NodeState::Booting | NodeState::Draining | NodeState::Drained => continue,
+            };
+            self.clocked(context, &standing.node, event, &standing.reason);
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// It stays where it is, for another reason than until now.
+    fn still(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &str) {
+        let Some(state) = self.nodes.get(id).filter(|known| known.state_reason != reason).map(|known| known.state) else { return };
+        if let Some(node) = self.node_mut(context, id) {
+            reason.clone_into(&mut node.state_reason);
+        }
+        let about = Subject { allocation: None, node: Some(id) };
+        self.record(
+            context,
+            "quorum",
+            AuditAction::NodeStateChanged,
+            about,
+            format!("{state} as before: {}", if reason.is_empty() { "well again" } else { reason }),
+        );
+    }
+
+    /// A node is being booted: an operator says it, or what provisions nodes.
+    pub(super) fn boot_node(&mut self, context: &mut ApplyContext, id: &NodeId, by: &str, reason: &str) -> Result<Outcome, Refusal> {
+        super::holds::reason_is_well_formed(reason)?;
+        if self.node(id).is_none() {
+            return Err(Refusal::NoSuchNode { node: id.clone() });
+        }
+        self.happens(context, id, Event::BootBegun, by, &format!("booted by {by}: {reason}"))?;
+        Ok(Outcome::Done)
+    }
+
+    /// What the leader's clock says is due at `now`, after `boot_ms` for a boot. By the clock that stamped them all: a jump of it
+    /// ends a hold early, or a boot, and an operator says either again.
+    pub fn nodes_due(&self, now: Timestamp, boot_ms: u64) -> Vec<Action> {
+        let mut due = Vec::new();
+        let mut late = Vec::new();
+        for node in self.nodes.values() {
+            for hold in &node.holds {
+                if let Some(until) = hold.until.filter(|until| *until <= now) {
+                    due.push(Action::LiftHold { node: node.id.clone(), kind: hold.kind, by: "quorum".to_owned(), until: Some(until) });
+                }
+            }
+            if let Some(deadline) = node.hold(HoldKind::Drain).and_then(|hold| hold.deadline)
+                && super::holds::drain_is_over(node, now)
+                && self.holdings(&node.id).iter().any(|h| self.is_live(h.allocation, h.epoch))
+            {
+                due.push(Action::EndDrained { node: node.id.clone(), deadline });
+            }
+            if node.state == NodeState::Booting && now.since_ms(node.state_since) >= boot_ms {
+                let reason = format!("it did not register under another boot id within {} s", boot_ms / 1000);
+                late.push(NodeStanding { node: node.id.clone(), incarnation: node.incarnation, state: NodeState::Failed, reason });
+            }
+        }
+        due.extend((!late.is_empty()).then_some(Action::NodeStates(late)));
+        due
+    }
+
+    fn facts(&self, node: &Node) -> Facts {
+        Facts {
+            draining: node.hold(HoldKind::Drain).is_some(),
+            empty: self.holdings(&node.id).is_empty(),
+            disabled: node.out_of_service().is_some(),
+        }
+    }
+
+    pub(super) fn after(&self, id: &NodeId, event: Event) -> Result<NodeState, Illegal> {
+        // Who asks has found it.
+        let Some(node) = self.nodes.get(id) else { return Err(Illegal { state: NodeState::Down, event }) };
+        lifecycle::next(node.state, event, self.facts(node))
+    }
+
+    /// Refused where the event is not for a node that stands where this one does.
+    pub(super) fn may_happen(&self, id: &NodeId, event: Event) -> Result<(), Refusal> {
+        self.after(id, event).map(drop).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })
+    }
+
+    /// Somebody said that this happens to the node.
+    pub(super) fn happens(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, by: &str, reason: &str) -> Result<(), Refusal> {
+        let next = self.after(id, event).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })?;
+        self.stands(context, id, next, by, reason);
+        // It stays Down, for another reason.
+        if event == Event::Enabled
+            && let Some(node) = self.node_mut(context, id)
+        {
+            node.state_reason = node.out_of_service().map_or_else(|| reason.to_owned(), ToString::to_string);
+        }
+        Ok(())
+    }
+
+    /// What follows by itself, or was judged of an older state: nothing, where it cannot be any more.
+    pub(super) fn clocked(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, reason: &str) {
+        if let Ok(next) = self.after(id, event) {
+            self.stands(context, id, next, "quorum", reason);
+        }
+    }
+
+    fn stands(&mut self, context: &mut ApplyContext, id: &NodeId, next: NodeState, by: &str, reason: &str) {
+        let Some(known) = self.nodes.get(id).filter(|known| known.state != next) else { return };
+        let is_well_again = known.is_unwell() && next == NodeState::Ready;
+        let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        let detail = format!("{} -> {next}{why}", known.state);
+        let (at, revision): (Timestamp, _) = (context.at, context.revision);
+        if let Some(node) = self.node_mut(context, id) {
+            node.state = next;
+            node.state_reason = match next {
+                // What keeps work off them is their hold.
+                NodeState::Ready | NodeState::Draining | NodeState::Drained => String::new(),
+                NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Failed => reason.to_owned(),
+            };
+            node.state_since = at;
+            node.hold_revision = revision;
+        }
+        self.record(context, by, AuditAction::NodeStateChanged, Subject { allocation: None, node: Some(id) }, detail);
+        if is_well_again {
+            self.end_exclusions(context, id);
+        }
+        self.placing_may_go_on(context);
+    }
+}
+
+/// Where one stands that registers, and would be in `state` by that. One that is not well, and is not kept off work by a drain
+/// anyway, is Degraded at once, for this reason: nothing is placed on it in between.
+fn registers(new: &Registration, state: NodeState, facts: Facts) -> (NodeState, Option<String>) {
+    match &new.unwell {
+        Some(why) if state == NodeState::Ready => {
+            // It is never illegal to fall silent, which is where one is that is not well.
+            (lifecycle::next(state, Event::Silent, facts).unwrap_or(state), Some(format!("{UNWELL}{why}")))
+        }
+        Some(_) | None => (state, None),
+    }
+}

@@ -1,0 +1,200 @@
+//! Random histories of commands, and what must hold after each of them.
+
+mod commands;
+mod invariants;
+mod moves;
+mod watcher;
+
+use super::{Action, AuditHead, Command, Ledger, Outcome};
+use crate::history::ChangeSet;
+use commands::action;
+use invariants::{
+    invariant_changes_are_told, invariant_each_domain_has_a_number_of_its_own, invariant_gossip_keys_follow_each_other,
+    invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota,
+    invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
+    invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_sensitive_nodes_are_limited,
+    invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs, invariant_users_run_what_they_may, invariant_waits_end,
+    invariant_what_stops_is_claimed_when_it_is_over,
+};
+use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, Revision, Timestamp};
+use moves::{Move, a_move};
+use proptest::prelude::*;
+use watcher::Watcher;
+
+const NODES: u8 = 4;
+const TENANT: &str = "physics";
+
+struct History {
+    commands: Vec<(Revision, Command)>,
+    states: Vec<Ledger>,
+    audit: Vec<AuditRecord>,
+    claims: usize,
+}
+
+fn play(moves: &[Move]) -> History {
+    let mut ledger = Ledger::default();
+    let mut history = History { commands: vec![], states: vec![ledger.clone()], audit: vec![], claims: 0 };
+    let mut last_epoch = Epoch(0);
+    let mut head = AuditHead::default();
+    // A cluster with a scheduler, so that claims have a chance.
+    let join = |node| Move::Register { node, boot: 1, memory: false, new_life: true };
+    let beginning: Vec<Move> = (0..NODES)
+        .map(join)
+        .chain([Move::Lease { holder: 0, trial: false, user: None, named: false }])
+        .chain([Move::Fence { node: 0, silent_ms: 3000, how: 1 }])
+        .collect();
+    for (index, a_move) in (1u64..).zip(beginning.iter().chain(moves)) {
+        // Two commands share an entry.
+        let revision = Revision(index / 2 + 1);
+        let command = Command { at: Timestamp(index * 10), action: action(&ledger, a_move) };
+        let before = ledger.clone();
+        let applied = ledger.apply(revision, &command);
+        invariant_nodes_are_never_oversubscribed(&ledger);
+        invariant_one_live_claim_for_each_allocation(&ledger);
+        invariant_refusals_change_nothing(&before, &ledger, &applied);
+        invariant_changes_are_told(&before, &ledger, &applied);
+        invariant_only_keys_on_record_sign_what_is_there(&ledger, &applied);
+        invariant_leases_are_fenced(&before, &ledger);
+        invariant_gossip_keys_follow_each_other(&before, &ledger, &applied);
+        let claimed = match &command.action {
+            Action::Claim(claim) if applied.result.is_ok() => ledger.allocation(claim.allocation),
+            _ => None,
+        };
+        invariant_holds_hold(&before, &ledger, claimed.map(|a| &**a));
+        invariant_sessions_are_of_what_runs(&ledger);
+        invariant_what_stops_is_claimed_when_it_is_over(&before, claimed.map(|a| &**a), &ledger);
+        invariant_homes_are_kept(&ledger, claimed.map(|a| &**a));
+        invariant_each_domain_has_a_number_of_its_own(&ledger);
+        invariant_services_are_of_what_runs(&ledger);
+        invariant_sensitive_nodes_are_limited(&before, &ledger);
+        invariant_waits_end(&ledger);
+        invariant_users_run_what_they_may(&before, &ledger);
+        if let Ok(Outcome::Claimed { epoch }) = applied.result {
+            invariant_no_claim_exceeds_a_quota(&before, &ledger);
+            assert!(epoch > last_epoch, "epochs rise");
+            last_epoch = epoch;
+            history.claims += 1;
+        }
+        for record in &applied.audit {
+            head.follow(record).unwrap();
+        }
+        assert_eq!(&head, ledger.audit_head());
+        history.audit.extend(applied.audit);
+        history.commands.push((revision, command));
+        history.states.push(ledger.clone());
+    }
+    history
+}
+
+fn replay(mut ledger: Ledger, commands: &[(Revision, Command)]) -> Ledger {
+    for (revision, command) in commands {
+        ledger.apply(*revision, command);
+    }
+    ledger
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_must_hold_holds_after_every_command(moves in prop::collection::vec(a_move(), 1..120)) {
+        play(&moves);
+    }
+
+    #[test]
+    fn replays_and_snapshots_give_the_same_state(moves in prop::collection::vec(a_move(), 1..80), cut in any::<prop::sample::Index>()) {
+        let history = play(&moves);
+        let cut = cut.index(history.commands.len() + 1);
+        let prefix = replay(Ledger::default(), &history.commands[..cut]);
+        prop_assert_eq!(&prefix, &history.states[cut]);
+        let restored: Ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&prefix).unwrap()).unwrap();
+        prop_assert_eq!(&restored, &prefix);
+        prop_assert_eq!(&replay(restored, &history.commands[cut..]), history.states.last().unwrap());
+        // Commands mean the same after their way through the log.
+        let through: Vec<(Revision, Command)> = history
+            .commands
+            .iter()
+            .map(|(r, c)| (*r, rmp_serde::from_slice(&rmp_serde::to_vec_named(c).unwrap()).unwrap()))
+            .collect();
+        prop_assert_eq!(&through, &history.commands);
+    }
+
+    #[test]
+    fn a_list_and_what_came_after_it_are_the_state_or_what_came_is_said_to_be_forgotten(
+        moves in prop::collection::vec(a_move(), 1..80), bytes_max in 0..60_000usize, at_once in 1..4usize,
+    ) {
+        let mut ledger = Ledger::default();
+        let mut history = crate::history::History::new(ledger.place());
+        history.keep(bytes_max);
+        let mut lists = vec![(ledger.place(), Watcher::list(&ledger))];
+        for entry in play(&moves).commands.chunk_by(|one, next| one.0 == next.0) {
+            let mut changed = super::Changed::default();
+            entry.iter().for_each(|(revision, command)| changed.merge(ledger.apply(*revision, command).changed));
+            let set = ChangeSet::of(&ledger, changed);
+            if !set.is_empty() {
+                history.push(set);
+            }
+            lists.push((ledger.place(), Watcher::list(&ledger)));
+        }
+        let (now, state) = lists.last().cloned().unwrap();
+        prop_assert_eq!(history.after(now, 1).map(|sets| sets.len()), Ok(0));
+        for (mut place, mut watcher) in lists {
+            loop {
+                match history.after(place, at_once) {
+                    Ok(sets) => {
+                        let Some(last) = sets.last() else {
+                            prop_assert_eq!(&watcher, &state);
+                            break;
+                        };
+                        prop_assert!(sets[0].revision > place.revision && sets.is_sorted_by(|a, b| a.revision < b.revision));
+                        place.revision = last.revision;
+                        sets.iter().for_each(|set| watcher.take(set));
+                    }
+                    Err(compacted) => {
+                        prop_assert!(place < compacted.begins);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_chain_breaks_on_any_changed_byte(
+        moves in prop::collection::vec(a_move(), 20..60), which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), flip in 1..=255u8,
+    ) {
+        let mut audit = play(&moves).audit;
+        prop_assume!(!audit.is_empty());
+        let which = which.index(audit.len());
+        let mut text = serde_json::to_vec(&audit[which]).unwrap();
+        let at = at.index(text.len());
+        text[at] ^= flip;
+        // What is no record any more is noticed without the chain.
+        let Ok(changed) = serde_json::from_slice::<AuditRecord>(&text) else { return Ok(()) };
+        prop_assume!(changed != audit[which]);
+        audit[which] = changed;
+        let mut head = AuditHead::default();
+        prop_assert!(audit.iter().any(|record| head.follow(record).is_err()) );
+    }
+}
+
+#[test]
+fn histories_are_not_idle() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let moves = prop::collection::vec(a_move(), 120);
+    let histories: Vec<History> = (0..45).map(|_| play(&moves.new_tree(&mut runner).unwrap().current())).collect();
+    let claims: usize = histories.iter().map(|history| history.claims).sum();
+    assert!(claims > 60, "{claims} claims in 45 histories exercise little");
+    let recorded = |action| histories.iter().flat_map(|history| &history.audit).filter(|record| record.action == action).count();
+    let domains = [AuditAction::NetworkDomainCreated, AuditAction::NetworkDomainReleased].map(recorded);
+    assert!(domains.iter().all(|count| *count > 3), "{domains:?} domains created and released in 45 histories exercise little");
+    let states = |state: NodeState| {
+        let stands = |ledger: &&Ledger| ledger.nodes().any(|n| n.state == state);
+        histories.iter().flat_map(|history| &history.states).filter(stands).count()
+    };
+    for state in NodeState::ALL {
+        assert!(states(state) > 3, "{state} in {} states of 45 histories exercises little", states(state));
+    }
+}

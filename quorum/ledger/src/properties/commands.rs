@@ -1,0 +1,348 @@
+//! A move as a command to the ledger as it is.
+
+use super::moves::Move;
+use super::{NODES, TENANT};
+use crate::keyring::Secret;
+use crate::scenarios::{SIZE, id, node, registration, spec, user};
+use crate::signing::SignedHead;
+use crate::state::user_usage::holds_nodes;
+use crate::{
+    Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange,
+    VClusterChange, VniPoolChange, scheduler_lease,
+};
+use lattice_model::claim::ClaimShare;
+use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
+    Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
+    PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, TelemetryMode, Timestamp, When,
+};
+use std::sync::Arc;
+
+const VCLUSTER: &str = "small";
+
+/// The one checkpoint that an allocation makes here, again and again.
+fn saved(allocation: &AllocationId) -> CheckpointId {
+    CheckpointId(allocation.0)
+}
+
+fn half(of: Resources) -> Resources {
+    Resources { cores: of.cores / 2, memory_bytes: of.memory_bytes / 2, gpus: of.gpus / 2 }
+}
+
+pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
+    let lease = ledger.lease(SCHEDULER_LEASE).cloned();
+    let token = lease.as_ref().map_or(0, |l| l.token);
+    match a_move.clone() {
+        Move::Submit { id: number, nodes, requeue, max, owner, named } => {
+            let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
+            // One of the users asks for halves of nodes.
+            let share = (owner == 2).then(|| half(SIZE));
+            // Another one is of a tenant.
+            let tenant = if owner == 1 { TENANT.to_owned() } else { String::new() };
+            let vcluster = if named { VCLUSTER.to_owned() } else { String::new() };
+            // Some name one of three domains, some offer a port, some are sensitive.
+            let network_domain = ["", "a", "b", "c"][usize::try_from(number % 4).unwrap()].to_owned();
+            let port = |port| Exposed { name: "api".into(), port, protocol: "tcp".into() };
+            let expose = (number % 3 == 0).then(|| port(80)).into_iter().collect();
+            let connectivity = Connectivity { network_domain, expose };
+            let (session, sensitive) = (number % 2 == 0, number % 5 == 0);
+            let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
+            let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(AskSignal::USR1));
+            let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
+            let spec = AllocationSpec {
+                share,
+                tenant,
+                vcluster,
+                session,
+                connectivity,
+                sensitive,
+                on_isolation,
+                launch,
+                checkpoint,
+                ..spec(nodes, policy, max)
+            };
+            Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
+        }
+        Move::Cancel { id: number, by } => Action::Cancel { id: id(number), by: user(by) },
+        Move::Claim { id: number, nodes, half: small, stale } => {
+            // Mostly one that waits, in a queue that is served, and not always the same: the first may get no number, or no room.
+            let served = |a: &Allocation| {
+                let queue = ledger.queue_of(&a.spec.vcluster);
+                if queue == VCLUSTER { ledger.lease(&scheduler_lease(queue)).is_some() } else { lease.is_some() }
+            };
+            let waits = |a: &&Arc<Allocation>| a.state == AllocationState::Pending && stale > 3 && served(a);
+            let waiting: Vec<_> = ledger.allocations().filter(waits).collect();
+            let number = waiting.get(usize::from(nodes[0]) % waiting.len().max(1)).map_or(id(number), |a| a.id);
+            let allocation = ledger.allocation(number);
+            let wanted = allocation.map_or(1, |a| a.spec.nodes as usize);
+            let label = allocation.map_or("", |a| &a.spec.vcluster);
+            let own = |n: &u8| ledger.node(&node(*n)).is_none_or(|known| ledger.foreign(known, label).is_none());
+            let own: Vec<u8> = (0..NODES).filter(|n| stale == 5 || own(n)).collect();
+            let shares = nodes.iter().cycle().take(wanted).enumerate().map(|(at, n)| {
+                // Mostly distinct nodes.
+                let number = if stale == 0 { *n } else { own.get((usize::from(nodes[0]) + at) % own.len().max(1)).copied().unwrap_or(*n) };
+                let known = ledger.node(&node(number)).map_or(Revision(0), |n| n.hold_revision);
+                let hold_revision = if stale == 1 { Revision(known.0 + 1) } else { known };
+                // Half of it is less than some asked for.
+                let asked = allocation.map_or(SIZE, |a| a.spec.amount_of(&SIZE));
+                ClaimShare { node: node(number), resources: if small { half(SIZE) } else { asked }, hold_revision }
+            });
+            let queue = scheduler_lease(ledger.queue_of(label));
+            let token = ledger.lease(&queue).filter(|_| stale != 4).map_or(token, |l| l.token);
+            Action::Claim(Claim {
+                allocation: number,
+                requeue_count: allocation.map_or(0, |a| a.requeue_count) + u32::from(stale == 2),
+                lease_token: token + u64::from(stale == 3),
+                shares: shares.collect(),
+                by: None,
+            })
+        }
+        Move::Register { node: number, boot, memory, new_life } => {
+            // One that is being booted comes back booted.
+            let away = ledger.node(&node(number)).filter(|n| matches!(n.state, NodeState::Booting | NodeState::Failed));
+            let boot = away.map_or(boot, |n| 3 - n.boot.0.as_u128());
+            let known = ledger.node(&node(number)).map_or(0, |n| n.incarnation.0);
+            let found = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch)).into_iter().collect();
+            let found = (!memory && boot == 2).then_some(found);
+            // One of them has none of them.
+            let all = [RUN_LEASE, CHECKPOINTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
+            let features = if number == 3 { vec![] } else { all.to_vec() };
+            let wipes = number != 3;
+            Action::Register(Registration {
+                found,
+                features,
+                wipes,
+                ..registration(number, boot, if memory { known } else { 0 }, new_life)
+            })
+        }
+        Move::Report { node: number, id: of, item, old_epoch, skip } => {
+            let known = ledger.node(&node(number));
+            // Mostly about something that the node has.
+            let held = ledger.holdings(&node(number)).first().map(|h| (h.allocation, h.epoch));
+            let (allocation, epoch) = match held {
+                Some(held) if item != 7 => held,
+                _ => (id(of), ledger.allocation(id(of)).map_or(Epoch(0), |a| a.epoch)),
+            };
+            let epoch = Epoch(epoch.0.saturating_sub(u64::from(old_epoch)));
+            let item = match item {
+                0 | 1 | 7 => ReportItem::Prepared { allocation, epoch },
+                2 => ReportItem::PrepareFailed { allocation, epoch, why: "x".into() },
+                3 => ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 0 } },
+                4 => ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 1 } },
+                5 => ReportItem::Ended { allocation, epoch, reason: EndReason::NodeLost { node: node(number), why: "x".into() } },
+                12 => {
+                    let checkpoint = CheckpointRef { id: saved(&allocation), epoch, step: None, bytes: 1 };
+                    ReportItem::Checkpointed { allocation, epoch, checkpoint }
+                }
+                13 => {
+                    let saved = if skip == 0 { Err("x".to_owned()) } else { Ok(saved(&allocation)) };
+                    ReportItem::Ended { allocation, epoch, reason: EndReason::Preempted { by: "x".into(), why: "x".into(), saved } }
+                }
+                14 => ReportItem::Ended { allocation, epoch, reason: EndReason::WalltimeSaved { checkpoint: saved(&allocation) } },
+                15 => {
+                    let asked = ledger.allocation(allocation).and_then(|a| a.preemption.as_ref()).map(|order| order.id);
+                    ReportItem::NotPreempted { allocation, epoch, id: asked.unwrap_or(saved(&allocation)), why: "x".into() }
+                }
+                16 => ReportItem::Unheard { at: Timestamp(skip), word: "not well: x".into() },
+                _ => ReportItem::Released { allocation, epoch, usage: None },
+            };
+            let (incarnation, seq) = known.map(|n| (n.incarnation, n.report_seq)).unwrap_or_default();
+            Action::Report(NodeReport { node: node(number), incarnation, seq: seq + skip, item })
+        }
+        Move::State { node: number, state, stale } => {
+            let mut incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            incarnation.0 -= u64::from(stale && incarnation.0 > 0);
+            let state = [NodeState::Ready, NodeState::Degraded, NodeState::Down, NodeState::Failed][usize::from(state)];
+            Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "x".into() }])
+        }
+        Move::Lease { holder, user: None, named: true, .. } => {
+            Action::GrantLease { name: scheduler_lease(VCLUSTER), holder: node(holder % 2), ttl_ms: 1000, user: None }
+        }
+        Move::Lease { holder, user, trial, .. } => {
+            let name = match user {
+                Some(_) if trial => "trial/theirs",
+                Some(_) => "theirs",
+                None => SCHEDULER_LEASE,
+            };
+            Action::GrantLease { name: name.into(), holder: node(holder % 2), ttl_ms: 1000, user: user.map(self::user) }
+        }
+        Move::Revoke { stale } => {
+            let token = lease.map_or(0, |l| l.token) + u64::from(stale);
+            Action::RevokeLease { name: SCHEDULER_LEASE.into(), token: Some(token), by: "root".into() }
+        }
+        Move::Hold { node: number, kind, lift: true, reason, .. } => {
+            // Mostly one that stands.
+            let stands = ledger.node(&node(number)).and_then(|n| n.holds.first()).filter(|_| reason > 0);
+            Action::LiftHold { node: node(number), kind: stands.map_or(kind, |hold| hold.kind), by: "root".into(), until: None }
+        }
+        // Its own checks ask for it.
+        Move::Hold { node: number, kind: HoldKind::Drain, lift: false, ends: None, reason: asked @ 1.. } => {
+            let incarnation = ledger.node(&node(number)).map_or(Incarnation(0), |known| known.incarnation);
+            Action::AskDrain { node: node(number), incarnation, asked: Timestamp(u64::from(asked)), reason: format!("finding {asked}") }
+        }
+        Move::Hold { node: number, kind, lift: false, ends, reason } => {
+            let reason = format!("reason {reason}");
+            let (until, deadline) = (ends.filter(|_| kind.may_end()), ends.filter(|_| kind == HoldKind::Drain));
+            let (until, deadline) = (until.map(When::AfterMs), deadline.map(When::AfterMs));
+            Action::SetHold { node: node(number), kind, by: "root".into(), reason, until, deadline }
+        }
+        Move::Due => {
+            // A minute is short for a boot.
+            let now = Timestamp(ledger.revision().0 * 20);
+            // A wait is long for a history: half of those that there are end.
+            let later = Timestamp(now.0 + 5_000);
+            let waits = ledger.waits_are_due(later).then_some(Action::EndWaits { now: later });
+            let due = waits.or_else(|| ledger.nodes_due(now, 60).into_iter().next());
+            due.unwrap_or_else(|| Action::EndDrained { node: node(0), deadline: now })
+        }
+        Move::Boot { node: number } => {
+            // Mostly one that may be.
+            let may = ledger.nodes().find(|n| matches!(n.state, NodeState::Down | NodeState::Drained) && n.out_of_service().is_none());
+            let booted = may.map_or(node(number), |n| n.id.clone());
+            Action::BootNode { node: booted, by: "root".into(), reason: "x".into() }
+        }
+        Move::Level { level } => Action::RaiseLevel { level },
+        Move::Tenant { max_nodes, max_allocations: max_concurrent_allocations } => {
+            let create = ledger.tenant(TENANT).is_none();
+            let change = TenantChange { name: TENANT.into(), create, max_nodes, max_concurrent_allocations };
+            Action::SetTenant { change, by: "root".into() }
+        }
+        Move::VCluster { delete: true, .. } => Action::DeleteVCluster { name: VCLUSTER.into(), by: "root".into() },
+        Move::VCluster { nodes, tenant, delete: false } => {
+            let create = ledger.vcluster(VCLUSTER).is_none().then_some(SchedulerKind::InteractiveFifo);
+            let tenant = Some(if tenant { TENANT.to_owned() } else { String::new() });
+            let change = VClusterChange { name: VCLUSTER.into(), create, tenant, nodes: Some(nodes.into_iter().map(node).collect()) };
+            Action::SetVCluster { change, by: "root".into() }
+        }
+        Move::Session { id: session, owner, delete } => {
+            // Mostly in one that runs.
+            let runs = ledger.allocations().find(|a| a.state == AllocationState::Running && (a.spec.session || owner == 0));
+            let (allocation, by) = runs.map_or((id(session), user(owner)), |a| (a.id, a.owner.clone()));
+            let session = uuid::Uuid::from_u128(session);
+            if delete {
+                Action::DeleteSession { id: session, allocation, by }
+            } else {
+                Action::CreateSession { id: session, allocation, by }
+            }
+        }
+        Move::Release { stale } => Action::ReleaseLease { name: SCHEDULER_LEASE.into(), token: token + u64::from(stale), user: None },
+        Move::Expire { stale } => {
+            let renewed = lease.map_or(Revision(0), |l| l.renewed);
+            Action::ExpireLease { name: SCHEDULER_LEASE.into(), token, renewed: Revision(renewed.0 + u64::from(stale)) }
+        }
+        Move::Pool { start, size, grace } => {
+            let change = VniPoolChange { start: Some(start), end: Some(start + size), grace_ms: Some(grace) };
+            Action::SetVniPool { change, by: "root".into() }
+        }
+        Move::Domains { grace: None } => Action::ReleaseDomains,
+        Move::Domains { grace: Some(grace_ms) } => {
+            Action::SetDomainGrace { domain: (TENANT.into(), "a".into()), grace_ms, by: "root".into() }
+        }
+        Move::Fence { node: number, how: 0, .. } => Action::ConfirmDead { node: node(number), by: "root".into(), reason: "x".into() },
+        Move::Fence { silent_ms: ms, how: 1, .. } => Action::SetRunLease { ms },
+        Move::Fence { node: number, silent_ms, .. } => {
+            let incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            Action::Fence { node: node(number), incarnation, silent_ms }
+        }
+        Move::Conform { node: number, how: 0, .. } => Action::AcceptDrift { node: node(number), by: "root".into(), reason: "x".into() },
+        Move::Conform { node: number, how: 1, .. } => {
+            let drift = ledger.node(&node(number)).and_then(|n| n.conformance.as_ref()).and_then(|c| c.drift.as_ref());
+            Action::DriftOver { node: node(number), since: drift.map_or(Timestamp(0), |drift| drift.since) }
+        }
+        Move::Conform { node: number, how: 2, kernel } => {
+            let incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            Action::ConformanceStale { node: node(number), incarnation, stale: kernel == 0 }
+        }
+        Move::Conform { node: number, kernel, .. } => {
+            let incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
+            let components = [("kernel".to_owned(), format!("6.{kernel}"))].into();
+            Action::Conforms { node: node(number), incarnation, components }
+        }
+        Move::Wipe { node: number, how: how @ 0..=1 } => {
+            Action::Wipe { node: node(number), by: "root".into(), reason: "x".into(), force: how == 0 }
+        }
+        Move::Wipe { node: number, how } => {
+            let order = ledger.node(&node(number)).and_then(|n| n.wipe.as_ref()).map_or(0, |wipe| wipe.order);
+            Action::Wiped { node: node(number), order, failed: (how == 3).then(|| "disk".to_owned()) }
+        }
+        Move::Preempt { id: number, how: 0, .. } => {
+            let (by, reason, seed) = ("root".into(), "x".into(), uuid::Uuid::from_u128(number));
+            Action::DrainUrgently { node: node(number as u8 % NODES), by, reason, deadline: None, seed }
+        }
+        Move::Preempt { id: number, how: 2, hold: true } => {
+            let has_nodes = ledger.allocations().find(|a| holds_nodes(a.state) && number > 2);
+            let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let epoch = ledger.allocation(allocation).map_or(Epoch(0), |a| a.epoch);
+            Action::RequeueAllocation { allocation, epoch, by, reason: "x".into() }
+        }
+        Move::Preempt { id: number, how: 3, hold: true } => {
+            let waits = ledger.allocations().find(|a| a.waits());
+            let (allocation, by) = waits.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            Action::HoldAllocation { allocation, by }
+        }
+        Move::Preempt { id: number, how: 4, hold } => {
+            let lives = ledger.allocations().find(|a| !a.state.is_terminal() && number > 2);
+            let (allocation, by) = lives.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let walltime = std::time::Duration::from_secs(if hold { 120 } else { 90_000 });
+            Action::SetWalltime { allocation, by, walltime, as_operator: number % 2 == 0 }
+        }
+        Move::Preempt { id: number, how: 1..=3, .. } => {
+            // Mostly one that is held.
+            let held = ledger.allocations().find(|a| a.held && number > 2);
+            let (allocation, by) = held.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            Action::Resume { allocation, by }
+        }
+        Move::Preempt { id: number, hold, .. } => {
+            let has_nodes = ledger.allocations().find(|a| holds_nodes(a.state) && number > 2);
+            let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let epoch = ledger.allocation(allocation).map_or(Epoch(0), |a| a.epoch);
+            let (name, reason, cause) = (by.name.clone(), "x".to_owned(), PreemptCause::Request);
+            let order = Preemption { id: saved(&allocation), by: name, reason, cause, deadline_ms: 1000, hold, failed: None };
+            Action::Preempt { allocation, epoch, by, order, kill: number % 2 == 0 }
+        }
+        Move::Telemetry { how: 0, .. } => {
+            let due = ledger.telemetry_due(Timestamp(u64::MAX)).into_iter().next();
+            due.unwrap_or(Action::EndTelemetry { allocation: id(1), order: uuid::Uuid::nil() })
+        }
+        Move::Telemetry { id: number, how } => {
+            let has_nodes = ledger.allocations().find(|a| holds_nodes(a.state) && number > 2);
+            let (allocation, by) = has_nodes.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
+            let (mode, duration_ms) = match how {
+                1 => (TelemetryMode::Prod, 0),
+                3 => (TelemetryMode::Audit, 0),
+                _ => (TelemetryMode::Debug, 5000),
+            };
+            Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms }
+        }
+        Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
+        Move::Limits { sensitive, running } => {
+            let users = UserLimitsChange { user_running: running, ..UserLimitsChange::default() };
+            Action::SetLimits { sensitive_pool_size: sensitive, users, by: "root".into() }
+        }
+        Move::Access { id: number, of, long } => Action::RecordAccess(Access {
+            id: uuid::Uuid::from_u128(number),
+            by: user(0),
+            kind: AccessKind::LogsRead,
+            allocation: Some(id(of)),
+            node: Some(node(0)),
+            detail: "x".repeat(if long { 5000 } else { 5 }),
+        }),
+        Move::Key { member, key } => Action::SetSigningKey { member: MemberId(member), key: format!("{key:064x}") },
+        Move::Sign { member, key, back } => {
+            let head = ledger.audit_head();
+            let (key, signature) = (format!("{key:064x}"), "0".repeat(128));
+            // Also records that are not there yet, and ones that are signed.
+            let seq = (head.seq + 1).saturating_sub(back);
+            Action::SignHead(SignedHead { seq, hash: head.hash.clone(), member: MemberId(member), key, signature })
+        }
+        Move::Gossip { step, number } => match step {
+            0 => Action::AddKey { secret: Secret([number; 32]), by: "root".into() },
+            1 => Action::SealWithKey { id: ledger.keyring().newest() },
+            2 => Action::RetireKey { id: ledger.keyring().keys.first().map_or(0, |key| key.id) },
+            3 => Action::SealWithKey { id: number.into() },
+            4 => Action::Revoke { name: format!("n{}", number % 4), by: "root@n1".into(), reason: String::new() },
+            _ => Action::RetireKey { id: number.into() },
+        },
+    }
+}

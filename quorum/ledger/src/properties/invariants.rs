@@ -1,0 +1,279 @@
+//! What must hold after each command.
+
+use super::TENANT;
+use crate::keyring::{CONFIGURED, Keyring};
+use crate::signing::SignedHead;
+use crate::{Applied, LEVEL_KNOWN, Ledger};
+use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, OnIsolation};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Shares of a node never exceed it.
+pub(super) fn invariant_nodes_are_never_oversubscribed(ledger: &Ledger) {
+    for known in ledger.nodes() {
+        assert!(known.size.holds(&ledger.held(&known.id)), "{}", known.id);
+    }
+}
+
+/// A claim that stands holds exactly its shares; nothing else counts as standing; the rest is shown as leaving.
+pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
+    for allocation in ledger.allocations() {
+        let live = |node: &Node| {
+            let holds = ledger.holdings(&node.id).iter().filter(|h| h.allocation == allocation.id);
+            holds.filter(|h| ledger.is_live(h.allocation, h.epoch)).count()
+        };
+        let counts: Vec<usize> = ledger.nodes().map(|n| live(n)).collect();
+        assert!(counts.iter().all(|c| *c <= 1));
+        let holding: BTreeSet<_> = ledger.nodes().filter(|n| live(n) == 1).map(|n| n.id.clone()).collect();
+        let stands = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
+        let shares: BTreeSet<_> = allocation.nodes().filter(|_| stands).cloned().collect();
+        assert_eq!(holding, shares, "{allocation:?}");
+        assert_eq!(allocation.state.is_without_nodes(), allocation.shares.is_empty() && !allocation.state.is_terminal());
+        assert!(!allocation.held || allocation.state.is_without_nodes(), "{allocation:?}");
+        assert!(allocation.preemption.is_none() || stands, "{allocation:?}");
+        assert!(allocation.telemetry.is_none() || stands, "{allocation:?}");
+        for share in allocation.nodes().flat_map(|node| ledger.desired(node).shares).filter(|share| share.allocation == allocation.id) {
+            assert_eq!(share.telemetry, allocation.telemetry, "each of its nodes is told");
+        }
+        // Whoever is suspended and was not held has something to go on from.
+        let begun = allocation.state == AllocationState::Suspended && !allocation.held;
+        assert!(!begun || allocation.checkpoint.is_some() || allocation.preempted_count > 0, "{allocation:?}");
+    }
+    let closely: BTreeSet<_> = ledger.allocations().filter(|a| a.telemetry.is_some()).map(|a| a.id).collect();
+    assert_eq!(closely, ledger.closely, "the leader's clock looks at all of them, and at no others");
+    for known in ledger.nodes() {
+        let leaving: Vec<_> = ledger
+            .holdings(&known.id)
+            .iter()
+            .filter(|h| !ledger.is_live(h.allocation, h.epoch))
+            .map(|h| (h.allocation, h.epoch, h.resources))
+            .collect();
+        assert_eq!(known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources)).collect::<Vec<_>>(), leaving);
+    }
+}
+
+/// Who names a domain and has nodes is in it, under a number that no other domain has and that no node may still use for another.
+pub(super) fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
+    let mut numbers = BTreeMap::new();
+    for (key, domain) in ledger.domains() {
+        assert!(numbers.insert(domain.vni, key).is_none(), "two domains have VNI {}", domain.vni);
+        let stands = |a: &&Arc<Allocation>| matches!(a.state, AllocationState::Staging | AllocationState::Running);
+        let named = ledger.allocations().filter(stands).filter(|a| crate::domain_of(&a.spec).as_ref() == Some(key));
+        let named: BTreeSet<AllocationId> = named.inspect(|a| assert_eq!(a.vni, Some(domain.vni))).map(|a| a.id).collect();
+        assert_eq!((&named, named.is_empty()), (&domain.members, domain.idle_since.is_some()));
+    }
+    for known in ledger.nodes() {
+        for held in ledger.holdings(&known.id) {
+            let key = ledger.allocation(held.allocation).and_then(|a| crate::domain_of(&a.spec));
+            assert_eq!(held.vni.and_then(|vni| numbers.get(&vni).copied()), key.as_ref(), "{held:?}");
+        }
+    }
+}
+
+/// What must not run twice was known to be over everywhere when it was claimed anew; what is fenced is no claim that stands.
+pub(super) fn invariant_what_stops_is_claimed_when_it_is_over(before: &Ledger, claimed: Option<&Allocation>, after: &Ledger) {
+    if let Some(claimed) = claimed.filter(|a| a.spec.on_isolation == OnIsolation::Stop) {
+        let open = before.nodes().flat_map(|n| before.holdings(&n.id)).filter(|h| h.allocation == claimed.id && !h.fenced);
+        assert_eq!(open.count(), 0, "{claimed:?}");
+        assert!(
+            claimed.nodes().all(|n| after.holdings(n).iter().all(|h| h.allocation != claimed.id || h.fenced || h.run_lease_ms.is_some()))
+        );
+    }
+    for known in after.nodes() {
+        assert!(after.holdings(&known.id).iter().all(|h| !h.fenced || !after.is_live(h.allocation, h.epoch)), "{known:?}");
+    }
+}
+
+/// What is offered is offered by what runs, and all of that is.
+pub(super) fn invariant_services_are_of_what_runs(ledger: &Ledger) {
+    let runs: BTreeSet<AllocationId> = ledger.allocations().filter(|a| crate::services::offers(a)).map(|a| a.id).collect();
+    assert_eq!(ledger.offering, runs);
+    let found: BTreeSet<AllocationId> = ledger.endpoints("api", None, usize::MAX).iter().map(|e| e.allocation).collect();
+    assert_eq!(found, runs);
+}
+
+/// There are more nodes for sensitive use than before only up to the limit.
+pub(super) fn invariant_sensitive_nodes_are_limited(before: &Ledger, after: &Ledger) {
+    let (was, now) = (before.limits().sensitive_nodes, after.limits());
+    assert!(now.sensitive_nodes <= was || now.limits.sensitive_pool_size.is_none_or(|limit| now.sensitive_nodes <= limit));
+}
+
+/// What is signed is there, lies before its signature, and is signed with a key that is on record.
+pub(super) fn invariant_only_keys_on_record_sign_what_is_there(ledger: &Ledger, applied: &Applied) {
+    let signing = ledger.signing();
+    assert!(signing.upto <= signing.last && signing.last <= ledger.audit_head().seq);
+    for signed in applied.audit.iter().filter_map(SignedHead::of) {
+        assert_eq!((signed.seq, signing.keys.get(&signed.member)), (signing.upto, Some(&signed.key)));
+    }
+}
+
+/// Tokens rise over all leases; a user's lease is never the agents' own; the level never falls, and what needs the
+/// second level waits for it.
+pub(super) fn invariant_leases_are_fenced(before: &Ledger, after: &Ledger) {
+    assert!(before.level() <= after.level());
+    assert!(before.lease_token <= after.lease_token);
+    let mut tokens = BTreeSet::new();
+    for (name, lease) in after.leases() {
+        assert!(lease.token <= after.lease_token && tokens.insert(lease.token), "{name}");
+        assert!(lease.user.is_none() || !name.starts_with("scheduler"), "{name}");
+        assert!(!cfg!(debug_assertions) || !name.starts_with("trial/") || after.level() > LEVEL_KNOWN, "{name}");
+        match before.leases().find(|(n, _)| *n == name) {
+            Some((_, was)) if was.token == lease.token => assert_eq!((&was.holder, &was.user), (&lease.holder, &lease.user)),
+            Some(_) | None => {
+                assert!(lease.token > before.lease_token, "{name}: a new grant has a new token");
+                let held = after.node(&lease.holder).is_some_and(|n| !n.holds.is_empty());
+                assert!(!held, "{name} was given to a node under a hold");
+            }
+        }
+    }
+}
+
+/// Two keys at most, with rising ids. Whoever is a step behind opens what those in front seal, and the other way round; and
+/// whoever must hear of the step is told.
+pub(super) fn invariant_gossip_keys_follow_each_other(before: &Ledger, after: &Ledger, applied: &Applied) {
+    let (was, now) = (before.keyring(), after.keyring());
+    assert_eq!(applied.changed.keyring, was != now);
+    assert!(now.keys.len() <= 2 && now.keys.is_sorted_by(|a, b| a.id < b.id) && was.newest() <= now.newest(), "{now:?}");
+    // Who must hear of a revocation is told; none is taken back, and each needs another key.
+    let revoked = |ledger: &Ledger| ledger.revocations().map(|(name, r)| (name.to_owned(), r.before)).collect::<BTreeMap<_, _>>();
+    let (were, are) = (revoked(before), revoked(after));
+    assert_eq!(applied.changed.revocations, were != are);
+    assert!(were.iter().all(|(name, time)| are.get(name).is_some_and(|now| now >= time)), "{were:?} {are:?}");
+    assert!(were == are || (after.needs_gossip_key() && are.values().all(|time| *time <= after.issue_time())), "{are:?}");
+    // Without a ring there is the configured key alone.
+    let opens = |ring: &Keyring, id: u32| if ring.is_empty() { id == CONFIGURED } else { ring.keys.iter().any(|key| key.id == id) };
+    assert!(opens(now, now.seals) && opens(was, now.seals) && opens(now, was.seals), "{was:?} {now:?}");
+}
+
+/// A vCluster counts its nodes, nodes know their vCluster, and a claim keeps to the nodes of its queue.
+pub(super) fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocation>) {
+    let home = |name: &str| u32::try_from(ledger.nodes().filter(|n| n.home == name).count()).unwrap();
+    for vcluster in ledger.vclusters() {
+        assert_eq!(vcluster.nodes, home(&vcluster.name), "{vcluster:?}");
+    }
+    for known in ledger.nodes() {
+        assert!(known.home.is_empty() || ledger.vcluster(&known.home).is_some(), "{known:?}");
+    }
+    if let Some(claimed) = claimed {
+        let own = ledger.vcluster(&claimed.spec.vcluster).filter(|v| v.nodes > 0).map_or("", |v| v.name.as_str());
+        assert!(claimed.nodes().all(|n| ledger.node(n).unwrap().home == own), "{claimed:?}");
+    }
+}
+
+/// A session is its allocation's one, where that runs and is held for it, and its owner's.
+pub(super) fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
+    for session in ledger.sessions() {
+        let of = ledger.allocation(session.allocation).unwrap();
+        assert!(of.state == AllocationState::Running && of.spec.session, "{session:?} of {of:?}");
+        assert_eq!((session.uid, Some(&session.node)), (of.owner.uid, of.nodes().next()));
+    }
+}
+
+/// Nothing waits for ever: the leader's clock ends each wait, and each exclusion of a node.
+pub(super) fn invariant_waits_end(ledger: &Ledger) {
+    let mut later = ledger.clone();
+    let now = lattice_model::Timestamp(u64::MAX);
+    later.apply(ledger.revision(), &crate::Command { at: now, action: crate::Action::EndWaits { now } }).result.unwrap();
+    for allocation in later.allocations().filter(|a| !a.state.is_terminal()) {
+        assert!(allocation.waits_until.is_none() && allocation.excluded.iter().all(|e| e.until.is_none()), "{allocation:?}");
+    }
+    assert!(!later.waits_are_due(now));
+}
+
+/// A refusal changes nothing but the revision and the time.
+pub(super) fn invariant_refusals_change_nothing(before: &Ledger, after: &Ledger, applied: &Applied) {
+    if applied.result.is_err() {
+        let mut same = before.clone();
+        (same.revision, same.time) = (after.revision, after.time);
+        assert_eq!(same, *after);
+        assert_eq!((&applied.audit[..], &applied.changed), (&[][..], &crate::Changed::default()));
+    }
+}
+
+/// A node stands where its holds and what is on it say; nothing is placed under a hold; who set it first stays.
+pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Option<&Allocation>) {
+    for known in after.nodes() {
+        let (draining, empty) = (known.hold(HoldKind::Drain).is_some(), after.holdings(&known.id).is_empty());
+        let disabled = known.out_of_service().is_some();
+        match known.state {
+            NodeState::Ready => assert!(!draining && !disabled, "{known:?}"),
+            NodeState::Draining => assert!(draining && !empty && !disabled, "{known:?}"),
+            NodeState::Drained => assert!(draining && empty && !disabled, "{known:?}"),
+            NodeState::Down => {}
+            NodeState::Degraded | NodeState::Booting | NodeState::Failed => assert!(!disabled, "{known:?}"),
+        }
+        for hold in before.node(&known.id).iter().flat_map(|was| &was.holds) {
+            let now = known.hold(hold.kind).filter(|now| now.since == hold.since);
+            assert!(now.is_none_or(|now| now.by == hold.by && now.also.len() >= hold.also.len()), "{hold:?} {now:?}");
+            // Nobody's hold is shortened by somebody else's.
+            assert!(now.is_none_or(|now| now.until.is_none() || now.until >= hold.until && hold.until.is_some()), "{hold:?} {now:?}");
+        }
+    }
+    for node in claimed.iter().flat_map(|a| a.nodes()) {
+        let known = before.node(node).unwrap();
+        assert!(known.holds.is_empty() && known.state == NodeState::Ready, "{known:?} was claimed");
+    }
+}
+
+/// Whoever watches hears of everything that is different.
+pub(super) fn invariant_changes_are_told(before: &Ledger, after: &Ledger, applied: &Applied) {
+    for allocation in after.allocations() {
+        if before.allocation(allocation.id) != Some(allocation) {
+            assert!(applied.changed.allocations.contains(&allocation.id));
+            assert_eq!(allocation.revision, after.revision);
+        }
+    }
+    for known in after.nodes() {
+        let quiet = before.node(&known.id).map(|n| Node { report_seq: known.report_seq, ..(**n).clone() });
+        if quiet.as_ref() != Some(&**known) {
+            assert!(applied.changed.nodes.contains(&known.id), "{known:?}");
+            assert_eq!(known.revision, after.revision);
+        }
+        let asked = |ledger: &Ledger| (ledger.desired(&known.id).shares, ledger.desired(&known.id).wipe);
+        if asked(before) != asked(after) {
+            assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
+        }
+        // What is no longer leaving is no news to the node that said so.
+        let (was, leaving) = (before.desired(&known.id).leaving, after.desired(&known.id).leaving);
+        if leaving.iter().any(|claim| !was.contains(claim)) {
+            assert!(applied.changed.desired.contains(&known.id), "{}", known.id);
+        }
+    }
+}
+
+/// A tenant that has more than before is within its quotas. Counted from the allocations, each time anew.
+pub(super) fn invariant_no_claim_exceeds_a_quota(before: &Ledger, after: &Ledger) {
+    let has = |ledger: &Ledger| {
+        let live = |a: &&std::sync::Arc<lattice_model::Allocation>| {
+            a.spec.tenant == TENANT && matches!(a.state, AllocationState::Staging | AllocationState::Running)
+        };
+        let live: Vec<_> = ledger.allocations().filter(live).cloned().collect();
+        let nodes: BTreeSet<_> = live.iter().flat_map(|a| a.nodes().cloned()).collect();
+        (u32::try_from(nodes.len()).unwrap(), u32::try_from(live.len()).unwrap())
+    };
+    let (Some(tenant), (nodes, allocations)) = (after.tenant(TENANT), has(after)) else { return };
+    let was = has(before);
+    assert!(nodes <= was.0 || tenant.max_nodes.is_none_or(|limit| nodes <= limit), "{tenant:?}: {nodes} nodes");
+    let limit = tenant.max_concurrent_allocations;
+    assert!(allocations <= was.1 || limit.is_none_or(|limit| allocations <= limit), "{tenant:?}: {allocations} allocations");
+}
+
+/// No step brings a user above the limit of running allocations. What was counted step by step is what a recount finds.
+pub(super) fn invariant_users_run_what_they_may(before: &Ledger, after: &Ledger) {
+    let running = |ledger: &Ledger| {
+        let mut running: BTreeMap<u32, u32> = BTreeMap::new();
+        for allocation in ledger.allocations().filter(|a| matches!(a.state, AllocationState::Staging | AllocationState::Running)) {
+            *running.entry(allocation.owner.uid).or_default() += 1;
+        }
+        running
+    };
+    let (was, now) = (running(before), running(after));
+    let most = after.cluster_limits().users.user_running;
+    for (uid, count) in &now {
+        let within = most.is_none_or(|most| *count <= most);
+        assert!(within || *count <= was.get(uid).copied().unwrap_or_default(), "user {uid} runs {count} of {most:?}");
+    }
+    if let Some(counted) = after.running_of_users() {
+        assert_eq!(counted, now);
+    }
+}

@@ -1,0 +1,187 @@
+//! Scripts: the same text is kept once, in memory and in a snapshot, however many allocations carry it.
+//!
+//! ```text
+//!   in a snapshot: [ [text, …], { id: [number of its text or nil, allocation without text], … } ]
+//! ```
+
+use imbl::OrdMap;
+use lattice_model::{Allocation, AllocationId, Entrypoint};
+use serde::de::Error as _;
+use serde::ser::{SerializeMap, SerializeTuple};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// The texts in use, by their SHA-256. Not part of the agreed state: what is lost of it is only kept twice.
+#[derive(Debug, Default)]
+pub struct Scripts {
+    known: BTreeMap<[u8; 32], Weak<str>>,
+    /// Bytes of them, with those that nobody uses any more: a text's memory is free when it is dropped here as well.
+    bytes: usize,
+    /// So many, or so many bytes, may be known before those that nobody uses any more are dropped.
+    sweep_at: usize,
+    sweep_at_bytes: usize,
+}
+
+/// Bytes of texts that nobody uses any more and that are kept at most, beside as many as are in use.
+const UNUSED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+impl Scripts {
+    /// The text of this entry point, shared with all that have the same one.
+    pub fn share(&mut self, entrypoint: &mut Entrypoint) {
+        let Entrypoint::Script { text, .. } = entrypoint else { return };
+        if self.known.len() > self.sweep_at || self.bytes > self.sweep_at_bytes {
+            self.known.retain(|_, text| text.strong_count() > 0);
+            self.sweep_at = 1024 + 2 * self.known.len();
+            self.bytes = self.known.values().filter_map(Weak::upgrade).map(|text| text.len()).sum();
+            self.sweep_at_bytes = UNUSED_BYTES_MAX + 2 * self.bytes;
+        }
+        let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+        match self.known.get(&hash).and_then(Weak::upgrade) {
+            Some(known) => *text = known,
+            None => {
+                self.bytes += text.len();
+                self.known.insert(hash, Arc::downgrade(text));
+            }
+        }
+    }
+}
+
+/// A copy knows nothing yet.
+impl Clone for Scripts {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// What is known of texts makes no difference between two ledgers.
+impl PartialEq for Scripts {
+    fn eq(&self, _other: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Scripts {}
+
+type Allocations = OrdMap<AllocationId, Arc<Allocation>>;
+
+/// Writes allocations with each text once.
+pub fn serialize<S: Serializer>(allocations: &Allocations, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut texts: Vec<&str> = Vec::new();
+    for text in allocations.values().filter_map(|a| text_of(a)) {
+        numbers.entry(text).or_insert_with(|| {
+            texts.push(text);
+            u32::try_from(texts.len() - 1).unwrap_or(u32::MAX)
+        });
+    }
+    let mut both = serializer.serialize_tuple(2)?;
+    both.serialize_element(&texts)?;
+    both.serialize_element(&Stored { allocations, numbers })?;
+    both.end()
+}
+
+fn text_of(allocation: &Allocation) -> Option<&str> {
+    match &allocation.spec.entrypoint {
+        Entrypoint::Script { text, .. } => Some(text),
+        Entrypoint::Command { .. } => None,
+    }
+}
+
+struct Stored<'a> {
+    allocations: &'a Allocations,
+    numbers: BTreeMap<&'a str, u32>,
+}
+
+impl Serialize for Stored<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.allocations.len()))?;
+        for (id, allocation) in self.allocations {
+            match text_of(allocation).and_then(|text| self.numbers.get(text)) {
+                None => map.serialize_entry(id, &(None::<u32>, allocation))?,
+                Some(number) => {
+                    // One at a time, so that writing takes no second copy of everything.
+                    let mut bare = Allocation::clone(allocation);
+                    if let Entrypoint::Script { text, .. } = &mut bare.spec.entrypoint {
+                        *text = "".into();
+                    }
+                    map.serialize_entry(id, &(Some(number), &bare))?;
+                }
+            }
+        }
+        map.end()
+    }
+}
+
+/// Reads what [`serialize`] wrote.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Allocations, D::Error> {
+    let (texts, bare) = <(Vec<Arc<str>>, Bare)>::deserialize(deserializer)?;
+    let whole = bare.0.into_iter().map(|(id, (number, mut allocation))| {
+        if let (Some(number), Entrypoint::Script { text, .. }) = (number, &mut allocation.spec.entrypoint) {
+            let known = texts.get(number as usize).ok_or_else(|| D::Error::custom(format!("there is no script {number}")))?;
+            *text = Arc::clone(known);
+        }
+        Ok((id, Arc::new(allocation)))
+    });
+    whole.collect()
+}
+
+#[derive(Deserialize)]
+struct Bare(BTreeMap<AllocationId, (Option<u32>, Allocation)>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{AllocationSpec, Principal, Timestamp};
+    use uuid::Uuid;
+
+    fn allocation(id: u128, entrypoint: Entrypoint) -> (AllocationId, Arc<Allocation>) {
+        let owner = Principal { name: "u".into(), uid: 1, gid: 1, groups: vec![] };
+        let spec = AllocationSpec::new("a", entrypoint, std::path::Path::new("/"));
+        let id = AllocationId(Uuid::from_u128(id));
+        (id, Arc::new(Allocation::submitted(id, spec, owner, Timestamp(1))))
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Kept(#[serde(with = "super")] Allocations);
+
+    #[test]
+    fn a_script_of_many_is_in_a_snapshot_once_and_in_memory_once_afterwards() {
+        let text = "#!/bin/sh\n".to_owned() + &"echo a long one\n".repeat(1000);
+        let script = |text: &str| Entrypoint::Script { text: text.into(), args: vec!["x".into()] };
+        let mut all: Allocations = (0..50).map(|id| allocation(id, script(&text))).collect();
+        all.extend([allocation(60, script("#!/bin/sh\n")), allocation(61, Entrypoint::Command { argv: vec!["true".into()] })]);
+        let bytes = rmp_serde::to_vec_named(&Kept(all.clone())).unwrap();
+        assert!(bytes.len() < 2 * text.len() + 52 * 1024, "{}", bytes.len());
+        let Kept(back) = rmp_serde::from_slice(&bytes).unwrap();
+        assert_eq!(back, all);
+        let texts: Vec<*const u8> = back.values().filter_map(|a| text_of(a)).filter(|t| t.len() > 100).map(str::as_ptr).collect();
+        assert!(texts.len() == 50 && texts.iter().all(|t| *t == texts[0]));
+        // A number that names no text.
+        let no_text: Vec<&str> = Vec::new();
+        let numbers = all.values().filter_map(|a| text_of(a)).map(|t| (t, 7)).collect();
+        let damaged = rmp_serde::to_vec_named(&(no_text, Stored { allocations: &all, numbers })).unwrap();
+        assert!(rmp_serde::from_slice::<Kept>(&damaged).is_err());
+    }
+
+    #[test]
+    fn submissions_of_one_script_share_it_until_the_last_is_gone() {
+        let mut scripts = Scripts::default();
+        let script = |text: &str| Entrypoint::Script { text: text.into(), args: vec![] };
+        let (mut one, mut two) = (script("#!a"), script("#!a"));
+        scripts.share(&mut one);
+        scripts.share(&mut two);
+        let (Entrypoint::Script { text: a, .. }, Entrypoint::Script { text: b, .. }) = (&one, &two) else { panic!() };
+        assert!(Arc::ptr_eq(a, b));
+        for number in 0..5000 {
+            scripts.share(&mut script(&format!("#!{number}")));
+        }
+        assert!(scripts.known.len() < 2100, "what nobody uses is forgotten: {}", scripts.known.len());
+        for number in 0..40 {
+            scripts.share(&mut script(&format!("#!{number}{}", "x".repeat(900_000))));
+        }
+        let bytes: usize = scripts.known.len() * 900_000;
+        assert!(bytes < 2 * UNUSED_BYTES_MAX, "its memory too: {bytes}");
+    }
+}

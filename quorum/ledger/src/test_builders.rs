@@ -1,0 +1,50 @@
+//! What tests begin with, here and in the crates that use this one.
+
+use crate::{Ledger, Registration};
+use lattice_model::{AllocationSpec, Boot, Incarnation, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources, test_builders};
+use uuid::Uuid;
+
+/// What each node has.
+pub const SIZE: Resources = Resources { cores: 8, memory_bytes: 64, gpus: 2 };
+
+/// What is submitted for so many nodes.
+pub fn spec(nodes: u32, requeue: RequeuePolicy, requeues_max: u32) -> AllocationSpec {
+    AllocationSpec { nodes, requeue, requeues_max, ..test_builders::spec() }
+}
+
+/// Somebody.
+pub fn user(uid: u32) -> Principal {
+    Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
+}
+
+/// A node's name.
+pub fn node(number: u8) -> NodeId {
+    format!("n{number}").parse().unwrap()
+}
+
+/// What an agent registers.
+pub fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) -> Registration {
+    Registration {
+        node: node(number),
+        boot: Boot(Uuid::from_u128(boot)),
+        size: SIZE,
+        addresses: NodeAddresses { mesh: format!("n{number}:1"), gossip: format!("n{number}:2") },
+        schedulable: true,
+        incarnation: Incarnation(incarnation),
+        new_life,
+        unlimited: vec![],
+        features: vec![],
+        found: None,
+        through: None,
+        wipes: false,
+        unwell: None,
+        conformance: None,
+        automatic: true,
+        from: None,
+    }
+}
+
+/// A ledger of this level, and else empty.
+pub fn of_level(level: u32) -> Ledger {
+    Ledger { level, ..Ledger::default() }
+}

@@ -1,0 +1,149 @@
+//! vClusters, one story at a time.
+
+use super::scenarios::{Story, id, node, spec, user};
+use super::{Action, Outcome, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
+use crate::Refusal;
+use lattice_model::{AllocationSpec, AllocationState, RequeuePolicy, SchedulerKind};
+
+fn change(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> VClusterChange {
+    let nodes = nodes.map(|numbers| numbers.iter().map(|n| node(*n)).collect());
+    VClusterChange { name: name.into(), create: None, tenant: tenant.map(str::to_owned), nodes }
+}
+
+fn create(name: &str, tenant: &str, nodes: &[u8]) -> Action {
+    let change = VClusterChange { create: Some(SchedulerKind::InteractiveFifo), ..change(name, Some(tenant), Some(nodes)) };
+    Action::SetVCluster { change, by: "root".into() }
+}
+
+fn set(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> Action {
+    Action::SetVCluster { change: change(name, tenant, nodes), by: "root".into() }
+}
+
+fn delete(name: &str) -> Action {
+    Action::DeleteVCluster { name: name.into(), by: "root".into() }
+}
+
+fn submit(number: u128, nodes: u32, vcluster: &str, tenant: &str) -> Action {
+    let spec = AllocationSpec { vcluster: vcluster.into(), tenant: tenant.into(), ..spec(nodes, RequeuePolicy::Never, 0) };
+    Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None }
+}
+
+fn serve(s: &mut Story, vcluster: &str, by: u8) -> u64 {
+    let lease = Action::GrantLease { name: scheduler_lease(vcluster), holder: node(by), ttl_ms: 1000, user: None };
+    match s.act(lease) {
+        Ok(Outcome::Leased { token }) => token,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn claim_under(s: &mut Story, token: u64, number: u128, nodes: &[u8]) -> Result<Outcome, Refusal> {
+    let before = std::mem::replace(&mut s.token, token);
+    let result = s.claim(number, nodes);
+    s.token = before;
+    result
+}
+
+#[test]
+fn each_queue_is_claimed_for_under_its_own_lease_and_on_its_own_nodes() {
+    let mut s = Story::new(4);
+    s.done(create("small", "", &[2, 3]));
+    let token = serve(&mut s, "small", 1);
+    s.done(submit(1, 1, "small", ""));
+    s.done(submit(2, 1, "", ""));
+    // The default's token is not the small one's, nor the other way round.
+    assert!(matches!(s.claim(1, &[2]), Err(Refusal::StaleLease { name, .. }) if name == scheduler_lease("small")));
+    assert!(matches!(claim_under(&mut s, token, 2, &[0]), Err(Refusal::StaleLease { name, .. }) if name == SCHEDULER_LEASE));
+    let conflict = |result: Result<Outcome, Refusal>| match result {
+        Err(Refusal::Conflict { conflicts }) => conflicts[0].why.clone(),
+        other => panic!("{other:?}"),
+    };
+    let why = conflict(claim_under(&mut s, token, 1, &[0]));
+    assert_eq!(why, "is of vCluster default; small has nodes of its own");
+    assert_eq!(conflict(s.claim(2, &[2])), "is of vCluster small, not of default");
+    assert!(matches!(claim_under(&mut s, token, 1, &[2]), Ok(Outcome::Claimed { .. })));
+    s.claimed(2, &[0]);
+    // One without nodes of its own is placed on the default's.
+    s.done(create("guests", "", &[]));
+    let token = serve(&mut s, "guests", 0);
+    s.done(submit(3, 1, "guests", ""));
+    assert_eq!(conflict(claim_under(&mut s, token, 3, &[3])), "is of vCluster small, not of guests");
+    assert!(matches!(claim_under(&mut s, token, 3, &[1]), Ok(Outcome::Claimed { .. })));
+}
+
+#[test]
+fn a_label_of_none_is_refused() {
+    let mut s = Story::new(2);
+    match s.act(submit(2, 1, "batch", "")) {
+        Err(refusal @ Refusal::NoSuchVCluster { .. }) => {
+            assert_eq!(refusal.to_string(), "vCluster \"batch\" not found; there are default");
+            assert!(refusal.remedy().is_some());
+        }
+        other => panic!("{other:?}"),
+    }
+    s.done(submit(3, 1, "default", ""));
+    s.claimed(3, &[1]);
+    let refused = s.act(Action::GrantLease { name: scheduler_lease("batch"), holder: node(0), ttl_ms: 1000, user: None });
+    assert!(matches!(refused, Err(Refusal::NoSuchVCluster { .. })), "a lease of no queue");
+}
+
+#[test]
+fn work_of_another_tenant_is_refused() {
+    let mut s = Story::new(1);
+    s.done(create("physics", "physics", &[]));
+    for (number, tenant) in [(1, "biology"), (2, "")] {
+        let refused = s.act(submit(number, 1, "physics", tenant)).unwrap_err();
+        assert!(matches!(refused, Refusal::VClusterOfTenant { .. }) && refused.to_string().contains("\"physics\" alone"), "{refused}");
+    }
+    s.done(submit(3, 1, "physics", "physics"));
+    s.done(set("physics", Some(""), None));
+    s.done(submit(2, 1, "physics", ""));
+}
+
+#[test]
+fn homes_follow_what_is_set_and_a_vcluster_with_work_stays() {
+    let mut s = Story::new(4);
+    let home = |s: &Story, number| s.ledger.node(&node(number)).unwrap().home.clone();
+    s.done(create("small", "", &[1, 2]));
+    let revision = s.ledger.vcluster("small").unwrap().revision;
+    s.done(create("small", "", &[2, 1]));
+    assert_eq!(s.ledger.vcluster("small").unwrap().revision, revision, "said again");
+    assert!(matches!(s.act(create("small", "", &[1])), Err(Refusal::VClusterExists { .. })));
+    assert!(matches!(s.act(create("other", "", &[2])), Err(Refusal::NodeHasHome { vcluster, .. }) if vcluster == "small"));
+    assert!(matches!(s.act(create("other", "", &[7])), Err(Refusal::NoSuchNode { .. })));
+    assert!(matches!(s.act(set("none", None, Some(&[1]))), Err(Refusal::NoSuchVCluster { .. })));
+    for name in ["default", "", "a b", "a/b", &"x".repeat(65)] {
+        assert!(matches!(s.act(create(name, "", &[])), Err(Refusal::Malformed { .. })), "{name:?}");
+    }
+    s.done(set("small", None, Some(&[2, 3])));
+    assert_eq!([0, 1, 2, 3].map(|n| home(&s, n)), ["", "", "small", "small"]);
+    s.done(create("other", "", &[1]));
+    let token = serve(&mut s, "small", 0);
+    s.done(submit(1, 1, "small", ""));
+    let of = |s: &Story, name: &str| {
+        let all = s.ledger.vcluster_standings();
+        let found = all.into_iter().find(|v| v.vcluster.name == name).unwrap();
+        (found.nodes.len(), found.pending, found.running, found.served_by)
+    };
+    assert_eq!(of(&s, "small"), (2, 1, 0, Some(node(0))));
+    assert!(matches!(s.act(delete("small")), Err(Refusal::VClusterHasWork { live: 1, .. })));
+    assert!(matches!(claim_under(&mut s, token, 1, &[2]), Ok(Outcome::Claimed { .. })));
+    assert_eq!((of(&s, "small"), of(&s, "default")), ((2, 0, 1, Some(node(0))), (1, 0, 0, Some(node(0)))));
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Cancelled);
+    s.done(delete("small"));
+    assert_eq!([1, 2, 3].map(|n| home(&s, n)), ["other", "", ""]);
+    assert!(s.ledger.lease(&scheduler_lease("small")).is_none(), "its lease goes with it");
+    assert!(matches!(s.act(delete("small")), Err(Refusal::NoSuchVCluster { .. })));
+    assert!(matches!(s.act(delete("default")), Err(Refusal::Malformed { .. })));
+}
+
+#[test]
+fn there_are_so_many_and_no_more() {
+    let mut s = Story::new(0);
+    for number in 0..256 {
+        s.done(create(&format!("v{number}"), "", &[]));
+    }
+    assert!(matches!(s.act(create("more", "", &[])), Err(Refusal::TooMany { most: 256, .. })));
+    let refused = s.act(submit(1, 1, "more", "")).unwrap_err().to_string();
+    assert!(refused.ends_with("and 241 more"), "{refused}");
+}

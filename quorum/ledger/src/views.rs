@@ -1,0 +1,227 @@
+//! What readers ask of the ledger.
+
+use super::refusal::Refusal;
+use super::{AuditHead, Holding, Ledger};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, DesiredList, DesiredShare, Generation, Node, NodeId, NodeState, Revision, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// Hexadecimal digits that a prefix of an id needs.
+const PREFIX_DIGITS_MIN: usize = 4;
+/// Candidates that an ambiguous prefix names.
+const CANDIDATES_MAX: usize = 8;
+
+/// Which allocations a list has, besides whose they are and in which states; what is `None` matters not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListFilter {
+    /// Their owner's name.
+    pub user: Option<String>,
+    /// Their own name.
+    pub name: Option<String>,
+    /// The vCluster in whose queue they stand or stood.
+    pub vcluster: Option<String>,
+    pub tenant: Option<String>,
+    /// A node of their present or last claim.
+    pub node: Option<NodeId>,
+}
+
+/// A place in the list of all allocations, the newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ListPlace {
+    pub submitted_at: Timestamp,
+    pub id: AllocationId,
+}
+
+/// A place in all that a watch may tell: everything up to `revision` is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WatchPlace {
+    /// Of the recovery: another one's revisions are other entries.
+    pub generation: Generation,
+    pub revision: Revision,
+}
+
+impl Ledger {
+    /// The cluster's name; empty before the bootstrap.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Rises when the quorum is recovered from a backup.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The log index of the last command.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The time of the last command; 0: there was none.
+    pub fn time(&self) -> Timestamp {
+        self.time
+    }
+
+    /// The place of this state among all that a watch may tell.
+    pub fn place(&self) -> WatchPlace {
+        WatchPlace { generation: self.generation, revision: self.revision }
+    }
+
+    /// The audit chain's head.
+    pub fn audit_head(&self) -> &AuditHead {
+        &self.audit
+    }
+
+    /// SHA-256 over all of it, in hexadecimal digits. Replicas that applied the same commands have the same.
+    pub fn hash(&self) -> Result<String, rmp_serde::encode::Error> {
+        let mut hex = String::with_capacity(64);
+        for byte in Sha256::digest(rmp_serde::to_vec_named(self)?) {
+            write!(hex, "{byte:02x}").expect("writing to a string cannot fail");
+        }
+        Ok(hex)
+    }
+
+    /// One node.
+    pub fn node(&self, id: &NodeId) -> Option<&Arc<Node>> {
+        self.nodes.get(id)
+    }
+
+    /// All nodes, by name.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
+    /// One allocation.
+    pub fn allocation(&self, id: AllocationId) -> Option<&Arc<Allocation>> {
+        self.allocations.get(&id)
+    }
+
+    /// All allocations that are kept, by id.
+    pub fn allocations(&self) -> impl Iterator<Item = &Arc<Allocation>> {
+        self.allocations.values()
+    }
+
+    /// What each node still carries.
+    pub fn holdings(&self, node: &NodeId) -> &[Holding] {
+        self.holdings.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Everything that `node` is to do.
+    pub fn desired(&self, node: &NodeId) -> DesiredList {
+        let mut shares: Vec<DesiredShare> = Vec::new();
+        let (live, over): (Vec<_>, Vec<_>) = self.holdings(node).iter().partition(|h| self.is_live(h.allocation, h.epoch));
+        for held in live {
+            let Some(allocation) = self.allocations.get(&held.allocation) else { continue };
+            let mesh = |id: &NodeId| self.nodes.get(id).map(|n| n.addresses.mesh.clone()).unwrap_or_default();
+            shares.push(DesiredShare {
+                allocation: allocation.id,
+                epoch: allocation.epoch,
+                owner: allocation.owner.clone(),
+                state: allocation.state,
+                resources: held.resources,
+                nodes: allocation.nodes().map(|n| (n.clone(), mesh(n))).collect(),
+                spec: allocation.spec.clone(),
+                vni: held.vni,
+                requeue_count: allocation.requeue_count,
+                run_lease_ms: held.run_lease_ms,
+                restore: allocation.checkpoint.clone().filter(|c| c.epoch < allocation.epoch),
+                preempt: allocation.preemption.clone().filter(|order| order.stands() && allocation.head() == Some(node)),
+                telemetry: allocation.telemetry.clone(),
+            });
+        }
+        shares.sort_by_key(|s| s.allocation);
+        let leaving = over.iter().map(|h| (h.allocation, h.epoch)).collect();
+        let (generation, revision, wipe) = (self.generation, self.revision, self.wipe_due(node));
+        DesiredList { generation, revision, shares, wipe, leaving }
+    }
+
+    /// The allocation that `key` means: an id, or a prefix of at least 4 hexadecimal digits that only one has.
+    pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
+        let none = || Refusal::NoSuchAllocation { key: key.chars().take(64).collect() };
+        let digits: String = key.chars().filter(|c| *c != '-').collect();
+        if digits.len() > 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(none());
+        }
+        if digits.len() < PREFIX_DIGITS_MIN {
+            return Err(Refusal::Malformed { why: format!("{key:?}: give at least {PREFIX_DIGITS_MIN} hexadecimal digits of the id") });
+        }
+        let bound = |fill: char| {
+            let text: String = digits.chars().chain(std::iter::repeat(fill)).take(32).collect();
+            Uuid::try_parse(&text).map(AllocationId).map_err(|_| none())
+        };
+        let mut found = self.allocations.range(bound('0')?..=bound('f')?);
+        let first = found.next().ok_or_else(none)?.1;
+        let others: Vec<String> = found.take(CANDIDATES_MAX - 1).map(|(id, _)| id.to_string()).collect();
+        if others.is_empty() {
+            return Ok(first);
+        }
+        let candidates = std::iter::once(first.id.to_string()).chain(others).collect();
+        Err(Refusal::AmbiguousAllocation { key: key.to_owned(), candidates })
+    }
+
+    /// The newest `limit` allocations of this user (all where none is given) in these states (all where none is given) that the
+    /// filter lets through, behind this place (from the newest where none is given).
+    pub fn list(
+        &self,
+        uid: Option<u32>,
+        states: &[AllocationState],
+        limit: usize,
+        before: Option<ListPlace>,
+        filter: &ListFilter,
+    ) -> Vec<Arc<Allocation>> {
+        let place = |a: &Arc<Allocation>| ListPlace { submitted_at: a.submitted_at, id: a.id };
+        let wanted = |a: &&Arc<Allocation>| {
+            uid.is_none_or(|uid| a.owner.uid == uid)
+                && (states.is_empty() || states.contains(&a.state))
+                && before.is_none_or(|before| place(a) < before)
+                && self.is_let_through(filter, a)
+        };
+        let mut found: Vec<&Arc<Allocation>> = self.allocations.values().filter(wanted).collect();
+        if limit > 0 && limit < found.len() {
+            // Only what is shown is sorted.
+            found.select_nth_unstable_by_key(limit - 1, |a| std::cmp::Reverse(place(a)));
+            found.truncate(limit);
+        }
+        found.sort_unstable_by_key(|a| std::cmp::Reverse(place(a)));
+        found.into_iter().cloned().collect()
+    }
+
+    fn is_let_through(&self, filter: &ListFilter, a: &Allocation) -> bool {
+        let ListFilter { user, name, vcluster, tenant, node } = filter;
+        user.as_ref().is_none_or(|user| a.owner.name == *user)
+            && name.as_ref().is_none_or(|name| a.spec.name == *name)
+            && vcluster.as_ref().is_none_or(|vcluster| self.queue_of(&a.spec.vcluster) == vcluster)
+            && tenant.as_ref().is_none_or(|tenant| a.spec.tenant == *tenant)
+            && node.as_ref().is_none_or(|node| a.nodes().any(|of| of == node))
+    }
+
+    /// How many nodes stand where.
+    pub fn node_counts(&self) -> Vec<(NodeState, u32)> {
+        let mut counts = BTreeMap::new();
+        for node in self.nodes.values() {
+            *counts.entry(node.state).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+
+    /// How many nodes had a wipe that failed, and of how many the time to mend their drift is over.
+    pub fn nodes_amiss(&self) -> [u32; 2] {
+        let wipe = |node: &Node| node.wipe.as_ref().is_some_and(|wipe| wipe.failed.is_some());
+        let drift = |node: &Node| node.conformance.as_ref().and_then(|now| now.drift.as_ref()).is_some_and(|drift| drift.over);
+        self.nodes.values().fold([0, 0], |[wipes, drifts], node| [wipes + u32::from(wipe(node)), drifts + u32::from(drift(node))])
+    }
+
+    /// How many allocations stand where.
+    pub fn allocation_counts(&self) -> Vec<(AllocationState, u32)> {
+        let mut counts = BTreeMap::new();
+        for allocation in self.allocations.values() {
+            *counts.entry(allocation.state).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+}

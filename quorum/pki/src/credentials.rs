@@ -1,0 +1,253 @@
+//! What a process shows of itself and whom it believes, for both ends of a connection.
+//!
+//! ```text
+//!   configured files ──written anew──────────▶ ┌──────────┐
+//!                                              │ Material │ ──watch──▶ each connection made from then on
+//!   kept file ◀── the quorum's authority ────▶ └──────────┘
+//!                 signs a new key's request at two thirds of the life
+//! ```
+//!
+//! Connections that stand are not touched. No TLS session is resumed: a certificate is looked at in each handshake.
+//! The handshakes are our own (tokio-rustls), because tonic keeps one certificate for the life of a server or channel.
+//! A client waits for the server's first bytes: with TLS 1.3 only these show that its certificate was accepted.
+//! Connections are not closed when their certificate expires: their holder would have renewed it.
+//!
+//! The kept file counts as long as the configured certificate is the one that it was renewed from, and itself holds:
+//! another configured certificate is an operator's word.
+
+mod connections;
+mod material;
+mod sources;
+
+pub use connections::{Used, Wanted};
+pub use material::{Material, Validity};
+
+use crate::refused::Refused;
+use crate::revoked::RevocationList;
+use crate::tls::{ClientTls, TlsError, TlsFiles};
+use futures::future::BoxFuture;
+use lattice_model::{Timestamp, with_causes};
+use material::now;
+use parking_lot::{Mutex, MutexGuard};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rustls::ServerConfig;
+use sources::{Found, KEPT_VERSION, Kept, Places, find, stamps};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// How often the files and the clock are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Pauses between tries to renew: a thirtieth of the life, within these.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(3600);
+
+/// Asks the quorum's authority for a certificate: a request (PKCS#10, DER) goes out, a certificate (PEM) comes back, or
+/// why there is none.
+pub type AskAuthority = Box<dyn Fn(Vec<u8>) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
+
+/// The credentials of this process. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Credentials(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    material: watch::Sender<Arc<Material>>,
+    places: Option<Places>,
+    instead_of: Mutex<String>,
+    trouble: Mutex<Option<String>>,
+    refused: Refused,
+    revoked: RevocationList,
+}
+
+impl Credentials {
+    /// This, for ever.
+    pub fn new(pem: ClientTls) -> Result<Self, TlsError> {
+        Ok(Self::of(Material::new(pem)?, None, String::new()))
+    }
+
+    /// What the files say, or what was renewed from them and is kept at `kept`; see [`Credentials::tend`].
+    pub fn open(files: &TlsFiles, kept: &Path) -> Result<Self, TlsError> {
+        let places = Places { files: files.clone(), kept: kept.to_owned() };
+        let Found { material, instead_of } = find(&places)?;
+        if let Err(error) = material.verified() {
+            tracing::error!(error = with_causes(&error), "nobody will take this process's certificate as it is");
+        }
+        Ok(Self::of(material, Some(places), instead_of))
+    }
+
+    fn of(material: Material, places: Option<Places>, instead_of: String) -> Self {
+        let material = watch::Sender::new(Arc::new(material));
+        let instead_of = Mutex::new(instead_of);
+        let (trouble, refused, revoked) = (Mutex::default(), Refused::default(), RevocationList::default());
+        Self(Arc::new(Inner { material, places, instead_of, trouble, refused, revoked }))
+    }
+
+    /// What is in force now; hears of each change.
+    pub fn material(&self) -> watch::Receiver<Arc<Material>> {
+        self.0.material.subscribe()
+    }
+
+    /// Connections that were refused for their certificates' sake, by this process at either end.
+    pub fn refused(&self) -> &Refused {
+        &self.0.refused
+    }
+
+    /// Which certificates of others count no more.
+    pub fn revoked(&self) -> &RevocationList {
+        &self.0.revoked
+    }
+
+    /// Why the certificate in force cannot be followed by another, where that is so.
+    pub fn trouble(&self) -> Option<String> {
+        let valid = self.present().valid;
+        let told = lock(&self.0.trouble).clone();
+        match valid.left() {
+            None => Some(format!("ended {} ago{}", rough(now() - valid.until), told.map(|t| format!(": {t}")).unwrap_or_default())),
+            Some(left) => told.map(|told| format!("{told}; the present one holds for {}", rough(left.as_secs().cast_signed()))),
+        }
+    }
+
+    /// When the present certificate ends.
+    pub fn until(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.present().valid.until).unwrap_or_default() * 1000)
+    }
+
+    fn present(&self) -> Arc<Material> {
+        Arc::clone(&self.0.material.borrow())
+    }
+
+    /// Takes what is new in the files, if it is this process's (name and role stay), and asks for another certificate at
+    /// two thirds of the life of the present one; until `stop`. Where either fails, the present one stays in force.
+    pub async fn tend(self, ask: AskAuthority, stop: CancellationToken) {
+        let Some(places) = self.0.places.clone() else { return };
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seen = None;
+        let mut due = due(self.present().valid);
+        // Pauses are told from the clock that nobody sets: a try that failed in a wrong year must not be the last one.
+        let mut paused_until = Instant::now();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            let stamps = stamps(&places.files);
+            // What was renewed while the clock was ahead is left for the configured one, once the clock is right.
+            let is_early = !self.present().valid.has_begun() && Instant::now() >= paused_until;
+            if is_early || seen.as_ref() != Some(&stamps) {
+                match self.reload(&places) {
+                    Ok(true) => {
+                        due = self::due(self.present().valid);
+                        self.is_well();
+                        tracing::info!(cert = %places.files.cert.display(), "a new certificate is in force");
+                    }
+                    // As before, or so again.
+                    Ok(false) => self.is_well(),
+                    Err(error) => self.is_troubled(format!("the files of `tls` are not used: {}", with_causes(&error))),
+                }
+                seen = Some(stamps);
+            }
+            let valid = self.present().valid;
+            if (now() < due && valid.has_begun()) || Instant::now() < paused_until {
+                continue;
+            }
+            let renewed = tokio::select! {
+                () = stop.cancelled() => return,
+                renewed = self.renew(&places, &ask) => renewed,
+            };
+            match renewed {
+                Ok(valid) => {
+                    self.is_well();
+                    tracing::info!(until = valid.until, "the certificate is renewed");
+                    due = self::due(valid);
+                }
+                Err(why) => {
+                    self.is_troubled(format!("no new certificate: {why}"));
+                    paused_until = Instant::now() + (valid.life() / 30).clamp(RETRY_MIN, RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    fn is_well(&self) {
+        *lock(&self.0.trouble) = None;
+    }
+
+    fn is_troubled(&self, why: String) {
+        tracing::error!(%why, "the certificate in force stays in force");
+        *lock(&self.0.trouble) = Some(why);
+    }
+
+    fn reload(&self, places: &Places) -> Result<bool, TlsError> {
+        let Found { material, instead_of } = find(places)?;
+        if material.pem == self.present().pem {
+            return Ok(false);
+        }
+        self.take(material)?;
+        *lock(&self.0.instead_of) = instead_of;
+        Ok(true)
+    }
+
+    fn take(&self, material: Material) -> Result<(), TlsError> {
+        let own = self.present().own.clone();
+        if material.own != own {
+            return Err(TlsError::Foreign { name: material.own.name, role: material.own.role, own: own.name, own_role: own.role });
+        }
+        material.verified()?;
+        self.0.material.send_replace(Arc::new(material));
+        Ok(())
+    }
+
+    async fn renew(&self, places: &Places, ask: &AskAuthority) -> Result<Validity, String> {
+        let make = |e: rcgen::Error| format!("a key cannot be made: {e}");
+        let key = KeyPair::generate().map_err(make)?;
+        let mut params = CertificateParams::default();
+        // The authority takes everything but the key from the present certificate.
+        params.distinguished_name = DistinguishedName::new();
+        let request = params.serialize_request(&key).map_err(make)?.der().to_vec();
+        let cert = ask(request).await?;
+        let pem = ClientTls { ca: self.present().pem.ca.clone(), cert, key: key.serialize_pem() };
+        let kept = Kept {
+            version: KEPT_VERSION,
+            instead_of: lock(&self.0.instead_of).clone(),
+            ca: pem.ca.clone(),
+            cert: pem.cert.clone(),
+            key: pem.key.clone(),
+        };
+        let material = Material::new(pem).map_err(|e| with_causes(&e))?;
+        let valid = material.valid;
+        // It is kept before it is shown: a process that dies now has one of the two.
+        material.verified().map_err(|e| with_causes(&e))?;
+        kept.write(&places.kept).map_err(|e| format!("{}: {e}", places.kept.display()))?;
+        self.take(material).map_err(|e| with_causes(&e))?;
+        Ok(valid)
+    }
+
+    /// For accepting a connection now.
+    pub fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.present().grpc_server)
+    }
+}
+
+/// When to renew: at two thirds of the life, and a little later by chance, so that not all ask at once.
+fn due(valid: Validity) -> i64 {
+    valid.due() + rand::random_range(0..=(valid.life() / 24).as_secs()).cast_signed()
+}
+
+/// A number of seconds in words.
+pub fn rough(seconds: i64) -> String {
+    match seconds {
+        s if s >= 2 * 86_400 => format!("{} days", s / 86_400),
+        s if s >= 2 * 3600 => format!("{} hours", s / 3600),
+        s if s >= 120 => format!("{} minutes", s / 60),
+        s => format!("{s} seconds"),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock()
+}

@@ -1,0 +1,97 @@
+//! The files that credentials come from: the configured ones, and the one that keeps what was renewed from them.
+
+use super::material::Material;
+use crate::tls::{ClientTls, TlsError, TlsFiles, replace_file};
+use lattice_model::with_causes;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The version of the kept file.
+pub(super) const KEPT_VERSION: u32 = 1;
+
+/// Where credentials come from.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    pub(super) files: TlsFiles,
+    /// Where a renewed certificate is kept.
+    pub(super) kept: PathBuf,
+}
+
+/// A renewed certificate on disk, mode 0600.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) version: u32,
+    /// SHA-256 of the configured certificate that it was renewed from, in hexadecimal digits.
+    pub(super) instead_of: String,
+    /// The authority that was trusted then: for a start without the configured files.
+    pub(super) ca: String,
+    pub(super) cert: String,
+    pub(super) key: String,
+}
+
+/// What there is at the places.
+pub(super) struct Found {
+    pub(super) material: Material,
+    /// See [`Kept::instead_of`].
+    pub(super) instead_of: String,
+}
+
+/// What is at the places now.
+pub(super) fn find(places: &Places) -> Result<Found, TlsError> {
+    let kept = Kept::read(&places.kept);
+    let pem = match (places.files.read(), kept) {
+        (Ok(pem), Some(kept)) if kept.instead_of == digest(&pem.cert) => {
+            match Material::new(ClientTls { ca: pem.ca.clone(), cert: kept.cert, key: kept.key }) {
+                Ok(material) if material.valid.has_begun() && material.valid.left().is_some() => {
+                    return Ok(Found { material, instead_of: kept.instead_of });
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let error = with_causes(&error);
+                    tracing::warn!(%error, file = %places.kept.display(), "the renewed certificate cannot be used; the configured one is");
+                }
+            }
+            pem
+        }
+        (Ok(pem), _) => pem,
+        (Err(error @ TlsError::Open { .. }), _) => return Err(error),
+        (Err(_), Some(kept)) => {
+            let material = Material::new(ClientTls { ca: kept.ca, cert: kept.cert, key: kept.key })?;
+            return Ok(Found { material, instead_of: kept.instead_of });
+        }
+        (Err(error), None) => return Err(error),
+    };
+    let instead_of = digest(&pem.cert);
+    Ok(Found { material: Material::new(pem)?, instead_of })
+}
+
+impl Kept {
+    fn read(path: &Path) -> Option<Self> {
+        let kept = match std::fs::read(path) {
+            Ok(bytes) => serde_json::from_slice::<Self>(&bytes).map_err(|e| e.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => Err(error.to_string()),
+        };
+        let of_this_version = kept.and_then(|kept| match kept.version {
+            KEPT_VERSION => Ok(kept),
+            version => Err(format!("it is of version {version}")),
+        });
+        of_this_version.inspect_err(|error| tracing::warn!(%error, file = %path.display(), "the renewed certificate cannot be read")).ok()
+    }
+
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        replace_file(path, &serde_json::to_vec(self).map_err(io::Error::other)?, 0o600)
+    }
+}
+
+fn digest(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What tells that a file was written anew: its place, size and time.
+pub(super) fn stamps(files: &TlsFiles) -> [Option<(u64, u64, i64, i64)>; 3] {
+    [&files.ca, &files.cert, &files.key].map(|path| std::fs::metadata(path).ok().map(|m| (m.ino(), m.len(), m.mtime(), m.mtime_nsec())))
+}

@@ -1,0 +1,164 @@
+//! Who is at the other end of a connection: the name (CN) and role (OU) in its certificate, and the names that
+//! certificates of each role are known by.
+
+use crate::refused::Cause;
+use lattice_model::Timestamp;
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use thiserror::Error;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The DNS name in every certificate.
+pub const ANY_NAME: &str = "lattice";
+/// The DNS name in the certificates of members alone: what an agent demands of whom it takes for the quorum.
+pub const QUORUM_NAME: &str = "quorum.lattice";
+
+/// What a certificate entitles to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// A quorum member.
+    Quorum,
+    /// An agent.
+    Node,
+    /// An agent that may also schedule and vouch for users.
+    Api,
+    /// A person who runs the cluster. Their certificate signs requests ([`crate::operator`]); it opens no connection.
+    Operator,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Quorum => "quorum",
+            Self::Node => "node",
+            Self::Api => "api",
+            Self::Operator => "operator",
+        })
+    }
+}
+
+/// The text names no role.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not a role: quorum, node, api or operator")]
+pub struct RoleError(pub String);
+
+impl FromStr for Role {
+    type Err = RoleError;
+
+    fn from_str(text: &str) -> Result<Self, RoleError> {
+        match text {
+            "quorum" => Ok(Self::Quorum),
+            "node" => Ok(Self::Node),
+            "api" => Ok(Self::Api),
+            "operator" => Ok(Self::Operator),
+            other => Err(RoleError(other.chars().take(40).collect())),
+        }
+    }
+}
+
+/// The common name of a member's certificate.
+pub fn member_name(id: u64) -> String {
+    format!("member-{id}")
+}
+
+/// A peer, as its verified certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its common name: a node's id, or `member-<id>`.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+}
+
+/// A certificate that was revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the certificate of {name} is revoked: those issued before {before} count no more; issue another one by `lattice quorum ca issue`")]
+pub struct Revoked {
+    /// Whose it is.
+    pub name: String,
+    /// Which of that name are.
+    pub before: Timestamp,
+}
+
+/// Why a certificate names nobody.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallerError {
+    #[error("the connection carries no client certificate")]
+    NoCertificate,
+    #[error("the client certificate cannot be read")]
+    Unreadable,
+    #[error("the client certificate has no {0}")]
+    Lacks(&'static str),
+    #[error("the client certificate's role: {0}")]
+    Role(#[from] RoleError),
+    #[error(transparent)]
+    Revoked(#[from] Revoked),
+}
+
+impl CallerError {
+    /// As what it is counted.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Revoked(_) => Cause::Revoked,
+            Self::NoCertificate | Self::Unreadable | Self::Lacks(_) | Self::Role(_) => Cause::Name,
+        }
+    }
+}
+
+impl Caller {
+    /// The id of the member that it is; `None` where its name is no member's.
+    pub fn member(&self) -> Option<u64> {
+        let id = self.name.strip_prefix("member-")?.parse().ok()?;
+        (self.role == Role::Quorum && member_name(id) == self.name).then_some(id)
+    }
+
+    /// Reads name and role from the end certificate of a chain that TLS has verified.
+    pub fn from_certificates(chain: &[CertificateDer<'_>]) -> Result<Self, CallerError> {
+        let der = chain.first().ok_or(CallerError::NoCertificate)?;
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|_| CallerError::Unreadable)?;
+        let subject = certificate.subject();
+        let name = subject.iter_common_name().next().and_then(|a| a.as_str().ok()).ok_or(CallerError::Lacks("common name"))?;
+        let unit = subject.iter_organizational_unit().next().and_then(|a| a.as_str().ok());
+        let role = unit.ok_or(CallerError::Lacks("role (organizational unit)"))?.parse()?;
+        Ok(Self { name: name.to_owned(), role })
+    }
+}
+
+/// The built-in authority's serial numbers: these bytes, when the certificate was issued (milliseconds since 1970, 8 bytes, the most
+/// significant first), and 8 bytes by chance.
+const SERIAL_MARK: [u8; 2] = *b"Lt";
+const SERIAL_BYTES: usize = 18;
+
+/// A serial number for a certificate that is issued at this time.
+pub fn serial(issued: Timestamp) -> Vec<u8> {
+    let chance = rand::random::<[u8; 8]>();
+    [&SERIAL_MARK[..], &issued.0.to_be_bytes(), &chance].concat()
+}
+
+/// A certificate as far as it matters whether it is revoked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Whom it names.
+    pub caller: Arc<Caller>,
+    /// When it was issued: what its serial number says, or the beginning of its validity where another authority made it.
+    pub issued: Timestamp,
+}
+
+impl Shown {
+    /// Reads it from the end certificate of a chain that TLS has verified.
+    ///
+    /// # Errors
+    /// [`CallerError`], where it names nobody.
+    pub fn from_certificates(chain: &[CertificateDer<'_>]) -> Result<Self, CallerError> {
+        let caller = Arc::new(Caller::from_certificates(chain)?);
+        let der = chain.first().ok_or(CallerError::NoCertificate)?;
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|_| CallerError::Unreadable)?;
+        let of_us = Some(certificate.raw_serial()).filter(|serial| serial.len() == SERIAL_BYTES);
+        let of_serial = of_us.and_then(|serial| serial.strip_prefix(&SERIAL_MARK)?.first_chunk()).map(|ms| u64::from_be_bytes(*ms));
+        let begins = || u64::try_from(certificate.validity().not_before.timestamp()).unwrap_or_default().saturating_mul(1000);
+        Ok(Self { caller, issued: Timestamp(of_serial.unwrap_or_else(begins)) })
+    }
+}

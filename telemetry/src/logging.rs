@@ -1,0 +1,247 @@
+//! What both daemons log on stderr: lines for people, or objects for a collector of logs, a line each.
+//!
+//! `LATTICE_LOG` says how much (directives of `tracing`), `LATTICE_LOG_FORMAT` in which form. Variables, not settings: what is wrong
+//! with the settings is logged too.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::fmt;
+use thiserror::Error;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::registry::LookupSpan;
+
+/// How much is logged.
+const LEVELS: &str = "LATTICE_LOG";
+/// Where nobody says.
+const LEVELS_DEFAULT: &str = "info,openraft=off";
+/// In which form.
+const FORMAT: &str = "LATTICE_LOG_FORMAT";
+
+/// A form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// For people.
+    Text,
+    /// For programs: an object a line.
+    Json,
+}
+
+/// For the daemons' `--help`.
+pub const HELP: &str = "\
+Environment:
+  LATTICE_LOG         what is logged on stderr, by level and module, such as
+                      info,lattice_agent::allocation=debug
+                      [default: info,openraft=off]
+  LATTICE_LOG_FORMAT  text, or json (one object a line) [default: text]";
+
+/// What the environment asks for and there is not.
+#[derive(Debug, Error, PartialEq)]
+pub enum Unknown {
+    /// A form.
+    #[error("{FORMAT} is {0:?}: `text` and `json` are possible")]
+    Form(String),
+    /// How much: the text, and what is wrong with it.
+    #[error("{LEVELS} is {0:?}: {1}; `info,lattice_agent::allocation=debug` would be one")]
+    Levels(String, String),
+}
+
+impl Form {
+    /// What the environment asks for; text where it says nothing.
+    ///
+    /// # Errors
+    /// Where the variable is something else, or that for how much is logged says nothing that can be understood.
+    pub fn wanted() -> Result<Self, Unknown> {
+        let wanted = |variable| std::env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned();
+        levels(&wanted(LEVELS))?;
+        Self::of(&wanted(FORMAT))
+    }
+
+    fn of(text: &str) -> Result<Self, Unknown> {
+        match text {
+            "" | "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(Unknown::Form(other.to_owned())),
+        }
+    }
+
+    /// Begins the log of a process. `component` is what it is (`agent`, `quorum`), `node_id` who: its node's id, a member's name.
+    /// A panic is an object too where the rest is.
+    pub fn begin(self, component: &'static str, node_id: Option<&str>) {
+        let wanted = std::env::var(LEVELS).unwrap_or_default();
+        let filter = levels(&wanted).unwrap_or_else(|_| EnvFilter::new(LEVELS_DEFAULT));
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+        match self {
+            Self::Text => log.init(),
+            Self::Json => {
+                log.event_format(Objects { component, node_id: node_id.map(str::to_owned) }).init();
+                std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "it broke")));
+            }
+        }
+    }
+
+    /// Why the process ends, as its last line.
+    pub fn last_words(self, text: &str, error: &str) {
+        match self {
+            Self::Text => eprintln!("{text}: {error}"),
+            Self::Json => tracing::error!(error, "it ends"),
+        }
+    }
+}
+
+fn levels(text: &str) -> Result<EnvFilter, Unknown> {
+    let wanted = if text.is_empty() { LEVELS_DEFAULT } else { text };
+    EnvFilter::try_new(wanted).map_err(|e| Unknown::Levels(text.to_owned(), e.to_string()))
+}
+
+/// Events as objects.
+struct Objects {
+    component: &'static str,
+    node_id: Option<String>,
+}
+
+/// One line: the documents' fields, and what is the event's own.
+#[derive(Serialize)]
+struct Line<'a> {
+    timestamp: String,
+    level: &'static str,
+    component: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_id: Option<&'a str>,
+    message: String,
+    /// The part of the program.
+    target: &'a str,
+    #[serde(flatten)]
+    more: Map<String, Value>,
+}
+
+impl<S, N> FormatEvent<S, N> for Objects
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut timestamp = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
+        let mut said = Said::default();
+        event.record(&mut said);
+        let about = event.metadata();
+        let line = Line {
+            timestamp,
+            level: about.level().as_str(),
+            component: self.component,
+            node_id: self.node_id.as_deref(),
+            message: said.message,
+            target: about.target(),
+            more: said.more,
+        };
+        writeln!(writer, "{}", serde_json::to_string(&line).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    message: String,
+    more: Map<String, Value>,
+}
+
+impl Said {
+    fn say(&mut self, field: &Field, value: Value) {
+        // Numbers and words keep their names; who speaks is `node_id`, whom it is about may be another `node`.
+        let name = match field.name() {
+            "allocation" => "allocation_id".to_owned(),
+            name @ ("timestamp" | "level" | "component" | "node_id" | "target") => format!("event_{name}"),
+            name => name.to_owned(),
+        };
+        self.more.insert(name, value);
+    }
+
+    fn say_text(&mut self, field: &Field, text: String) {
+        if field.name() == "message" {
+            self.message = text;
+        } else {
+            self.say(field, Value::from(text));
+        }
+    }
+}
+
+impl Visit for Said {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.say(field, Value::from(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.say(field, Value::from(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.say(field, Value::from(value));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.say(field, Value::from(value));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.say_text(field, value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.say_text(field, format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use std::io::Write;
+    use std::sync::Arc;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_has_the_documents_fields_and_the_events_own() {
+        let kept = Kept::default();
+        let to = kept.clone();
+        let form = Objects { component: "agent", node_id: Some("n1".to_owned()) };
+        let log = tracing_subscriber::fmt().with_writer(move || to.clone()).event_format(form).finish();
+        tracing::subscriber::with_default(log, || {
+            let allocation = "1f0c9a4e";
+            tracing::warn!(%allocation, pid = 7, ok = false, level = "a\"b\n", "it {}", "ends");
+        });
+        let text = String::from_utf8(kept.0.lock().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.starts_with(r#"{"timestamp":"2"#), "{text}");
+        let mut line: Value = serde_json::from_str(&text).unwrap();
+        let timestamp = line["timestamp"].take();
+        assert!(timestamp.as_str().is_some_and(|t| t.ends_with('Z')), "{timestamp}");
+        let want = serde_json::json!({
+            "timestamp": null, "level": "WARN", "component": "agent", "node_id": "n1", "message": "it ends",
+            "target": "crate::logging::tests", "allocation_id": "1f0c9a4e", "pid": 7, "ok": false, "event_level": "a\"b\n",
+        });
+        assert_eq!(line, want);
+    }
+
+    #[test]
+    fn a_form_that_there_is_not_is_refused() {
+        assert_eq!((Form::of(""), Form::of("text"), Form::of("json")), (Ok(Form::Text), Ok(Form::Text), Ok(Form::Json)));
+        assert!(Form::of("JSON").unwrap_err().to_string().contains("`text` and `json`"));
+    }
+}
