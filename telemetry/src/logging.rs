@@ -234,7 +234,7 @@ mod tests {
         assert!(timestamp.as_str().is_some_and(|t| t.ends_with('Z')), "{timestamp}");
         let want = serde_json::json!({
             "timestamp": null, "level": "WARN", "component": "agent", "node_id": "n1", "message": "it ends",
-            "target": "crate::logging::tests", "allocation_id": "1f0c9a4e", "pid": 7, "ok": false, "event_level": "a\"b\n",
+            "target": "lattice_telemetry::logging::tests", "allocation_id": "1f0c9a4e", "pid": 7, "ok": false, "event_level": "a\"b\n",
         });
         assert_eq!(line, want);
     }
