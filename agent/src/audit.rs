@@ -12,9 +12,9 @@
 
 mod line;
 
-use crate::context::Shared;
 use lattice_agent_common::readiness::readable;
 use lattice_ebpf::Events;
+use lattice_meshd::context::Shared;
 use lattice_model::TelemetryMode;
 use lattice_observe::kernel_counts::{KernelCounts, Key};
 use lattice_observe::traces::Recorder;
@@ -41,7 +41,7 @@ const SUBJECT: &str = "audits";
 
 /// Audits until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
-    let kernel = context.measuring.kernel().clone();
+    let kernel = context.work.measuring.kernel().clone();
     let events = match kernel.audit(|audit| audit.events()) {
         Ok(Some(events)) => events,
         Ok(None) => return refuse(&context, "somebody else reads the events", &stop).await,
@@ -49,8 +49,9 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     };
     let ready = events.ready().and_then(readable);
     let ready: Option<AsyncFd<OwnedFd>> = ready.inspect_err(|error| tracing::warn!(%error, "a full buffer of audits wakes nobody")).ok();
-    let mut view = context.view.clone();
-    let mut recorder = context.traces.recorder(TelemetryMode::Audit, context.me.clone(), context.view.clone(), context.troubles.clone());
+    let mut view = context.work.view.clone();
+    let mut recorder =
+        context.traces.recorder(TelemetryMode::Audit, context.setup.me.clone(), context.work.view.clone(), context.work.troubles.clone());
     recorder.lacks(&kernel.audit_lacks());
     let (told, programs) = (Shared::clone(&context), kernel.clone());
     let (audited, is_at, whole) = (BTreeMap::new(), Instant::now(), SystemTime::now());
@@ -88,7 +89,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
 
 /// Says that what is asked for is not kept, while it is asked for, until `stop`.
 async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
-    let mut view = context.view.clone();
+    let mut view = context.work.view.clone();
     loop {
         let asked = {
             let view = view.borrow_and_update();
@@ -96,8 +97,8 @@ async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
             orders.any(|order| order.mode == TelemetryMode::Audit)
         };
         match asked {
-            true => context.troubles.say(SUBJECT, format!("asked for, and not kept: {why}")),
-            false => context.troubles.over(SUBJECT),
+            true => context.work.troubles.say(SUBJECT, format!("asked for, and not kept: {why}")),
+            false => context.work.troubles.over(SUBJECT),
         }
         match stop.run_until_cancelled(view.changed()).await {
             Some(Ok(())) => {}
@@ -162,13 +163,13 @@ impl Auditor {
         }
         if self.troubled && self.recorder.wanted().all(|key| self.audited.contains_key(&key)) {
             self.troubled = false;
-            self.context.troubles.over(SUBJECT);
+            self.context.work.troubles.over(SUBJECT);
         }
     }
 
     /// Follows the list, and has the record of what ends say so.
     fn follow(&mut self) {
-        let (view, boottime_ms) = (Arc::clone(&self.context.view.borrow()), boottime_ms());
+        let (view, boottime_ms) = (Arc::clone(&self.context.work.view.borrow()), boottime_ms());
         loop {
             for key in self.recorder.ending(&view, boottime_ms) {
                 self.finish(key);
@@ -213,11 +214,11 @@ impl Auditor {
     }
 
     fn begin(&mut self, key: Key) {
-        let slice = self.context.slice.as_ref();
+        let slice = self.context.machine.slice.as_ref();
         // None: its scope is not made yet.
         let Some(work) = slice.and_then(|slice| slice.scope(key.0).work().path().metadata().ok()) else { return };
         let owner = {
-            let view = self.context.view.borrow();
+            let view = self.context.work.view.borrow();
             let of = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == key);
             let Some(owner) = of.map(|local| &local.share.owner) else { return };
             Owner { uid: owner.uid, name: owner.name.clone() }
@@ -231,7 +232,7 @@ impl Auditor {
         if let Some(why) = failed {
             let text = format!("what allocation {} opens and whom it connects to is not told: {why}", key.0.short());
             self.troubled = true;
-            return self.context.troubles.say(SUBJECT, text);
+            return self.context.work.troubles.say(SUBJECT, text);
         }
         self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unsaid: 0 });
         let now_ms = lattice_agent_common::clock::now().0;

@@ -6,7 +6,6 @@ mod tried;
 
 pub use health::Health;
 
-use crate::unsupported;
 use lattice_agent_common::config::AgentConfig;
 use lattice_machine::bounds;
 use lattice_machine::data_plane::{Scratch, mount_namespace, scratch_of, unlimited};
@@ -14,6 +13,7 @@ use lattice_machine::devices::DeviceFilter;
 use lattice_machine::features;
 use lattice_machine::hardware::{self, memory_bytes};
 use lattice_machine::pmix;
+use lattice_machine::unsupported;
 use lattice_model::topology::GpuVendor;
 use lattice_model::{AllocationId, NodeTopology, Principal, with_causes};
 use lattice_objects::ObjectsError;

@@ -1,12 +1,12 @@
 //! The one owner of the node's state: a thread that takes events in order, and for each batch of them decides, writes
 //! down, acts. Nothing is done before the records of its decision are in the journal.
 
-use crate::allocation;
-use crate::context::Shared;
 use crate::journal::{Journal, JournalError};
-use crate::preemption;
 use crate::supervisor;
 use lattice_agent_common::node_view::NodeView;
+use lattice_allocation as allocation;
+use lattice_allocation::handles::Shared;
+use lattice_allocation::preemption;
 use lattice_model::{EndReason, NodeReport, ReportItem};
 use lattice_node::{Action, Brain, Event, Local, Phase, Record};
 use lattice_registry::Command;

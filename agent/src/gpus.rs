@@ -10,7 +10,6 @@
 //! Drivers are asked beside the looks at the bus: one that hangs delays no other news. Behind allocations that follow each other
 //! quickly they are asked every 5 s. A GPU that came since other work was begun is offered once that work is kept from it.
 
-use crate::context::{Context, Shared};
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::AgentConfig;
 use lattice_machine::devices;
@@ -18,6 +17,7 @@ use lattice_machine::features;
 use lattice_machine::gpu_standings::{GpuStandings, Offer};
 use lattice_machine::hardware as machine;
 use lattice_machine::health::Finds;
+use lattice_meshd::context::{Context, Shared};
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};
 use lattice_model::{NodeTopology, Resources};
 use lattice_node::device_health::{Gpus, Policy, Response};
@@ -156,7 +156,7 @@ impl GpuWatching {
     pub async fn run(mut self, context: Shared, offering: Offering, finds: Finds, stop: CancellationToken) {
         let period = Duration::from_secs(offering.config.health.period_seconds);
         let between = LOOK_EVERY.min(period);
-        let mut ended = context.checks.asked();
+        let mut ended = context.machine.checks.asked();
         let (mut checked, mut asked, mut news) = (false, false, true);
         loop {
             self.tell(&context, &offering).await;
@@ -168,7 +168,7 @@ impl GpuWatching {
             let due = self.due(between, asked);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = context.checks.made(), if !checked => checked = true,
+                () = context.machine.checks.made(), if !checked => checked = true,
                 // Where no driver is there to be asked, the next look at the bus is soon enough.
                 Ok(()) = ended.changed(), if !asked => (asked, news) = (!self.on_bus.is_empty(), false),
                 read = answered(&mut self.reading) => self.take(read),
@@ -243,15 +243,15 @@ impl GpuWatching {
             // Of one that is partitioned it is not known which instance was meant, nor so whose.
             let (Some(gpu), None) = (devices.next(), devices.next()) else { continue };
             let at = now().0.saturating_sub(*ago_ms);
-            let view = context.view.borrow().clone();
+            let view = context.work.view.borrow().clone();
             let has = |local: &&Local| local.assignment.as_ref().is_some_and(|had| had.gpus.contains(&gpu.id));
             let Some(Local { share, .. }) = view.locals.iter().find(has) else { continue };
             // Whoever had the GPU before it has gone by itself.
             let had = |worker: AllocationHandle| worker.since.0 <= at;
-            if context.workers.of_epoch(share.allocation, share.epoch).is_some_and(had) {
+            if context.work.workers.of_epoch(share.allocation, share.epoch).is_some_and(had) {
                 let why = format!("XID {number} ({what}) of its GPU {key} hit it: it has to start again, the GPU is well");
                 tracing::warn!(allocation = %share.allocation, %why, "work is ended for an error of its GPU");
-                context.tell(Event::Hit { allocation: share.allocation, epoch: share.epoch, why }).await;
+                context.work.tell(Event::Hit { allocation: share.allocation, epoch: share.epoch, why }).await;
             }
         }
     }
@@ -269,10 +269,10 @@ impl GpuWatching {
         if self.newcomers.is_empty() {
             return;
         }
-        let for_filter = Arc::clone(context);
+        let (machine, view) = (Arc::clone(&context.machine), context.work.view.clone());
         let kept = tokio::task::spawn_blocking(move || {
-            let locals = for_filter.view.borrow().locals.clone();
-            devices::keep_from_newcomers(&locals, &for_filter.device_filter, for_filter.slice.as_ref(), &for_filter.topology().gpu)
+            let locals = view.borrow().locals.clone();
+            devices::keep_from_newcomers(&locals, &machine.device_filter, machine.slice.as_ref(), &machine.topology().gpu)
         })
         .await;
         match kept {
@@ -329,7 +329,7 @@ impl GpuWatching {
             tracing::warn!(%why, "a GPU is lost");
         }
         self.told = Some(gpus.clone());
-        context.tell(Event::Gpus(Box::new(gpus))).await;
+        context.work.tell(Event::Gpus(Box::new(gpus))).await;
     }
 }
 
@@ -369,12 +369,12 @@ impl Offering {
         let mut offered = topology.clone();
         offered.gpu.gpus.retain(|gpu| !withheld.contains(&gpu.id));
         let gpus = u32::try_from(offered.gpu.gpus.len()).unwrap_or(u32::MAX);
-        let scopes = context.slice.is_some();
-        let groups = scopes || context.bounds.controllers.has_v1();
-        let audits = context.measuring.kernel().audits().is_ok();
+        let scopes = context.machine.slice.is_some();
+        let groups = scopes || context.machine.bounds.controllers.has_v1();
+        let audits = context.work.measuring.kernel().audits().is_ok();
         Offer {
             size: Resources { gpus, ..self.size },
-            features: features::of(&self.config, &context.data, &offered, (scopes, groups, audits)),
+            features: features::of(&self.config, &context.machine.data, &offered, (scopes, groups, audits)),
         }
     }
 }

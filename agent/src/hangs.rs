@@ -9,11 +9,11 @@
 //! because a rank that waits for another one is the usual case. Sessions and work with a liveness
 //! probe are left out.
 
-use crate::context::Shared;
-use crate::monitoring;
 use futures::StreamExt;
 use futures::stream;
 use lattice_mesh::monitor::{MonitorItem, MonitorOpen, MonitorWhat};
+use lattice_meshd::context::Shared;
+use lattice_meshd::monitoring;
 use lattice_model::NodeId;
 use lattice_observe::measuring::alerts::Suspect;
 use lattice_telemetry::alert::idle::{IdleReport, Verdict, verdict};
@@ -33,13 +33,13 @@ const ALONE: Duration = Duration::from_secs(1);
 
 /// Looks after the launches of allocations that are headed here, until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
-    let Some(limit_ms) = context.measuring.hang_ms() else { return };
+    let Some(limit_ms) = context.work.measuring.hang_ms() else { return };
     // Who moved last is asked first: mostly one question is enough.
     let mut movers: BTreeMap<_, NodeId> = BTreeMap::new();
     loop {
         let began = tokio::time::Instant::now();
-        let suspects: Vec<Suspect> = context.measuring.suspects();
-        let suspects = suspects.into_iter().filter(|s| s.share.nodes.first().is_some_and(|(node, _)| *node == context.me));
+        let suspects: Vec<Suspect> = context.work.measuring.suspects();
+        let suspects = suspects.into_iter().filter(|s| s.share.nodes.first().is_some_and(|(node, _)| *node == context.setup.me));
         let suspects: Vec<Suspect> = suspects.collect();
         movers.retain(|key, _| suspects.iter().any(|s| (s.share.allocation, s.launch) == *key));
         for suspect in suspects {
@@ -54,7 +54,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
                 // Nobody is asked before the others next time.
                 movers.remove(&key);
             }
-            context.measuring.decide((suspect.share.allocation, suspect.share.epoch), suspect.launch, found.0);
+            context.work.measuring.decide((suspect.share.allocation, suspect.share.epoch), suspect.launch, found.0);
         }
         let pause = EVERY.max(began.elapsed());
         tokio::select! {
@@ -68,9 +68,9 @@ pub async fn run(context: Shared, stop: CancellationToken) {
 async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
     let mut words = vec![suspect.report];
     if verdict([suspect.report], limit_ms) == Verdict::Moves && suspect.report != IdleReport::None {
-        return (Verdict::Moves, Some(context.me.clone()));
+        return (Verdict::Moves, Some(context.setup.me.clone()));
     }
-    let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.me);
+    let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.setup.me);
     let moves = |report: IdleReport| report != IdleReport::None && verdict([report], limit_ms) == Verdict::Moves;
     // Alone: while work goes on nobody else is asked.
     let mut answered = None;
@@ -107,7 +107,7 @@ async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
         user: share.owner.name.clone(),
         what: MonitorWhat::Idle { launch: suspect.launch },
     };
-    let mut items = monitoring::items(context, node, context.mesh_address(share, node), open);
+    let mut items = monitoring::items(context, node, context.work.mesh_address(share, node), open);
     match timeout(ANSWER, items.recv()).await {
         Ok(Some(Ok(MonitorItem::Word { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
         Ok(Some(Ok(MonitorItem::Word { idle_ms: None, .. }))) => IdleReport::None,

@@ -6,7 +6,7 @@
 //! would charge each instance to everybody who has one. When a GPU is lost no new file is written:
 //! the exporter then counts differently, and charging a neighbour is worse than charging nobody.
 
-use crate::context::{Context, Shared};
+use lattice_meshd::context::{Context, Shared};
 use lattice_model::AllocationId;
 use lattice_model::gpu_look::gpu_key;
 use lattice_model::topology::{GpuDevice, GpuTopology, GpuVendor};
@@ -34,17 +34,17 @@ const FILES_MAX: usize = 4096;
 
 /// Keeps the folder as the node's work is, until `stop`.
 pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
-    let mut view = context.view.clone();
+    let mut view = context.work.view.clone();
     loop {
         view.mark_unchanged();
         let (wanted, uncertain) = wanted(&context);
         let to = dir.clone();
         let done = tokio::task::spawn_blocking(move || keep(&to, &wanted)).await;
         match done {
-            Ok(Ok(())) if uncertain => context.troubles.say(TROUBLE, UNCERTAIN.to_owned()),
-            Ok(Ok(())) => context.troubles.over(TROUBLE),
+            Ok(Ok(())) if uncertain => context.work.troubles.say(TROUBLE, UNCERTAIN.to_owned()),
+            Ok(Ok(())) => context.work.troubles.over(TROUBLE),
             Ok(Err(error)) => {
-                context.troubles.say(TROUBLE, format!("{}: {error}: dcgm-exporter does not know whose GPUs are", dir.display()));
+                context.work.troubles.say(TROUBLE, format!("{}: {error}: dcgm-exporter does not know whose GPUs are", dir.display()));
             }
             Err(broke) => tracing::error!(%broke, "writing the GPUs' job mapping broke"),
         }
@@ -58,9 +58,9 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
 
 /// What each file should say, and whether GPUs of NVIDIA are left out because it is not certain how DCGM counts them.
 fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
-    let topology = context.topology();
+    let topology = context.machine.topology();
     let mut numbers = numbers(&topology.gpu);
-    let standings = context.gpus.borrow().clone();
+    let standings = context.machine.gpus.borrow().clone();
     let of_nvidia = |gpu: &&GpuDevice| gpu.vendor == GpuVendor::Nvidia;
     // A driver that is asked anew counts without one that is lost, and with one that came.
     let is_other = standings.has_newcomers() || topology.gpu.gpus.iter().filter(of_nvidia).any(|gpu| !standings.is_there(gpu_key(gpu)));
@@ -68,7 +68,7 @@ fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
     if uncertain {
         numbers.retain(|id, _| topology.gpu.by_id(id).is_some_and(|gpu| gpu.vendor != GpuVendor::Nvidia));
     }
-    let view = context.view.borrow();
+    let view = context.work.view.borrow();
     let of = view.locals.iter().filter_map(|local| Some((local.share.allocation, local.assignment.as_ref()?)));
     let wanted = of.flat_map(|(allocation, assignment)| {
         let names = assignment.gpus.iter().filter_map(|gpu| numbers.get(gpu.as_str()).cloned());

@@ -20,43 +20,24 @@
 //! Every queue is bounded; what is the latest value travels in a `watch`. Stopping, in order: the API, the roles, the
 //! session and the mesh, then the driver, which writes a last checkpoint. Work and shims stay.
 
-mod adoption;
-mod allocation;
 mod audit;
-mod context;
 pub mod dev;
-mod diagnosis;
-mod diagnosis_slots;
 pub mod doctor;
 mod driver;
-mod entry;
 pub mod footprint;
 mod gpus;
 mod hangs;
 mod job_mapping;
 mod journal;
-mod latencies;
-pub mod limits;
-mod meshd;
 mod metrics;
-mod monitoring;
 mod mounts;
-mod node_environment;
 pub mod own_memory;
-mod places;
-mod preemption;
 pub mod recovery;
-mod service;
 mod session;
-mod signalling;
 mod stages;
 mod supervisor;
 mod sweep;
-mod terminal;
 mod unheard;
-mod unsupported;
-mod user_shares;
-mod words;
 
 pub use lattice_agent_checkpoint::packers;
 

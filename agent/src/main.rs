@@ -194,7 +194,7 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     lattice_agent::footprint::share_heaps();
-    lattice_agent::limits::raise_open_files();
+    lattice_agent_common::limits::raise_open_files();
     die_of_panics();
     // One processor is left to what is not asynchronous: the journal's thread, shims, the work itself.
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).clamp(1, 8));

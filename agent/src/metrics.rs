@@ -1,6 +1,5 @@
 //! What this agent tells of itself, its gossip, its mesh and its node at `/metrics`, and pushes.
 
-use crate::context::Shared;
 use crate::hangs;
 use crate::journal::JournalCounts;
 use crate::mounts::Mounts;
@@ -12,6 +11,7 @@ use lattice_machine::gpu_loads::{self, OfNode};
 use lattice_membership::{Counted, Membership};
 use lattice_mesh as mesh;
 use lattice_mesh::frame::REFUSED;
+use lattice_meshd::context::Shared;
 use lattice_model::{NodeState, with_causes};
 use lattice_node::Phase;
 use lattice_runtime::shim::boottime_ms;
@@ -116,7 +116,7 @@ impl Collect for Gossip {
 
 impl Collect for Own {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
-        let view = Arc::clone(&self.context.view.borrow());
+        let view = Arc::clone(&self.context.work.view.borrow());
         for (name, phase) in [
             ("preparing", Phase::Preparing),
             ("prepared", Phase::Prepared),
@@ -129,22 +129,22 @@ impl Collect for Own {
         }
         samples.count(&family::REPORTS_PENDING, &[], view.reports_pending as u64);
         samples.count(&family::INCARNATION, &[], view.incarnation);
-        let fact = self.context.facts.own();
+        let fact = self.context.machine.facts.own();
         for state in NodeState::ALL {
             samples.count(&family::NODE_STATE, &[&state.to_string()], u64::from(state == fact.state));
         }
         samples.count(&family::HOLDS, &[], fact.holds.len() as u64);
         let connected = matches!(*self.session.borrow(), SessionState::Connected { .. });
         samples.count(&family::CONNECTED, &[], u64::from(connected));
-        let acknowledged_ms = *self.context.acknowledged.borrow();
+        let acknowledged_ms = *self.context.work.acknowledged.borrow();
         if let Some(acknowledged_ms) = acknowledged_ms {
             // Kept by the clock since the boot, which is never set.
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
             samples.add(&family::LAST_HEARTBEAT, &[], lattice_agent_common::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
         self.journal.tell(samples);
-        self.context.latencies.tell(samples);
-        self.context.checkpoints.counts().tell(samples);
+        self.context.work.latencies.tell(samples);
+        self.context.work.checkpoint.checkpoints.counts().tell(samples);
         self.context.traces.tell(samples);
         self.mesh(samples);
     }
@@ -152,7 +152,7 @@ impl Collect for Own {
 
 impl Own {
     fn mesh(&self, samples: &mut Samples) {
-        let mesh::Counted { connections, opened, accepted, failed } = self.context.mesh.counted();
+        let mesh::Counted { connections, opened, accepted, failed } = self.context.work.mesh.counted();
         samples.count(&family::MESH_CONNECTIONS, &[], connections);
         samples.count(&family::MESH_STREAMS, &["us"], opened);
         samples.count(&family::MESH_STREAMS, &["peers"], accepted);
@@ -178,12 +178,12 @@ pub async fn begin(
         degraded.push(why);
     };
     let ended_for = Duration::from_secs(config.telemetry.prod_interval_seconds) * 2;
-    if let Err(error) = context.measuring.begin(ended_for, tasks, stop.child_token()) {
+    if let Err(error) = context.work.measuring.begin(ended_for, tasks, stop.child_token()) {
         lacks(format!("metrics of allocations: no thread could be started for them ({error})"));
     }
-    let (slice, topology) = (context.slice.clone(), context.topology.clone());
-    let of_gpus = Arc::new(gpu_loads::Handles { slice, topology, gpus: context.gpus.clone(), view: context.view.clone() });
-    if let Err(error) = context.gpu_readings.begin(Arc::clone(&of_gpus), config.simulated_gpus.clone(), stop.child_token()) {
+    let (slice, topology) = (context.machine.slice.clone(), context.machine.topology.clone());
+    let of_gpus = Arc::new(gpu_loads::Handles { slice, topology, gpus: context.machine.gpus.clone(), view: context.work.view.clone() });
+    if let Err(error) = context.machine.gpu_readings.begin(Arc::clone(&of_gpus), config.simulated_gpus.clone(), stop.child_token()) {
         lacks(format!("metrics of GPUs: no thread could be started for them ({error})"));
     }
     tasks.spawn(hangs::run(Arc::clone(context), stop.child_token()));
@@ -206,7 +206,7 @@ pub async fn begin(
     };
     let own = Own { context: Arc::clone(context), session: session.clone(), journal };
     let mut parts: Vec<Box<dyn Collect>> =
-        vec![Box::new(own), Box::new(Gossip(membership.clone())), Box::new(Host::default()), Box::new(context.measuring.clone())];
+        vec![Box::new(own), Box::new(Gossip(membership.clone())), Box::new(Host::default()), Box::new(context.work.measuring.clone())];
     parts.extend(counted);
     let adapters = Adapters::default();
     match adapters.begin(stop.child_token()) {
@@ -218,14 +218,14 @@ pub async fn begin(
         Ok(()) => parts.push(Box::new(mounts)),
         Err(error) => lacks(format!("metrics of mounts: no thread could be started for them ({error})")),
     }
-    parts.push(Box::new(OfNode { handles: of_gpus, readings: context.gpu_readings.clone() }));
+    parts.push(Box::new(OfNode { handles: of_gpus, readings: context.machine.gpu_readings.clone() }));
     if let Some((_, pushed)) = &pushing {
         parts.push(Box::new(pushed.clone()));
     }
-    let exporter = Exporter::new("agent", vec![("node_id", context.me.to_string())], parts);
+    let exporter = Exporter::new("agent", vec![("node_id", context.setup.me.to_string())], parts);
     if let Some((store, pushed)) = pushing {
         let interval = Duration::from_secs(settings.prod_interval_seconds);
-        let (exporter, me, stop) = (exporter.clone(), context.me.to_string(), stop.child_token());
+        let (exporter, me, stop) = (exporter.clone(), context.setup.me.to_string(), stop.child_token());
         tasks.spawn(async move { pushed.run(exporter, store, JOB, me, interval, stop).await });
     }
     let Some(listen) = config.metrics_listen() else { return };

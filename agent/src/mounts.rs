@@ -1,8 +1,8 @@
 //! How full the node's file systems are, every half minute. Asking one whose server is away can wait for ever: a helper does it that is
 //! left behind, and the same is not asked again while it waits.
 
-use crate::diagnosis::storage::{Mount, parse, room};
 use lattice_machine::questions::{Asked, OF_NODE, Question};
+use lattice_meshd::diagnosis::storage::{Mount, parse, room};
 use lattice_telemetry::catalogue::node as family;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use parking_lot::Mutex;

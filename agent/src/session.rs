@@ -3,7 +3,6 @@
 //! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has. Where none is
 //! reached, a peer carries the session ([`lattice_membership::relay`]), until one is reached again.
 
-use crate::context::Shared;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::{SessionState, told};
 use lattice_machine::conformance::MadeOf;
@@ -14,6 +13,7 @@ use lattice_membership::gossip_keys::GossipKeys;
 use lattice_membership::quorum_list::QuorumList;
 use lattice_membership::relay::{Relay, RelayError, Through};
 use lattice_membership::revocations::Revocations;
+use lattice_meshd::context::Shared;
 use lattice_model::run_lease::{Heartbeats, Lapsed};
 use lattice_model::{
     AllocationId, Backoff, Boot, EndReason, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, SharePhase,
@@ -94,8 +94,14 @@ pub async fn run(
     (state, acknowledged, heard): (watch::Sender<SessionState>, watch::Sender<Option<u64>>, watch::Sender<NodeHealth>),
     stop: CancellationToken,
 ) {
-    let members = QuorumList::open(quorum.clone(), &context.state_dir);
-    let relay = Relay::new(context.me.clone(), context.cluster.clone(), membership.clone(), context.peers.clone(), context.mesh.clone());
+    let members = QuorumList::open(quorum.clone(), &context.setup.state_dir);
+    let relay = Relay::new(
+        context.setup.me.clone(),
+        context.work.cluster.clone(),
+        membership.clone(),
+        context.peers.clone(),
+        context.work.mesh.clone(),
+    );
     let mut session = Session {
         context,
         quorum,
@@ -117,7 +123,7 @@ pub async fn run(
     };
     // A node is looked after before it is offered, and who sees it Ready knows what it is made of.
     let context = session.context.clone();
-    let looked = async { tokio::join!(context.checks.made(), context.conformance.made()) };
+    let looked = async { tokio::join!(context.machine.checks.made(), context.machine.conformance.made()) };
     let checked = tokio::time::timeout(CHECKED_WITHIN, looked);
     let _ = stop.run_until_cancelled(checked).await;
     let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
@@ -214,7 +220,7 @@ impl Session {
         let offer = self.registration.offer.borrow_and_update().clone();
         self.begin_beats();
         let register = Up::Register {
-            node: self.context.me.clone(),
+            node: self.context.setup.me.clone(),
             boot: self.registration.boot,
             size: offer.size,
             addresses: self.registration.addresses.clone(),
@@ -228,7 +234,7 @@ impl Session {
             through: None,
             wipes: self.registration.wipes,
             health: self.health(),
-            conformance: self.context.conformance.word().components,
+            conformance: self.context.machine.conformance.word().components,
         };
         let (through, up, mut down) = match self.open(register).await {
             Ok(session) => session,
@@ -244,9 +250,9 @@ impl Session {
         };
         tokio::pin!(straight);
         let mut incarnation = None;
-        let mut checks = self.context.checks.watch();
+        let mut checks = self.context.machine.checks.watch();
         let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
-        let mut conformance = self.context.conformance.watch();
+        let mut conformance = self.context.machine.conformance.watch();
         let mut wiped = self.wipes.watch();
         let mut beats = Beats { seq: 0, unanswered: None, health: None, conformance: MadeOf::default() };
         // Opening it may have taken its time.
@@ -313,7 +319,7 @@ impl Session {
                         heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
                         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
                         sent = report_seq;
-                        self.context.tell(Event::Registered { incarnation: issued, report_seq }).await;
+                        self.context.work.tell(Event::Registered { incarnation: issued, report_seq }).await;
                         self.reports.mark_changed();
                         let member = down.member().to_owned();
                         let session = told(&member, through.as_ref());
@@ -325,13 +331,13 @@ impl Session {
                         self.wipes.ask(list.wipe);
                         // Where it was carried out before this session began.
                         wiped.mark_changed();
-                        self.context.tell(Event::Listed(list)).await;
+                        self.context.work.tell(Event::Listed(list)).await;
                     }
                     Ok(Down::Acked { incarnation, seq, superseded }) => {
-                        self.context.tell(Event::Acknowledged { incarnation, seq }).await;
+                        self.context.work.tell(Event::Acknowledged { incarnation, seq }).await;
                         for (allocation, epoch) in superseded {
                             tracing::info!(%allocation, %epoch, "what was reported of this claim is refused: another one followed it");
-                            self.context.tell(Event::Superseded { allocation, epoch }).await;
+                            self.context.work.tell(Event::Superseded { allocation, epoch }).await;
                         }
                     }
                 },
@@ -498,7 +504,7 @@ impl Session {
     fn acknowledged(&mut self, seq: u64) -> Result<(), Lapsed> {
         let result = self.beats.acknowledged(seq, boottime_ms(), self.shortest_ms());
         if let Some(sent_ms) = self.publish_acknowledged() {
-            self.context.latencies.heartbeat.observe(Duration::from_millis(boottime_ms().saturating_sub(sent_ms)));
+            self.context.work.latencies.heartbeat.observe(Duration::from_millis(boottime_ms().saturating_sub(sent_ms)));
         }
         result
     }
@@ -521,11 +527,11 @@ impl Session {
             let view = self.view.borrow();
             (view.reports_pending == 0).then(|| u32::try_from(view.locals.len()).unwrap_or(u32::MAX))
         };
-        Said { keys: self.keys.held(), health: self.health(), made_of: self.context.conformance.word(), running }
+        Said { keys: self.keys.held(), health: self.health(), made_of: self.context.machine.conformance.word(), running }
     }
 
     fn may_linger(&self, item: &ReportItem) -> bool {
-        let workers = &self.context.workers;
+        let workers = &self.context.work.workers;
         let alone = |(allocation, epoch)| workers.of_epoch(allocation, epoch).is_some_and(|w| w.share.nodes.len() == 1);
         let told_otherwise = match item {
             ReportItem::Prepared { .. } | ReportItem::Ended { reason: EndReason::Exited { .. }, .. } => true,
@@ -542,7 +548,7 @@ impl Session {
 
 /// How the node is: one whose run leases lapsed gets no work before the leader acknowledged a heartbeat again.
 fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
-    match context.checks.word() {
+    match context.machine.checks.word() {
         NodeHealth::Well if is_lapsed => NodeHealth::Unwell { why: LAPSED.to_owned(), drain: None },
         word @ (NodeHealth::Well | NodeHealth::Unwell { .. } | NodeHealth::Failed { .. }) => word,
     }

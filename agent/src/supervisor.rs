@@ -1,9 +1,9 @@
 //! What the service manager is told (sd_notify(3)): ready once the node's work is taken up again, how it stands, that the
 //! driver still works, and that the agent stops. Without a service manager nothing is said to anybody.
 
-use crate::adoption::Adopted;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::{self, SessionState};
+use lattice_allocation::adoption::Adopted;
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 //! version 1, shims and their files, scratch, mounts, loop devices.
 //! Nothing may live in them. All of it goes at once: a process that cannot be ended holds up nobody else's restart.
 
-use crate::context::Context;
 use lattice_machine::data_plane::remove_scratch_at;
 use lattice_machine::hooks;
+use lattice_meshd::context::Context;
 use lattice_model::{AllocationId, Epoch, with_causes};
 use lattice_node::Brain;
 use lattice_runtime::cgroup::{Cgroup, Scope};
@@ -26,9 +26,9 @@ const AT_ONCE: usize = 32;
 /// Ends and removes what no local allocation is behind. Said in the log, each by name. Scratch can be large: it is
 /// removed behind our back. Gives the allocations of which something may live on.
 pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
-    let mut work: Vec<Stray> = context.slice.iter().flat_map(|slice| slice.hooks()).map(|group| Stray::Hook { group }).collect();
+    let mut work: Vec<Stray> = context.machine.slice.iter().flat_map(|slice| slice.hooks()).map(|group| Stray::Hook { group }).collect();
     work.extend(stray_scopes(context, brain));
-    let groups = context.bounds.controllers.v1_allocations();
+    let groups = context.machine.bounds.controllers.v1_allocations();
     work.extend(groups.into_iter().filter(|a| brain.local(*a).is_none()).map(|allocation| Stray::Version1 { allocation }));
     work.extend(stray_shims(context, brain));
     let mut alive = BTreeSet::new();
@@ -40,12 +40,12 @@ pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
         });
     }
     let known = |allocation: AllocationId| brain.local(allocation).is_some();
-    lattice_machine::hardware::sweep(&context.state_dir, known);
-    lattice_machine::hatch::sweep(&context.state_dir, known);
-    context.fabric.sweep(|allocation, epoch| brain.local(allocation).is_some_and(|local| local.share.epoch == epoch));
-    mounts_and_loops(&context.state_dir, known);
-    context.checkpoints.sweep(known);
-    for path in context.data.take_strays(known) {
+    lattice_machine::hardware::sweep(&context.setup.state_dir, known);
+    lattice_machine::hatch::sweep(&context.setup.state_dir, known);
+    context.machine.fabric.sweep(|allocation, epoch| brain.local(allocation).is_some_and(|local| local.share.epoch == epoch));
+    mounts_and_loops(&context.setup.state_dir, known);
+    context.work.checkpoint.checkpoints.sweep(known);
+    for path in context.machine.data.take_strays(known) {
         tracing::warn!(path = %path.display(), "scratch that the journal does not know: it is removed");
         tokio::task::spawn_blocking(move || {
             if let Err(error) = remove_scratch_at(&path) {
@@ -105,7 +105,7 @@ impl Stray {
             }
             Self::Version1 { allocation } => {
                 tracing::warn!(%allocation, "cgroups of version 1 that the journal does not know: their processes are ended");
-                let removed = context.bounds.controllers.remove(*allocation, KILL_WAIT);
+                let removed = context.machine.bounds.controllers.remove(*allocation, KILL_WAIT);
                 if let Err(error) = &removed {
                     tracing::warn!(%allocation, error = with_causes(error), "stray cgroups of version 1 could not be removed");
                 }
@@ -131,7 +131,7 @@ impl Stray {
 }
 
 fn stray_scopes(context: &Context, brain: &Brain) -> Vec<Stray> {
-    let Some(slice) = &context.slice else { return Vec::new() };
+    let Some(slice) = &context.machine.slice else { return Vec::new() };
     let scopes = slice.scopes().unwrap_or_else(|error| {
         tracing::warn!(error = with_causes(&error), "the slice cannot be listed: strays of a former life are not swept");
         Vec::new()
@@ -142,7 +142,7 @@ fn stray_scopes(context: &Context, brain: &Brain) -> Vec<Stray> {
 
 /// Directories in which there is or was a shim. Those of ended allocations have log files alone, and are left.
 fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
-    let entries = fs::read_dir(context.state_dir.join("alloc")).into_iter().flatten().flatten();
+    let entries = fs::read_dir(context.setup.state_dir.join("alloc")).into_iter().flatten().flatten();
     let strays = entries.filter_map(|entry| {
         let (allocation, epoch) = named(entry.file_name().to_str()?)?;
         let dir = ShimDir(entry.path());
@@ -156,7 +156,7 @@ fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
 /// Whether another node wrote it: a state directory that was brought here from there.
 fn elsewhere(dir: &ShimDir, context: &Context) -> bool {
     let config = fs::read(dir.config()).ok().and_then(|text| serde_json::from_slice::<ShimConfig>(&text).ok());
-    config.is_some_and(|c| c.node != context.me.as_str())
+    config.is_some_and(|c| c.node != context.setup.me.as_str())
 }
 
 /// `<allocation>-<epoch>`.

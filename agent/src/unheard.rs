@@ -5,9 +5,9 @@
 //! lease. What is not in the next one is a change that came and went, so changes are kept: at most
 //! 64, and one more that says that there were others.
 
-use crate::context::Shared;
 use lattice_agent_common::clock::now;
 use lattice_agent_common::session_state::SessionState;
+use lattice_meshd::context::Shared;
 use lattice_model::{NodeReport, ReportItem};
 use lattice_node::Event;
 use lattice_quorum_client::wire::NodeHealth;
@@ -29,11 +29,11 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     // Before its first checks are over nobody knows how it is.
-    if stop.run_until_cancelled(context.checks.made()).await.is_none() {
+    if stop.run_until_cancelled(context.machine.checks.made()).await.is_none() {
         return;
     }
-    let mut checks = context.checks.watch();
-    let mut first = Some((now(), told(&context.checks.word())));
+    let mut checks = context.machine.checks.watch();
+    let mut first = Some((now(), told(&context.machine.checks.word())));
     let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
     let connected = async { drop(session.wait_for(is_connected).await) };
     // In time or not.
@@ -47,11 +47,11 @@ pub async fn run(
     });
     loop {
         let is_heard = is_connected(&session.borrow_and_update());
-        let (at, word) = first.take().unwrap_or_else(|| (now(), told(&context.checks.word())));
+        let (at, word) = first.take().unwrap_or_else(|| (now(), told(&context.machine.checks.word())));
         if is_heard {
             kept = None;
         } else if kept.clone().unwrap_or_else(|| told(&heard.borrow())) != word {
-            context.tell(Event::Unheard { at, word: word.clone() }).await;
+            context.work.tell(Event::Unheard { at, word: word.clone() }).await;
             kept = Some(word);
         }
         tokio::select! {

@@ -35,7 +35,7 @@ pub enum Form {
 pub const HELP: &str = "\
 Environment:
   LATTICE_LOG         what is logged on stderr, by level and module, such as
-                      info,lattice_agent::allocation=debug
+                      info,lattice_allocation=debug
                       [default: info,openraft=off]
   LATTICE_LOG_FORMAT  text, or json (one object a line) [default: text]";
 
@@ -46,7 +46,7 @@ pub enum Unknown {
     #[error("{FORMAT} is {0:?}: `text` and `json` are possible")]
     Form(String),
     /// How much: the text, and what is wrong with it.
-    #[error("{LEVELS} is {0:?}: {1}; `info,lattice_agent::allocation=debug` would be one")]
+    #[error("{LEVELS} is {0:?}: {1}; `info,lattice_allocation=debug` would be one")]
     Levels(String, String),
 }
 

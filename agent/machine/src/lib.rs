@@ -25,6 +25,8 @@ pub mod health;
 pub mod hooks;
 pub mod hwloc;
 pub mod image_cache;
+pub mod machine;
 pub mod pmix;
 pub mod questions;
+pub mod unsupported;
 pub mod wipe;

@@ -5,19 +5,14 @@ use super::connections::Connections;
 use super::serving::Serving;
 use super::wiring::Channels;
 use crate::audit;
-use crate::context::Context;
 use crate::footprint;
 use crate::gpus::{GpuWatching, Offering};
 use crate::job_mapping;
 use crate::journal::{JournalCounts, JournalError};
-use crate::meshd;
 use crate::metrics;
-use crate::places::Places;
-use crate::service;
 use crate::session::{self, Registration};
 use crate::supervisor;
 use crate::unheard;
-use crate::user_shares::UserShares;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::clock;
 use lattice_agent_common::config::Role;
@@ -28,11 +23,16 @@ use lattice_machine::gpu_standings::Offer;
 use lattice_machine::health::Finds;
 use lattice_machine::wipe::Wipes;
 use lattice_membership::cluster;
+use lattice_meshd as meshd;
+use lattice_meshd::context::Context;
+use lattice_meshd::places::Places;
 use lattice_model::NodeReport;
 use lattice_observe::traces::Traces;
 use lattice_placing as placing;
 use lattice_placing::{Placing, Rounds};
 use lattice_quorum_client::wire::NodeHealth;
+use lattice_service as service;
+use lattice_service::user_shares::UserShares;
 use lattice_telemetry::sample::Collect;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -93,24 +93,24 @@ impl Adopted {
         }
         tasks.spawn(gpus.run(Arc::clone(&context), offering, finds, stop.child_token()));
         tasks.spawn(meshd::serve(Arc::clone(&context), incoming, stop.child_token()));
-        tasks.spawn(checkpoint::lookout::run(Arc::clone(&context.checkpoint_handles), stop.child_token()));
+        tasks.spawn(checkpoint::lookout::run(Arc::clone(&context.work.checkpoint), stop.child_token()));
         tasks.spawn(cluster::follow(quorum.clone(), membership.clone(), cluster_out, stop.child_token()));
         tasks.spawn(peers.keep(me.clone(), membership.clone(), cluster.clone(), stop.child_token()));
-        tasks.spawn(facts::follow(context.facts.clone(), offer, membership.clone(), stop.child_token()));
+        tasks.spawn(facts::follow(context.machine.facts.clone(), offer, membership.clone(), stop.child_token()));
         let (held, leases) = watch::channel(placing::Leases::new());
         let (rounds, requests) = (Rounds::default(), service::Requests::default());
         let placing = Placing { leases, cluster: cluster.clone(), membership: membership.clone(), rounds: rounds.clone() };
         let idle_leases = if config.has(Role::Scheduler) {
             let (me, lease_ms) = (me.clone(), config.scheduler_lease_ms);
             tasks.spawn(placing::run(me, quorum.clone(), placing.clone(), lease_ms, held, stop.child_token()));
-            let handles = Arc::clone(&context.checkpoint_handles);
+            let handles = Arc::clone(&context.work.checkpoint);
             tasks.spawn(checkpoint::broker::run(handles, quorum.clone(), placing.clone(), stop.child_token()));
             None
         } else {
             Some(held)
         };
         tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
-        tasks.spawn(traces.flush(context.troubles.clone(), stop.child_token()));
+        tasks.spawn(traces.flush(context.work.troubles.clone(), stop.child_token()));
         let counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(requests.clone())];
         let counted = (self.journal_counts, counted);
         metrics::begin(&config, &context, &membership, &session, counted, &mut degraded, (&tasks, &stop)).await;
@@ -157,7 +157,7 @@ fn report_ready(
 ) {
     let context = Arc::clone(context);
     tasks.spawn(async move {
-        let adopted = context.adoption.over(ADOPTION_MAX).await;
+        let adopted = context.work.adoption.over(ADOPTION_MAX).await;
         supervisor::ready(adopted);
         if adopted.all > 0 {
             tracing::info!(?adopted, "the node's work is taken up again");

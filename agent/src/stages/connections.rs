@@ -1,6 +1,5 @@
 //! The sockets: quorum, mesh, gossip, and the one of the API.
 
-use crate::service;
 use anyhow::Context as _;
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::troubles::Troubles;
@@ -14,6 +13,7 @@ use lattice_membership::{Ask, Membership};
 use lattice_mesh::{Incoming, Mesh};
 use lattice_pki::credentials::Credentials;
 use lattice_quorum_client::QuorumClient;
+use lattice_service as service;
 use tokio::net::{UdpSocket, UnixListener};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

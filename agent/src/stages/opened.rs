@@ -6,13 +6,13 @@ use super::machine::Machine;
 use super::saved_state::SavedState;
 use super::swept::Swept;
 use super::wiring::{Channels, Stores, Wiring};
-use crate::context::Context;
 use crate::gpus::GpuWatching;
 use crate::supervisor;
 use crate::sweep;
 use lattice_machine::bounds::Bounds;
 use lattice_machine::conformance::Conforming;
 use lattice_machine::health::Checking;
+use lattice_meshd::context::Context;
 use lattice_model::AllocationId;
 use lattice_node::Brain;
 use lattice_runtime::failpoint::{self, Point};
@@ -58,7 +58,7 @@ impl Opened {
         };
         let context = Arc::new(wiring.context(shim, device_filter, hwloc, data)?);
         supervisor::status("taking up the node's work");
-        let (loader, in_kernel) = (context.measuring.clone(), config.kernel_probes);
+        let (loader, in_kernel) = (context.work.measuring.clone(), config.kernel_probes);
         let loading = tokio::task::spawn_blocking(move || loader.load(in_kernel));
         let (sweeper, brain) = (Arc::clone(&context), saved.brain);
         saved.brain = tokio::task::spawn_blocking(move || without_strays(&sweeper, brain)).await?;
@@ -76,7 +76,7 @@ fn without_strays(context: &Context, mut brain: Brain) -> Brain {
         let ids: Vec<String> = alive.iter().map(AllocationId::short).collect();
         let text =
             format!("something of allocation {} does not end: its room stays held; end it, and start the agent again", ids.join(", "));
-        context.troubles.say("work of a former life", text);
+        context.work.troubles.say("work of a former life", text);
     }
     brain.could_not_end(alive);
     brain

@@ -1,9 +1,9 @@
 //! The last stage: everybody is answered, until it is time to stop.
 
-use crate::context::Context;
 use crate::journal::{JournalError, StateDir};
 use crate::supervisor;
 use anyhow::{Context as _, bail};
+use lattice_meshd::context::Context;
 use lattice_placing::Leases;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -44,13 +44,13 @@ impl Serving {
         let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
         tasks.close();
         let _ = tokio::time::timeout(Duration::from_secs(3), tasks.wait()).await;
-        context.mesh.close().await;
+        context.work.mesh.close().await;
         driver_stop.cancel();
         let over = match early {
             Some(over) => Some(over),
             None => tokio::time::timeout(Duration::from_secs(2), driver_over).await.ok(),
         };
-        let _ = std::fs::remove_file(&context.socket);
+        let _ = std::fs::remove_file(&context.setup.socket);
         drop((idle_leases, state_dir));
         match over {
             Some(Ok(Ok(Err(error)))) => Err(error).context("the node's state cannot be written: the agent stops, its work goes on"),

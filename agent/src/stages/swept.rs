@@ -5,7 +5,6 @@ use super::base::Base;
 use super::connections::Connections;
 use super::saved_state::SavedState;
 use super::wiring::{Channels, DriverEnds};
-use crate::context::Context;
 use crate::driver;
 use crate::driver::Outputs;
 use crate::gpus::{GpuWatching, Offering};
@@ -14,6 +13,7 @@ use anyhow::{anyhow, bail};
 use lattice_machine::bounds;
 use lattice_machine::health::Finds;
 use lattice_machine::wipe::Wiping;
+use lattice_meshd::context::Context;
 use lattice_model::{NodeAddresses, Resources};
 use lattice_observe::traces::Traces;
 use lattice_output::spool::Spools;
@@ -49,7 +49,7 @@ impl Swept {
             offer: offer.clone(),
             addresses: NodeAddresses { mesh: config.mesh_advertise().to_owned(), gossip: config.gossip_advertise().to_owned() },
             schedulable: config.schedulable,
-            unlimited: bounds::unlimited(&context.bounds.controllers).into_iter().chain(context.data.unlimited()).collect(),
+            unlimited: bounds::unlimited(&context.machine.bounds.controllers).into_iter().chain(context.machine.data.unlimited()).collect(),
             previous: brain.incarnation(),
             found: brain.found(),
             wipes: !config.wipe_hook.as_os_str().is_empty(),
@@ -61,7 +61,7 @@ impl Swept {
         gpus.tell(&context, &offering).await;
         let journal_counts = journal.counts();
         let driver_stop = CancellationToken::new();
-        let (for_driver, for_stop, queue) = (Arc::clone(&context), driver_stop.clone(), driver_ends.queue);
+        let (for_driver, for_stop, queue) = (Arc::clone(&context.work), driver_stop.clone(), driver_ends.queue);
         let runtime = tokio::runtime::Handle::current();
         let driver = std::thread::Builder::new().name("driver".to_owned()).spawn(move || {
             let _entered = runtime.enter();

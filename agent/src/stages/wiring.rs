@@ -2,17 +2,16 @@
 
 use super::base::Base;
 use super::connections::Connections;
-use crate::adoption::Adoption;
-use crate::context::Context;
-use crate::diagnosis_slots::DiagnosisSlots;
 use crate::gpus::GpuWatching;
-use crate::latencies::Latencies;
-use crate::places::Places;
 use anyhow::Context as _;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::SessionState;
+use lattice_agent_common::setup::Setup;
+use lattice_allocation::adoption::Adoption;
+use lattice_allocation::handles::Handles;
+use lattice_allocation::latencies::Latencies;
 use lattice_launch as launch;
 use lattice_launch::{Launches, Parents};
 use lattice_machine::bounds::Bounds;
@@ -25,8 +24,12 @@ use lattice_machine::health::Checks;
 use lattice_machine::hooks::Hooks;
 use lattice_machine::hwloc;
 use lattice_machine::image_cache::ImageCache;
+use lattice_machine::machine::Machine;
 use lattice_membership::cluster::Cluster;
 use lattice_membership::relay::Carried;
+use lattice_meshd::context::Context;
+use lattice_meshd::diagnosis_slots::DiagnosisSlots;
+use lattice_meshd::places::Places;
 use lattice_model::fact::NodeFact;
 use lattice_model::{NodeState, Resources};
 use lattice_node::Event;
@@ -130,55 +133,65 @@ impl Wiring<'_> {
         let for_measuring = self.for_measuring(&workers, &gpu_readings);
         let measuring = Measuring::new(config.alerts.clone(), config.window_smoothing, for_measuring);
         let launches = Launches::new(self.for_launches(&workers));
-        let checkpoint_handles = Arc::new(self.for_checkpoints(&workers));
+        let checkpoint = Arc::new(self.for_checkpoints(&workers));
         let Self { base, gpus, connections, channels, slice, bounds, checks, conformance, stores, .. } = self;
-        let Stores { checkpoints, traces, spools, images } = stores;
-        Ok(Context {
+        let Stores { traces, spools, images, .. } = stores;
+        let setup = Arc::new(Setup {
             me: base.me.clone(),
             state_dir: config.state_dir.clone(),
             shim,
             socket: config.socket.clone(),
+            allow_root: config.allow_root,
+            work_may_gain_privileges: config.work_may_gain_privileges,
+            user_images: config.user_images,
+            grace: Duration::from_secs(config.grace_seconds),
+            log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
+            attach_max_concurrent: config.attach_max_concurrent,
+        });
+        let machine = Arc::new(Machine {
             slice,
             bounds,
             device_filter,
             topology: gpus.topology(),
             hwloc,
-            allow_root: config.allow_root,
-            work_may_gain_privileges: config.work_may_gain_privileges,
-            user_images: config.user_images,
-            grace: Duration::from_secs(config.grace_seconds),
-            spools,
-            log_room: LogRoom { ring_bytes: config.log_ring_bytes, spool_bytes_max: config.log_spool_max_bytes },
             hooks: Hooks::of(config),
             images,
             data,
-            checkpoint_handles,
-            checkpoints,
             fabric: connections.fabric.clone(),
-            troubles: connections.troubles.clone(),
             checks,
+            facts,
             gpus: gpus.standings(),
             gpu_readings,
-            facts,
             conformance,
-            latencies: Latencies::default(),
-            diagnosis_slots: DiagnosisSlots::default(),
-            measuring,
-            traces,
-            mesh: connections.mesh.clone(),
-            peers: connections.peers.clone(),
-            carried: Carried::new(config.relay_max, channels.session.clone()),
-            acknowledged: channels.acknowledged.clone(),
+        });
+        let work = Arc::new(Handles {
+            setup: Arc::clone(&setup),
+            machine: Arc::clone(&machine),
             workers,
-            adoption: Adoption::default(),
-            growth: Growth::start().context("inotify")?,
+            spools,
+            checkpoint,
             launches,
-            parents: Parents::default(),
-            attached: Places::default(),
-            attach_max_concurrent: config.attach_max_concurrent,
+            measuring,
+            latencies: Latencies::default(),
+            adoption: Adoption::default(),
+            mesh: connections.mesh.clone(),
             cluster: channels.cluster.clone(),
             view: channels.view.clone(),
+            troubles: connections.troubles.clone(),
+            acknowledged: channels.acknowledged.clone(),
             events: channels.events.clone(),
+        });
+        Ok(Context {
+            setup,
+            machine,
+            work,
+            traces,
+            diagnosis_slots: DiagnosisSlots::default(),
+            peers: connections.peers.clone(),
+            carried: Carried::new(config.relay_max, channels.session.clone()),
+            growth: Growth::start().context("inotify")?,
+            parents: Parents::default(),
+            attached: Places::default(),
         })
     }
 

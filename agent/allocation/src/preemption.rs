@@ -1,0 +1,293 @@
+//! Work of which this node is the head is to give its nodes back: it is asked to save itself, and the driver hears how that went.
+//!
+//! ```text
+//!   the quorum's list ──▶ driver ──Preempt──▶ [task] ──▶ checkpoint, under the request's own id
+//!                           ▲                    │
+//!                           └──────Saved─────────┘   then the driver ends the work, or lets it go on
+//! ```
+//!
+//! Nothing is written down here: the list has the request until the claim ends, and the checkpoint has its own state file. The next
+//! life of the agent asks for the same checkpoint again, and gets the one that there is.
+//!
+//! Work whose store is away is ended after 20 s: a store that is busy for seconds is not away, and
+//! an operator who needs the nodes waits no longer. Of two requests the shorter deadline counts.
+
+use crate::handles::Shared;
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_checkpoint::{BeginError, broker};
+use lattice_agent_common::node_view::NodeView;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, Preemption};
+use lattice_node::Event;
+use lattice_registry::{NotRunning, Standing};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_scheduler::broker::Storage;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// [`lattice_node::Checkpointing::word`] of one that waits for the quorum alone.
+const COMMITTING: &str = "committing";
+/// Between two tries to follow the checkpoint.
+const AGAIN: Duration = Duration::from_millis(200);
+/// The store takes nothing for so long, whatever the deadline is: nothing can be saved, and who waits for the nodes waits for nothing.
+/// Longer than a store that is only busy takes for something small.
+const STORE_AWAY: Duration = Duration::from_secs(20);
+/// Between two looks at the store.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Why work that is to give its nodes back has no checkpoint of that.
+#[derive(Debug, Error)]
+enum NotSaved {
+    #[error("it was submitted without --checkpoint")]
+    NoPolicy,
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error(transparent)]
+    Begin(#[from] BeginError),
+    #[error("{why}")]
+    CameToNothing { why: String },
+    #[error("nothing was told of its checkpoint any more after {after_s} s")]
+    NoNews { after_s: u64 },
+    #[error("the store of checkpoints has taken nothing for {} s: {why}", STORE_AWAY.as_secs())]
+    StoreAway { why: String },
+    #[error("it had not saved itself after {after_s} s, with all that it deferred")]
+    TooLong { after_s: u64 },
+}
+
+/// Begins it, from the driver's thread. May be begun again: the driver takes one answer.
+pub fn begin(context: &Shared, share: DesiredShare) {
+    tokio::spawn(run(Arc::clone(context), share));
+}
+
+async fn run(context: Shared, share: DesiredShare) {
+    let Some(order) = share.preempt.clone() else { return };
+    failpoint::pass(Point::PreemptBegun);
+    tracing::info!(allocation = %share.allocation, by = %order.by, reason = %order.reason, "to give its nodes back");
+    let begun = Instant::now();
+    let Some(saved) = saved(&context, &share, &order).await else { return };
+    context.checkpoint.checkpoints.counts().preempted(&share, &order, saved.is_ok(), begun.elapsed());
+    if let Err(why) = &saved {
+        tracing::warn!(allocation = %share.allocation, %why, "it could not save itself");
+    }
+    failpoint::pass(Point::PreemptSaved);
+    let (allocation, epoch, request) = (share.allocation, share.epoch, order.id);
+    let saved = saved.map_err(|why| why.to_string());
+    context.tell(Event::Saved { allocation, epoch, request, saved }).await;
+}
+
+/// The checkpoint that it made, or why it made none; `None`: it is being ended for something else.
+async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, NotSaved>> {
+    if share.spec.checkpoint.is_none() {
+        return Some(Err(NotSaved::NoPolicy));
+    }
+    let begun = Instant::now();
+    let mut limit = Limit::of(context, share, order);
+    let open = CheckpointOpen {
+        id: *order.id.0.as_bytes(),
+        allocation: *share.allocation.0.as_bytes(),
+        epoch: share.epoch.0,
+        length_ms: order.deadline_ms,
+        uid: share.owner.uid,
+        user: share.owner.name.clone(),
+    };
+    let away = store_away(context);
+    tokio::pin!(away);
+    loop {
+        let worker = context.workers.of_epoch(share.allocation, share.epoch)?;
+        // After a start of the agent its shim has yet to tell what it has.
+        while let Err(why) = worker.settled().await {
+            if *worker.standing.borrow() == Standing::Ending {
+                return None;
+            }
+            if limit.is_over() {
+                return Some(Err(why.into()));
+            }
+        }
+        let ended = {
+            let mut over = pin!(limit.over());
+            // A store that hangs is waited for before anything is begun, too. One that is there already is followed first.
+            let begun = tokio::select! {
+                biased;
+                begun = checkpoint::begin(&context.checkpoint, &open) => Ok(begun),
+                () = &mut over => Err(Followed::TooLong),
+                why = &mut away => Err(Followed::StoreAway(why)),
+            };
+            match begun {
+                Ok(Ok(items)) => follow(items, over, &mut away).await,
+                Ok(Err(why)) => return Some(Err(why.into())),
+                Err(ended) => ended,
+            }
+        };
+        match ended {
+            Followed::Whole(id) => return Some(Ok(id)),
+            Followed::Came { of, why } if of == order.id => return Some(Err(NotSaved::CameToNothing { why })),
+            // Another one was under way, and came to nothing: now it is this one's turn.
+            Followed::Came { .. } | Followed::Lost if !limit.is_over() => {}
+            Followed::Came { .. } | Followed::Lost => {
+                return Some(Err(NotSaved::NoNews { after_s: begun.elapsed().as_secs() }));
+            }
+            Followed::StoreAway(why) => {
+                return Some(Err(NotSaved::StoreAway { why }));
+            }
+            Followed::TooLong => {
+                return Some(Err(NotSaved::TooLong { after_s: begun.elapsed().as_secs() }));
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Until when all rounds of it together may take: what is deferred again and again is ended some time. Who asks later and gives it
+/// less time does not wait for who asked first.
+struct Limit {
+    view: watch::Receiver<Arc<NodeView>>,
+    allocation: AllocationId,
+    epoch: Epoch,
+    order: CheckpointId,
+    deadline_ms: u64,
+    at: Instant,
+}
+
+impl Limit {
+    fn of(context: &Shared, share: &DesiredShare, order: &Preemption) -> Self {
+        let deferred = Duration::from_millis(context.checkpoint.checkpoints.settings().deferral_ms_max());
+        Self {
+            view: context.view.clone(),
+            allocation: share.allocation,
+            epoch: share.epoch,
+            order: order.id,
+            deadline_ms: order.deadline_ms,
+            at: Instant::now() + extended(order.deadline_ms) + deferred,
+        }
+    }
+
+    /// As the quorum's list has it by now.
+    fn is_over(&mut self) -> bool {
+        let view = self.view.borrow_and_update();
+        let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (self.allocation, self.epoch));
+        let order = local.and_then(|local| local.share.preempt.as_ref()).filter(|order| order.id == self.order);
+        if let Some(order) = order.filter(|order| order.deadline_ms < self.deadline_ms) {
+            self.deadline_ms = order.deadline_ms;
+            self.at = self.at.min(Instant::now() + extended(order.deadline_ms));
+        }
+        Instant::now() >= self.at
+    }
+
+    async fn over(&mut self) {
+        while !self.is_over() {
+            tokio::select! {
+                () = tokio::time::sleep_until(self.at) => {}
+                // Where the driver is gone nothing is listed any more.
+                Ok(()) = self.view.changed() => {}
+            }
+        }
+    }
+}
+
+/// A deadline is extended once by half of it.
+fn extended(deadline_ms: u64) -> Duration {
+    Duration::from_millis(deadline_ms.saturating_add(deadline_ms / 2))
+}
+
+/// How following a checkpoint ended.
+enum Followed {
+    /// It is whole, and the quorum has it.
+    Whole(CheckpointId),
+    /// It came to nothing.
+    Came { of: CheckpointId, why: String },
+    /// Nothing more is told of it.
+    Lost,
+    /// It is not over in time.
+    TooLong,
+    /// There is nowhere to save it to.
+    StoreAway(String),
+}
+
+/// Why the store takes nothing, once that lasts for [`STORE_AWAY`].
+async fn store_away(context: &Shared) -> String {
+    // Where none is configured, nothing is begun either.
+    let Ok(store) = context.checkpoint.checkpoints.store() else { return std::future::pending().await };
+    let mut since = None;
+    loop {
+        match broker::probe(store).await {
+            Storage::Here => since = None,
+            Storage::Away { why } if since.get_or_insert_with(Instant::now).elapsed() >= STORE_AWAY => return why,
+            Storage::Away { .. } => {}
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn follow(
+    mut items: mpsc::Receiver<CheckpointItem>,
+    mut over: impl Future<Output = ()> + Unpin,
+    mut away: impl Future<Output = String> + Unpin,
+) -> Followed {
+    let mut committing = false;
+    loop {
+        let item = tokio::select! {
+            item = items.recv() => item,
+            // One that is whole in the store waits for the quorum, as the end of the work would.
+            () = &mut over, if !committing => return Followed::TooLong,
+            why = &mut away, if !committing => return Followed::StoreAway(why),
+        };
+        match item {
+            None => return Followed::Lost,
+            Some(CheckpointItem::Stands { word, .. }) => committing = word == COMMITTING,
+            Some(CheckpointItem::Refused { .. }) => return Followed::Lost,
+            Some(CheckpointItem::Ended { id, complete, why, word, .. }) => {
+                let of = CheckpointId(Uuid::from_bytes(id));
+                let why = if why.is_empty() { word } else { why };
+                return if complete { Followed::Whole(of) } else { Followed::Came { of, why } };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    fn ended(id: CheckpointId, complete: bool) -> CheckpointItem {
+        let (word, why) = ("failed".to_owned(), String::new());
+        CheckpointItem::Ended { id: *id.0.as_bytes(), word, why, complete, step: None, bytes: 0 }
+    }
+
+    fn stands(word: &str) -> CheckpointItem {
+        CheckpointItem::Stands { id: [0; 16], word: word.to_owned(), detail: String::new() }
+    }
+
+    #[tokio::test]
+    async fn what_takes_too_long_is_given_up_unless_it_is_whole_and_waits_for_the_quorum() {
+        let id = CheckpointId(Uuid::from_u128(7));
+        let after = |ms| Box::pin(tokio::time::sleep(Duration::from_millis(ms)));
+        let (send, items) = mpsc::channel(4);
+        send.send(stands("requested")).await.unwrap();
+        assert!(matches!(follow(items, after(20), pending()).await, Followed::TooLong));
+        let (send, items) = mpsc::channel(4);
+        send.send(stands("requested")).await.unwrap();
+        assert!(matches!(follow(items, after(60_000), ready("away".to_owned())).await, Followed::StoreAway(why) if why == "away"));
+        drop(send);
+        let (send, items) = mpsc::channel(4);
+        let over = Instant::now() + Duration::from_secs(1);
+        send.send(stands(COMMITTING)).await.unwrap();
+        // The store is needed no more.
+        let away = async move {
+            tokio::time::sleep_until(over).await;
+            "away".to_owned()
+        };
+        let following = tokio::spawn(follow(items, after(1000), Box::pin(away)));
+        tokio::time::sleep_until(over + Duration::from_millis(50)).await;
+        send.send(ended(id, true)).await.unwrap();
+        assert!(matches!(following.await.unwrap(), Followed::Whole(made) if made == id));
+        let (send, items) = mpsc::channel(4);
+        send.send(ended(id, false)).await.unwrap();
+        assert!(matches!(follow(items, after(60_000), pending()).await, Followed::Came { of, why } if of == id && why == "failed"));
+    }
+}

@@ -1,0 +1,135 @@
+//! Makes the probes of a service, and tells when it is dead. What an outcome means is decided in [`ProbeWatch`].
+
+use crate::handles::Shared;
+use lattice_model::{DesiredShare, EndReason, Entrypoint, LivenessProbe, NodeId, ProbeCheck};
+use lattice_node::{Event, ProbeWatch, Verdict};
+use lattice_registry::Detail;
+use std::io::{self, ErrorKind};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Bytes of an answer that are read in search of its first line.
+const STATUS_LINE_BYTES_MAX: usize = 1024;
+
+/// Begins to probe, where this node is to. Ends with the handle.
+pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::Sender<Detail>) -> Option<AbortOnDropHandle<()>> {
+    let probe = share.spec.liveness_probe.clone().filter(|_| is_probed_on(share, &context.setup.me))?;
+    let (context, share) = (Arc::clone(context), Arc::clone(share));
+    Some(AbortOnDropHandle::new(tokio::spawn(probing(context, share, probe, detail))))
+}
+
+/// A script's service is on the node where the script runs; a command is the same program on every node.
+fn is_probed_on(share: &DesiredShare, me: &NodeId) -> bool {
+    match share.spec.entrypoint {
+        Entrypoint::Script { .. } => share.nodes.first().is_some_and(|(node, _)| node == me),
+        Entrypoint::Command { .. } => true,
+    }
+}
+
+async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe, detail: watch::Sender<Detail>) {
+    let began = Instant::now();
+    let mut watch = ProbeWatch::new(probe.clone());
+    loop {
+        tokio::time::sleep_until(began + watch.due()).await;
+        let outcome = match tokio::time::timeout(probe.timeout, make(&probe)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(ProbeError::Timeout(probe.timeout)),
+        };
+        let outcome = outcome.map_err(|error| error.to_string());
+        let verdict = watch.probed(began.elapsed(), outcome.as_ref().copied().map_err(String::as_str));
+        let text = match &verdict {
+            Verdict::Alive => "running; its liveness probe succeeds".to_owned(),
+            Verdict::Doubtful { why } | Verdict::Dead { why } => format!("running; liveness probe: {why}"),
+        };
+        detail.send_if_modified(|d| std::mem::replace(&mut d.text, text.clone()) != text);
+        match verdict {
+            Verdict::Alive => {}
+            Verdict::Doubtful { why } => tracing::info!(allocation = %share.allocation, %why, "a liveness probe failed"),
+            Verdict::Dead { why } => {
+                tracing::warn!(allocation = %share.allocation, %why, "a service is ended: its liveness probe failed too often");
+                let (allocation, epoch) = (share.allocation, share.epoch);
+                let reason = EndReason::ProbeFailed { node: context.setup.me.clone(), why };
+                return context.tell(Event::Ended { allocation, epoch, reason }).await;
+            }
+        }
+    }
+}
+
+/// Why a probe did not succeed.
+#[derive(Debug, Error)]
+enum ProbeError {
+    #[error("no answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("{}", in_words(.0))]
+    Connection(#[from] io::Error),
+    #[error("status {0}")]
+    Status(u16),
+    #[error("the answer is not HTTP")]
+    NotHttp,
+}
+
+/// One probe.
+async fn make(probe: &LivenessProbe) -> Result<(), ProbeError> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, probe.port)).await?;
+    match &probe.check {
+        ProbeCheck::Tcp => Ok(()),
+        ProbeCheck::Http { path } => {
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nUser-Agent: lattice-probe\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+                probe.port
+            );
+            stream.write_all(request.as_bytes()).await?;
+            let mut answer = Vec::new();
+            while !answer.contains(&b'\n') && answer.len() < STATUS_LINE_BYTES_MAX {
+                let mut chunk = [0; 256];
+                match stream.read(&mut chunk).await? {
+                    0 => break,
+                    n => answer.extend_from_slice(&chunk[..n]),
+                }
+            }
+            match status_code(&answer) {
+                Some(200..=399) => Ok(()),
+                Some(code) => Err(ProbeError::Status(code)),
+                None => Err(ProbeError::NotHttp),
+            }
+        }
+    }
+}
+
+/// The code of a status line (RFC 9112, section 4).
+fn status_code(answer: &[u8]) -> Option<u16> {
+    let line = answer.split(|b| *b == b'\n').next()?;
+    let (version, code) = std::str::from_utf8(line.get(..12)?).ok()?.split_once(' ')?;
+    (version.starts_with("HTTP/1.") && code.len() == 3).then(|| code.parse().ok()).flatten()
+}
+
+fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        ErrorKind::ConnectionReset => "connection reset".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_status_line_has_a_code() {
+        assert_eq!(status_code(b"HTTP/1.1 200 OK\r\nServer: x"), Some(200));
+        assert_eq!(status_code(b"HTTP/1.0 404\r\n"), Some(404));
+        for other in
+            [&b""[..], b"HTTP/1.1\r\n", b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 2x0 OK", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"]
+        {
+            assert_eq!(status_code(other), None, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The task of one allocation: commands in, a shim's messages in, events out.
+
+mod beginning;
+mod ending;
+mod lease;
+mod line;
+mod parts;
+mod shim_line;
+mod wakeups;
+
+use super::local_launch::LocalLaunch;
+use super::prepare::{self, Preparing};
+use super::signals::Signals;
+use super::terminals::Terminals;
+use crate::handles::Shared;
+use lattice_mesh::terminal::ToTerminal;
+use lattice_model::input::Taken;
+use lattice_model::launch::MEMORY_KILL_CODE;
+use lattice_model::{AllocationId, DesiredShare, EndReason, Epoch, LaunchId, MemoryKill, RankOutcome};
+use lattice_node::allocation::{EntryEvent, TaskEvent, TaskPhase};
+use lattice_node::walltime::{Walltime, WalltimeEvent};
+use lattice_node::{Event, RunLease, RunLeaseEvent};
+use lattice_output::spool::launches;
+use lattice_registry::{Command, OpenTerminal, Says, Standing, TaskEnds};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::image::HeldImage;
+use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
+use shim_line::ShimLine;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Begins the task of an allocation.
+pub(super) fn begin(context: &Shared, ends: TaskEnds) {
+    let TaskEnds { share, dir, own, queue, says } = ends;
+    let task = AllocationTask {
+        own,
+        context: Arc::clone(context),
+        dir,
+        line: ShimLine::Absent,
+        preparing: None,
+        assigned: None,
+        probing: None,
+        warning: None,
+        phase: TaskPhase::default(),
+        image: None,
+        launches: BTreeMap::new(),
+        typed_ahead: VecDeque::new(),
+        terminals: Terminals::default(),
+        signals: Signals::default(),
+        walltime: Walltime::default(),
+        script_kill: None,
+        acknowledged: share.run_lease_ms.map(|_| context.acknowledged.clone()),
+        lease: RunLease::of(share.run_lease_ms),
+        share,
+        says,
+    };
+    tokio::spawn(task.run(queue));
+}
+
+struct AllocationTask {
+    own: mpsc::WeakSender<Command>,
+    context: Shared,
+    share: Arc<DesiredShare>,
+    dir: ShimDir,
+    line: ShimLine,
+    preparing: Option<Preparing>,
+    /// When it was to be prepared, until its first process begins; not over a restart of this agent.
+    assigned: Option<Instant>,
+    /// Makes the probes, where there are any.
+    probing: Option<AbortOnDropHandle<()>>,
+    /// Asks it to save itself before its walltime ends, on the head.
+    warning: Option<AbortOnDropHandle<()>>,
+    phase: TaskPhase,
+    /// Keeps its image in the cache until the shim says that it is mounted.
+    image: Option<HeldImage>,
+    launches: BTreeMap<LaunchId, LocalLaunch>,
+    /// What was typed at launches that the shim does not have yet, the oldest first.
+    typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
+    terminals: Terminals,
+    signals: Signals,
+    walltime: Walltime,
+    /// What was killed of the script for its memory.
+    script_kill: Option<MemoryKill>,
+    /// When the newest heartbeat was sent that the leader acknowledged; `None`: the work is under no run lease.
+    acknowledged: Option<watch::Receiver<Option<u64>>>,
+    lease: RunLease,
+    says: Says,
+}
+
+impl AllocationTask {
+    async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
+        loop {
+            if let Some(due) = self.lease.take_due() {
+                self.begin_what_waited(due).await;
+            }
+            let heard = tokio::select! {
+                command = queue.recv() => {
+                    let Some(command) = command else { return };
+                    if let Command::Undo = command {
+                        self.undo().await;
+                        return;
+                    }
+                    self.obey(command).await;
+                    continue;
+                }
+                prepared = prepare::ended(&mut self.preparing) => {
+                    self.preparing = None;
+                    self.prepared(prepared).await;
+                    continue;
+                }
+                () = wakeups::renewed(&mut self.acknowledged) => {
+                    self.renew().await;
+                    continue;
+                }
+                () = wakeups::due(self.phase.look_at_ms()) => {
+                    self.say_what_is_left().await;
+                    continue;
+                }
+                heard = self.line.next() => heard,
+            };
+            match heard {
+                Some(message) => self.heard(message).await,
+                None => self.link_ended().await,
+            }
+        }
+    }
+
+    /// Its first process here has begun, or one more.
+    fn began(&mut self) {
+        if let Some(assigned) = self.assigned.take() {
+            self.context.latencies.startup.observe(assigned.elapsed());
+        }
+    }
+
+    fn is_head(&self) -> bool {
+        self.share.nodes.first().is_some_and(|(node, _)| node == &self.context.setup.me)
+    }
+
+    fn say(&self, text: &str) {
+        self.says.detail.send_modify(|d| text.clone_into(&mut d.text));
+    }
+
+    /// Says whether launches can begin.
+    fn stand(&self) {
+        let now = match (*self.says.standing.borrow(), self.phase.is_started() && self.line.is_synced() && self.lease.may_begin()) {
+            (Standing::Ending, _) => Standing::Ending,
+            (_, true) => Standing::Running,
+            (_, false) => Standing::NotYet,
+        };
+        self.says.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
+    }
+
+    async fn tell(&self, event: impl FnOnce(AllocationId, Epoch) -> Event) {
+        self.context.tell(event(self.share.allocation, self.share.epoch)).await;
+    }
+
+    async fn ended(&self, reason: EndReason) {
+        self.tell(|allocation, epoch| Event::Ended { allocation, epoch, reason }).await;
+    }
+
+    async fn obey(&mut self, command: Command) {
+        tracing::debug!(allocation = %self.share.allocation, ?command, "told");
+        match command {
+            Command::Prepare { assignment } => {
+                if self.preparing.is_none() {
+                    self.assigned = Some(Instant::now());
+                    self.preparing = Some(Preparing::begin(&self.context, &self.share, assignment, &self.dir, self.says.detail.clone()));
+                }
+            }
+            Command::Adopt => {
+                if self.connect().await {
+                    self.look_after_logs(true);
+                }
+            }
+            Command::Start(share) => self.start(share).await,
+            Command::ChangeWalltime(share) => self.change_walltime(&share).await,
+            Command::Stop => self.stop().await,
+            Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
+            Command::FromHead { launch, message } => self.obey_head(launch, message).await,
+            Command::OpenTerminal(terminal) => self.open_terminal(*terminal).await,
+            Command::Signal(signal) => {
+                let message = self.signals.begin(signal);
+                if self.line.is_synced() {
+                    self.send(message).await;
+                } else {
+                    self.signals.lost();
+                }
+            }
+            Command::LogsFlushed { files } => self.send(ToShim::LogsFlushed { files }).await,
+            Command::Typed { launch, message } => self.typed(launch, message).await,
+            Command::EntryOver { end } => self.entry_launch_over(end).await,
+            Command::Undo => {}
+        }
+    }
+
+    async fn heard(&mut self, message: FromShim) {
+        tracing::debug!(allocation = %self.share.allocation, heard = ?message, "heard from the shim");
+        match message {
+            FromShim::Hello { allocation, epoch, pid, .. } => {
+                if (allocation, epoch) != (self.share.allocation, self.share.epoch) {
+                    let why = format!("its shim is gone, and another one answers in its place: {allocation} under epoch {epoch}");
+                    tracing::error!(allocation = %self.share.allocation, %why, "not adopted");
+                    self.line = ShimLine::Absent;
+                    return self.shim_lost(&why).await;
+                }
+                self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
+            }
+            FromShim::Ready { failed } => {
+                // Its loop device keeps it from here on.
+                drop(self.image.take());
+                if self.phase == TaskPhase::AwaitingReady {
+                    failpoint::pass(Point::ReadyHeard);
+                }
+                self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), Err) }).await;
+            }
+            FromShim::Going => {}
+            FromShim::ScriptStarted => self.began(),
+            FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
+            FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,
+            FromShim::AttachStarted { session } => {
+                failpoint::pass(Point::TerminalStarted);
+                self.terminals.started(session);
+            }
+            FromShim::AttachEnded { session, outcome, why } => {
+                failpoint::pass(Point::TerminalEnded);
+                self.terminals.ended(session, outcome, why);
+            }
+            FromShim::Signalled { request, processes } => self.signals.answered(request, processes),
+            FromShim::Synced => self.is_synced().await,
+            FromShim::ScriptEnded { outcome } => {
+                failpoint::pass(Point::ScriptEndHeard);
+                self.over(0);
+                self.handle_entry(EntryEvent::Over);
+                if !self.walltime.is_over() && !self.lease.is_lapsed() && !self.phase.is_stopping() {
+                    let reason = self.script_reason(outcome);
+                    self.ended(reason).await;
+                }
+            }
+            FromShim::OutOfMemory { launch, kill } => {
+                tracing::warn!(allocation = %self.share.allocation, %kill, "memory was over");
+                match launch {
+                    Some(launch) => self.of(launch, |l| l.out_of_memory(kill)),
+                    None => self.script_kill = Some(kill),
+                }
+            }
+            FromShim::LaunchStarted { launch } => {
+                failpoint::pass(Point::LaunchHeard);
+                self.began();
+                let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone()));
+                if !local.begun {
+                    // Its folder may have been there before its first rank. (One that was asked for twice is told twice, maybe after its end.)
+                    self.says.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
+                }
+                local.begun();
+                let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);
+                if headed_here {
+                    // After a restart of this agent the shim is who remembers the launches that it headed.
+                    self.context.launches.begin(&self.share, launch);
+                }
+                for (launch, message) in std::mem::take(&mut self.typed_ahead) {
+                    self.typed(launch, message).await;
+                }
+            }
+            FromShim::RankEnded { launch, rank, outcome } => {
+                failpoint::pass(Point::RankEndHeard);
+                self.of(launch, |l| l.rank_ended(rank, outcome));
+            }
+            FromShim::Fence { launch, number, blob } => self.of(launch, |l| l.fence(number, blob)),
+            FromShim::InputTaken { launch, upto, again } => {
+                let taken = upto.map_or(Taken::Over, Taken::UpTo);
+                self.of(launch, |l| l.input_taken(taken, again));
+            }
+            FromShim::Call { launch, call } => self.of(launch, |l| l.call(call)),
+            FromShim::Absent { launch, ranks } => self.of(launch, |l| l.absent(ranks)),
+            FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
+            FromShim::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
+            FromShim::Over { launch } => self.of(launch, |l| l.lost("it ended before, and its end was reported then")),
+            FromShim::Stopping { why } => {
+                if why == StopReason::Walltime {
+                    self.handle_walltime(WalltimeEvent::Over).await;
+                }
+            }
+            FromShim::Stopped { why } => {
+                if why == StopReason::Walltime {
+                    self.handle_walltime(WalltimeEvent::Over).await;
+                }
+                if self.phase.is_stopping() {
+                    failpoint::pass(Point::StoppedHeard);
+                }
+                self.handle_phase(TaskEvent::ProcessesGone).await;
+            }
+        }
+    }
+
+    /// Why the script ended so.
+    fn script_reason(&self, outcome: RankOutcome) -> EndReason {
+        match self.script_kill {
+            // A script that only lost a child to it and ended by itself has its own say.
+            Some(kill) if outcome.code() == MEMORY_KILL_CODE => EndReason::OutOfMemory { node: self.context.setup.me.clone(), kill },
+            Some(_) | None => EndReason::Exited { code: outcome.code() },
+        }
+    }
+
+    /// The shim has told all that it has: what it does not have and has log files is over and was forgotten.
+    async fn is_synced(&mut self) {
+        let on_disk = if self.line.is_fresh() {
+            BTreeSet::new()
+        } else {
+            let dir = self.dir.clone();
+            tokio::task::spawn_blocking(move || launches(&dir)).await.ok().and_then(Result::ok).unwrap_or_default()
+        };
+        for number in on_disk.into_iter().filter(|n| *n > 0) {
+            if !self.launches.values().any(|l| l.spec.number == number) {
+                self.over(number);
+            }
+        }
+        failpoint::pass(Point::ShimToldAll);
+        if self.is_head() {
+            self.context.checkpoint.checkpoints.resume(&self.context.checkpoint, &self.share, &self.dir).await;
+        }
+        self.context.adoption.found(self.share.allocation);
+        self.line.set_synced();
+        self.handle_walltime(WalltimeEvent::Synced).await;
+        if self.has_begun() {
+            // The line may have broken under a change of it.
+            self.send_walltime().await;
+        }
+        self.handle_entry(EntryEvent::Synced);
+        self.begin_launches().await;
+        for terminal in self.terminals.wanted() {
+            self.send(terminal).await;
+        }
+        self.stand();
+    }
+
+    async fn open_terminal(&mut self, terminal: OpenTerminal) {
+        self.terminals.open(terminal);
+        if self.line.is_synced() {
+            for terminal in self.terminals.wanted() {
+                self.send(terminal).await;
+                failpoint::pass(Point::TerminalAsked);
+            }
+        }
+    }
+}

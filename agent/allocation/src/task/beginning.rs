@@ -1,0 +1,171 @@
+//! How an allocation begins on its node: its prologue's end, its start, and its entry point.
+
+use super::AllocationTask;
+use crate::node_environment;
+use crate::prepare::{Line, PrepareError};
+use crate::{probing, walltime};
+use futures::future::BoxFuture;
+use lattice_agent_common::environment;
+use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec};
+use lattice_node::allocation::{EntryEvent, TaskEvent};
+use lattice_node::walltime::WalltimeEvent;
+use lattice_node::{Event, LaunchEnd, RunLeaseEvent};
+use lattice_registry::Command;
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::{ToShim, boottime_ms};
+use std::sync::Arc;
+
+impl AllocationTask {
+    pub(super) async fn prepared(&mut self, result: Result<Line, PrepareError>) {
+        let failure = match result {
+            Ok(line) => match self.take_link(line).await {
+                Ok(()) => {
+                    self.look_after_logs(false);
+                    self.handle_phase(TaskEvent::ShimGreeted).await;
+                    failpoint::pass(Point::ShimGreeted);
+                    None
+                }
+                Err(error) => Some(format!("the shim does not answer: {error}")),
+            },
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = failure {
+            self.context.adoption.lost(self.share.allocation);
+            tracing::warn!(allocation = %self.share.allocation, %why, "an allocation could not be prepared");
+            self.say(&why);
+            self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result: Err(why) }).await;
+        }
+    }
+
+    /// From here on, what is written goes on into the log store.
+    pub(super) fn look_after_logs(&self, adopted: bool) {
+        let own = self.own.clone();
+        let report = move |files| -> BoxFuture<'static, bool> {
+            let own = own.clone();
+            Box::pin(async move {
+                let Some(own) = own.upgrade() else { return false };
+                // It ends once its task does.
+                let _ = own.send(Command::LogsFlushed { files }).await;
+                true
+            })
+        };
+        self.context.spools.begin(&self.share, &self.context.setup.me, &self.dir, Box::new(report), adopted);
+    }
+
+    /// Ends a prologue in its middle: nothing of it goes on when this is over. A shim that it started is met again here.
+    pub(super) async fn give_up_preparing(&mut self) {
+        if let Some(preparing) = self.preparing.take()
+            && let Some(line) = preparing.give_up().await
+            && let Err(error) = self.take_link(line).await
+        {
+            tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+        }
+    }
+
+    pub(super) async fn start(&mut self, share: Box<DesiredShare>) {
+        if let Err(refused) = self.phase.handle(boottime_ms(), TaskEvent::Start, &mut Vec::new()) {
+            tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
+            return;
+        }
+        self.stand();
+        if !self.connect().await {
+            return;
+        }
+        self.take_walltime(&share);
+        self.handle_lease(RunLeaseEvent::Start(share)).await;
+    }
+
+    /// Its run lease does not keep it from that any more.
+    pub(super) async fn begin_work(&mut self, share: &DesiredShare) {
+        if self.is_head() {
+            walltime::begins(&self.share, &self.dir).await;
+        }
+        self.send_walltime().await;
+        failpoint::pass(Point::GoSent);
+        self.say("running");
+        if self.probing.is_none() {
+            self.probing = probing::begin(&self.context, &self.share, self.says.detail.clone());
+        }
+        if !self.is_head() {
+            return;
+        }
+        if self.warning.is_none() {
+            self.warning = walltime::warn(&self.context, &self.share, &self.dir);
+        }
+        match &share.spec.entrypoint {
+            Entrypoint::Script { text, args } => {
+                let env = node_environment::of_script(share, &self.context);
+                let working_dir = share.spec.working_dir.clone();
+                self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
+                failpoint::pass(Point::ScriptAsked);
+            }
+            // It may have been begun by a former life: the shim has it as it was meant then.
+            Entrypoint::Command { .. } => self.handle_entry(EntryEvent::BeginCommand { is_synced: self.line.is_synced() }),
+        }
+    }
+
+    fn take_walltime(&mut self, share: &DesiredShare) {
+        if self.share.spec.walltime != share.spec.walltime {
+            Arc::make_mut(&mut self.share).spec.walltime = share.spec.walltime;
+        }
+    }
+
+    /// Whether the shim was told to begin.
+    pub(super) fn has_begun(&self) -> bool {
+        self.phase.is_started() && self.lease.is_open()
+    }
+
+    /// The first of these begins it; each says how long it may run from then on.
+    pub(super) async fn send_walltime(&mut self) {
+        let walltime = self.share.spec.walltime;
+        let walltime_ms = walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self.send(ToShim::Go { walltime_ms }).await;
+    }
+
+    /// It has another walltime than it began with. What is over already stays so: the shim ends it.
+    pub(super) async fn change_walltime(&mut self, share: &DesiredShare) {
+        self.take_walltime(share);
+        self.handle_lease(RunLeaseEvent::WalltimeChanged(share.spec.walltime)).await;
+        if !self.has_begun() {
+            return;
+        }
+        self.send_walltime().await;
+        if self.is_head() {
+            self.warning = walltime::warn(&self.context, &self.share, &self.dir);
+        }
+    }
+
+    pub(super) fn begin_entry(&self) {
+        let Entrypoint::Command { argv } = &self.share.spec.entrypoint else { return };
+        let usual = environment::entry_launch(&self.share, argv.clone());
+        let told = self.launches.get(&usual.id).map(|launch| launch.spec.clone());
+        self.begin_entry_launch(told.unwrap_or(usual));
+    }
+
+    /// Heads the launch of an inline command, unless that is done already, and waits for its end.
+    fn begin_entry_launch(&self, launch: LaunchSpec) {
+        let Some(own) = self.own.upgrade() else { return };
+        let mut end = self.context.launches.begin(&self.share, launch);
+        tokio::spawn(async move {
+            let end = end.wait_for(Option::is_some).await.ok().and_then(|e| e.clone());
+            if let Some(end) = end {
+                let _ = own.send(Command::EntryOver { end }).await;
+            }
+        });
+    }
+
+    pub(super) async fn entry_launch_over(&mut self, end: LaunchEnd) {
+        if self.lease.is_lapsed() {
+            return;
+        }
+        self.handle_entry(EntryEvent::Over);
+        failpoint::pass(Point::LaunchOver);
+        let reason = match end {
+            LaunchEnd { walltime_over: true, .. } => return self.handle_walltime(WalltimeEvent::Over).await,
+            LaunchEnd { out_of_memory: Some((node, kill)), .. } => EndReason::OutOfMemory { node, kill },
+            LaunchEnd { code, aborted: Some(why), .. } => EndReason::LaunchAborted { code, why },
+            LaunchEnd { code, aborted: None, .. } => EndReason::Exited { code },
+        };
+        self.ended(reason).await;
+    }
+}

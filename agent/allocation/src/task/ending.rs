@@ -1,0 +1,222 @@
+//! How an allocation comes to its end: its walltime is over, it is stopped, and what was made for it is taken away.
+
+use super::AllocationTask;
+use crate::final_usage::final_usage;
+use crate::local_launch::LocalLaunch;
+use crate::undo::{self, UndoError};
+use crate::walltime::{self, Awaited};
+use lattice_machine::hooks::Moment;
+use lattice_model::EndReason;
+use lattice_node::allocation::{EntryEvent, TaskAction, TaskEvent};
+use lattice_node::walltime::{WalltimeAction, WalltimeEvent, WalltimeFacts};
+use lattice_node::{Event, RunLeaseEvent};
+use lattice_registry::Standing;
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::{StopReason, ToShim, boottime_ms};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How long a shim may take to quit before it is killed with its scope.
+const QUIT_WAIT: Duration = Duration::from_secs(5);
+/// Between two tries to take away what cannot be taken away yet.
+const UNDO_AGAIN: Duration = Duration::from_secs(1);
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl AllocationTask {
+    pub(super) async fn handle_walltime(&mut self, event: WalltimeEvent) {
+        let saves = self.share.spec.checkpoint.is_some();
+        let facts = WalltimeFacts { saves, is_head: self.is_head(), is_synced: self.line.is_synced() };
+        let mut actions = Vec::new();
+        self.walltime.handle(event, facts, &mut actions);
+        for action in actions {
+            match action {
+                WalltimeAction::NotifyLaunches => self.launches.values_mut().for_each(LocalLaunch::walltime_over),
+                WalltimeAction::FindCheckpoint => self.find_awaited_checkpoint().await,
+                WalltimeAction::AwaitHead => {
+                    tokio::spawn(walltime::end_without_head(Arc::clone(&self.context), Arc::clone(&self.share)));
+                }
+                WalltimeAction::ReportExceeded => self.ended(EndReason::WalltimeExceeded).await,
+            }
+        }
+    }
+
+    async fn find_awaited_checkpoint(&self) {
+        let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
+        match walltime::awaited(&context, &share, &self.dir).await {
+            Some(Awaited::UnderWay(view)) => {
+                self.say("its walltime is over; a checkpoint that is under way has the grace to be whole");
+                tokio::spawn(walltime::end(context, share, view));
+            }
+            Some(Awaited::Whole(checkpoint)) => {
+                self.say("its walltime is over; it saved itself before that");
+                tokio::spawn(walltime::end_saved(context, share, checkpoint));
+            }
+            None => self.ended(EndReason::WalltimeExceeded).await,
+        }
+    }
+
+    pub(super) async fn stop(&mut self) {
+        self.probing = None;
+        self.handle_lease(RunLeaseEvent::Stopping).await;
+        self.give_up_preparing().await;
+        self.handle_phase(TaskEvent::Stop { grace_ms: ms(self.context.setup.grace), kill_ms: ms(undo::KILL_WAIT) }).await;
+    }
+
+    pub(super) fn handle_entry(&mut self, event: EntryEvent) {
+        if self.phase.handle_entry(event) {
+            self.begin_entry();
+        }
+    }
+
+    pub(super) async fn handle_phase(&mut self, event: TaskEvent) {
+        let mut actions = VecDeque::from(self.decide(event));
+        while let Some(action) = actions.pop_front() {
+            match action {
+                TaskAction::ReportPrepared { result } => {
+                    self.say(result.as_ref().err().map_or("prepared", String::as_str));
+                    self.tell(|allocation, epoch| Event::Prepared { allocation, epoch, result }).await;
+                }
+                TaskAction::EndProcesses { grace_ms } => {
+                    if !self.ask_shim_to_stop(grace_ms).await {
+                        actions.push_back(TaskAction::KillScope);
+                    }
+                }
+                TaskAction::KillScope => {
+                    self.kill_scope().await;
+                    actions.extend(self.decide(TaskEvent::ProcessesGone));
+                }
+                TaskAction::ReportStopped => self.tell(|allocation, epoch| Event::Stopped { allocation, epoch }).await,
+                TaskAction::Reconnect => self.reconnect().await,
+            }
+        }
+    }
+
+    fn decide(&mut self, event: TaskEvent) -> Vec<TaskAction> {
+        let mut actions = Vec::new();
+        if let Err(refused) = self.phase.handle(boottime_ms(), event, &mut actions) {
+            tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
+        }
+        actions
+    }
+
+    /// `false`: its shim is gone, and its scope is all there is to end.
+    async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
+        self.say("ending its processes");
+        self.says.standing.send_replace(Standing::Ending);
+        self.context.launches.drop_of(self.share.allocation);
+        if !self.line.is_there() {
+            let _ = self.find_shim().await;
+        }
+        if self.line.is_there() {
+            self.send(ToShim::Stop { why: StopReason::Asked, grace_ms }).await;
+            failpoint::pass(Point::StopSent);
+        }
+        self.line.is_there()
+    }
+
+    /// Its shim kills it again and again by now, and waits for as long as it takes: whoever waits for the node is told what for.
+    pub(super) async fn say_what_is_left(&mut self) {
+        let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
+        if let Ok(Some(what)) = tokio::task::spawn_blocking(move || undo::what_is_left(&context, allocation)).await {
+            if self.says.detail.borrow().text != what {
+                tracing::warn!(%allocation, %what, "work that was killed does not end");
+            }
+            self.say(&what);
+        }
+        self.handle_phase(TaskEvent::Looked).await;
+    }
+
+    /// Without a shim only the scope is left: whatever is in it goes at once.
+    async fn kill_scope(&mut self) {
+        self.context.adoption.found(self.share.allocation);
+        let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
+        let killed = tokio::task::spawn_blocking(move || undo::kill_scope(&context, share.allocation)).await;
+        if let Ok(Err(why)) = killed {
+            self.say(&why.to_string());
+            tracing::warn!(allocation = %self.share.allocation, %why, "processes of an allocation without a shim could not be ended");
+        }
+    }
+
+    pub(super) async fn undo(mut self) {
+        self.context.adoption.found(self.share.allocation);
+        self.probing = None;
+        self.give_up_preparing().await;
+        self.say("taking away what was made");
+        self.says.standing.send_replace(Standing::Ending);
+        self.context.launches.drop_of(self.share.allocation);
+        if !self.line.is_there() {
+            let _ = self.find_shim().await;
+        }
+        if self.line.is_there() {
+            self.send(ToShim::Quit).await;
+            failpoint::pass(Point::QuitSent);
+            let gone = async { while self.line.next().await.is_some() {} };
+            if tokio::time::timeout(QUIT_WAIT, gone).await.is_err() {
+                tracing::warn!(allocation = %self.share.allocation, "the shim does not quit: it is killed with its scope");
+            }
+        }
+        failpoint::pass(Point::ShimGone);
+        let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
+        self.insist(move || undo::kill_scope(&context, allocation)).await;
+        let used = {
+            let context = Arc::clone(&self.context);
+            tokio::task::spawn_blocking(move || final_usage(&context, allocation)).await.ok().flatten()
+        };
+        self.epilogue().await;
+        failpoint::pass(Point::EpilogueOver);
+        let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
+        self.insist(move || undo::undo(&context, &share, &dir)).await;
+        failpoint::pass(Point::Undone);
+        self.context.workers.forget(&self.share);
+        // A launch that came in while this was being done has nobody to run it.
+        self.context.launches.drop_of(self.share.allocation);
+        self.tell(|allocation, epoch| Event::Undone { allocation, epoch, usage: used }).await;
+        self.context.machine.checks.again();
+    }
+
+    /// Does something until it is done.
+    async fn insist(&self, act: impl Fn() -> Result<(), UndoError> + Send + Sync + 'static) {
+        let act = Arc::new(act);
+        loop {
+            let act = Arc::clone(&act);
+            match tokio::task::spawn_blocking(move || act()).await {
+                Ok(Ok(())) => return,
+                Ok(Err(why)) => {
+                    // Processes in an uninterruptible call, for one: the share stays ours until they are gone.
+                    tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be taken away yet");
+                    self.say(&why.to_string());
+                }
+                Err(panic) => tracing::error!(%panic, "taking an allocation away broke"),
+            }
+            tokio::time::sleep(UNDO_AGAIN).await;
+        }
+    }
+
+    /// The site's, once no process is left. A failed one is said, and keeps the node from nobody.
+    async fn epilogue(&self) {
+        let (context, share) = (&self.context, &self.share);
+        self.say("the site's epilogue");
+        let data = context.machine.data.environment(share);
+        match context
+            .machine
+            .hooks
+            .run(Moment::Epilogue, (&context.setup.me, context.machine.slice.as_ref()), share, &self.dir, &data, &CancellationToken::new())
+            .await
+        {
+            Ok(()) => {
+                context.troubles.over("epilogue");
+                self.say("taking away what was made");
+            }
+            Err(failure) => {
+                tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is given away without it");
+                context.troubles.say("epilogue", format!("after allocation {}, {failure}", share.allocation));
+                self.say(&failure.to_string());
+            }
+        }
+    }
+}

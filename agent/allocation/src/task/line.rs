@@ -1,0 +1,135 @@
+//! The line to the shim: how it is found, what is sent on it, and what becomes of the allocation when it breaks.
+
+use super::AllocationTask;
+use super::shim_line::ShimLine;
+use crate::find::{self, Missing};
+use crate::link::Link;
+use crate::local_launch::LocalLaunch;
+use crate::prepare::{Line, held};
+use lattice_agent_common::environment;
+use lattice_model::{EndReason, Entrypoint};
+use lattice_node::RunLeaseEvent;
+use lattice_node::allocation::TaskEvent;
+use lattice_runtime::exits::{self, ExitRecord};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two tries to reach a shim while this agent lacks something for it (descriptors, memory).
+const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+
+impl AllocationTask {
+    pub(super) async fn take_link(&mut self, Line { stream, fresh, image }: Line) -> std::io::Result<()> {
+        let mut link = Link::new(stream)?;
+        link.send(&ToShim::Hello { protocol: PROTOCOL_MAJOR }).await?;
+        self.line = ShimLine::Replaying { link, is_fresh: fresh };
+        self.renew().await;
+        self.image = image;
+        self.stand();
+        Ok(())
+    }
+
+    /// Looks for the shim once.
+    pub(super) async fn find_shim(&mut self) -> Result<(), Missing> {
+        let (context, share, dir) = (Arc::clone(&self.context), Arc::clone(&self.share), self.dir.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            find::find(&context, share.allocation, &dir).map(|stream| Line { stream, fresh: false, image: held(&context, &share) })
+        });
+        let line = found.await.map_err(|e| Missing::Unreachable(std::io::Error::other(e)))??;
+        failpoint::pass(Point::ShimFound);
+        self.take_link(line).await.map_err(Missing::Unreachable)
+    }
+
+    /// Finds the shim again, where there is no line to it. `false`: it is gone, and the driver was told.
+    pub(super) async fn connect(&mut self) -> bool {
+        while !self.line.is_there() {
+            match self.find_shim().await {
+                Ok(()) => {}
+                Err(Missing::Gone) => {
+                    self.shim_lost("its shim is gone").await;
+                    return false;
+                }
+                Err(Missing::NotOurs(why)) => {
+                    let why = format!("its shim is gone, and what listens in its place is not it: {why}");
+                    tracing::error!(allocation = %self.share.allocation, socket = %self.dir.socket().display(), %why, "not adopted");
+                    self.shim_lost(&why).await;
+                    return false;
+                }
+                Err(Missing::Unreachable(error)) => {
+                    tracing::warn!(allocation = %self.share.allocation, %error, "a shim cannot be reached now; it is tried again");
+                    tokio::time::sleep(CONNECT_AGAIN).await;
+                }
+            }
+        }
+        true
+    }
+
+    pub(super) async fn send(&mut self, message: ToShim) {
+        if let Some(link) = self.line.link()
+            && let Err(error) = link.send(&message).await
+        {
+            tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
+        }
+    }
+
+    /// The shim closed the line: it is dead, or said something that cannot be read.
+    pub(super) async fn link_ended(&mut self) {
+        self.line = ShimLine::Absent;
+        self.signals.lost();
+        self.stand();
+        self.handle_phase(TaskEvent::LineBroken).await;
+    }
+
+    /// What cannot be read is said again after each connect: not in a tight circle.
+    pub(super) async fn reconnect(&mut self) {
+        tokio::time::sleep(CONNECT_AGAIN).await;
+        self.connect().await;
+    }
+
+    /// The shim is dead. What it wrote down of ends counts; all else is lost, and nothing of it may live on.
+    pub(super) async fn shim_lost(&mut self, why: &str) {
+        self.context.adoption.lost(self.share.allocation);
+        self.terminals.lost(why);
+        let dir = self.dir.clone();
+        let records = tokio::task::spawn_blocking(move || exits::read(&dir)).await;
+        let records = records.ok().and_then(Result::ok).unwrap_or_default();
+        let entry = match &self.share.spec.entrypoint {
+            Entrypoint::Command { argv } if self.phase.is_started() => Some(environment::entry_launch(&self.share, argv.clone())),
+            Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
+        };
+        if let Some(entry) = &entry {
+            self.launches.entry(entry.id).or_insert_with(|| LocalLaunch::new(entry.clone()));
+        }
+        let mut known = None;
+        for record in records {
+            match record {
+                ExitRecord::OutOfMemory { launch: None, kill } => self.script_kill = Some(kill),
+                ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.of(launch, |l| l.out_of_memory(kill)),
+                ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
+                ExitRecord::Stopped { why: StopReason::Walltime } => known = Some(EndReason::WalltimeExceeded),
+                ExitRecord::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::LapseRecorded).await,
+                ExitRecord::Rank { launch, rank, outcome } => self.of(launch, |l| l.rank_ended(rank, outcome)),
+                ExitRecord::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
+                ExitRecord::Aborted { launch, code, why } => self.of(launch, |l| l.aborted(code, why)),
+                ExitRecord::Script { .. } | ExitRecord::Stopped { .. } => {}
+            }
+        }
+        let me = self.context.setup.me.clone();
+        if self.lease.is_lapsed() {
+            // Whatever else ended since was killed for that.
+            known = Some(EndReason::RunLeaseLapsed { node: me.clone() });
+        }
+        for local in self.launches.values_mut().filter(|l| !self.lease.is_lapsed() && !l.all_ended(&me)) {
+            local.lost(why);
+        }
+        // An inline command whose ranks here are all known to have ended ends as its head says, not as lost.
+        let told_by_head = entry.and_then(|e| self.launches.get(&e.id)).is_some_and(|l| l.all_ended(&me));
+        if !told_by_head || known.is_some() {
+            let lost = EndReason::NodeLost { node: me, why: why.to_owned() };
+            self.ended(known.unwrap_or(lost)).await;
+        } else if self.is_head() {
+            self.begin_entry();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! This node's parts of launches: begun as their heads want it, and what passes between a head and the shim.
+
+use super::AllocationTask;
+use crate::local_launch::LocalLaunch;
+use crate::node_environment;
+use lattice_mesh::call::WireCall;
+use lattice_mesh::input::WirePiece;
+use lattice_mesh::launch::{ToHead, ToPart};
+use lattice_mesh::terminal::{self, ToTerminal};
+use lattice_model::{Call, LaunchId, LaunchSpec};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::ToShim;
+use tokio::sync::mpsc;
+
+/// Bytes typed that wait for launches to begin; where there are more, the oldest pieces are lost.
+const TYPED_AHEAD_BYTES_MAX: usize = 64 * 1024;
+
+impl AllocationTask {
+    pub(super) async fn attach(&mut self, launch: LaunchSpec, to_head: mpsc::Sender<ToHead>) {
+        let id = launch.id;
+        let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch));
+        local.attach(to_head, self.walltime.is_over());
+        if local.begun {
+            self.send(ToShim::AskAgain { launch: id }).await;
+        }
+        if self.line.is_synced() {
+            self.begin_launches().await;
+        }
+    }
+
+    /// Asks the shim for every launch that it has not said to have. Asking twice is one launch.
+    pub(super) async fn begin_launches(&mut self) {
+        if !self.lease.may_begin() {
+            return;
+        }
+        let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
+        for mut launch in missing {
+            node_environment::of_this_node(&mut launch.env, &self.share, &self.context);
+            self.context.machine.hwloc.tell(&mut launch.env, &self.share, &self.context.machine.topology());
+            self.send(ToShim::StartLaunch { launch }).await;
+            failpoint::pass(Point::LaunchAsked);
+        }
+    }
+
+    pub(super) async fn obey_head(&mut self, launch: LaunchId, message: ToPart) {
+        match message {
+            ToPart::FenceDone { number, blob } => self.send(ToShim::FenceDone { launch, number, blob }).await,
+            ToPart::Input(piece) => {
+                let WirePiece { offset, bytes, last } = *piece;
+                self.send(ToShim::Input { launch, offset, bytes, last }).await;
+            }
+            ToPart::Call(call) => self.call(launch, *call).await,
+            ToPart::NameAbsent => self.send(ToShim::NameAbsent { launch }).await,
+            ToPart::Abort { code, why } => self.send(ToShim::Abort { launch, code, why }).await,
+            ToPart::Forget => {
+                if self.launches.get(&launch).is_some_and(|l| l.over(&self.context.setup.me)) {
+                    self.launches.remove(&launch);
+                    self.send(ToShim::Forget { launch }).await;
+                }
+            }
+        }
+    }
+
+    /// Another part's server asks or answers.
+    async fn call(&mut self, launch: LaunchId, call: WireCall) {
+        if let Ok(call) = Call::try_from(call) {
+            self.send(ToShim::Call { launch, call }).await;
+        }
+    }
+
+    /// What is typed at a launch that does not run yet waits for it. While there is no line to the shim, what is typed is
+    /// lost: as if the program had not looked.
+    pub(super) async fn typed(&mut self, launch: LaunchId, message: ToTerminal) {
+        if self.launches.get(&launch).is_none_or(|l| !l.begun) {
+            self.typed_ahead.push_back((launch, message));
+            while self.typed_ahead.iter().map(|(_, message)| message.bytes()).sum::<usize>() > TYPED_AHEAD_BYTES_MAX {
+                self.typed_ahead.pop_front();
+            }
+            return;
+        }
+        match message {
+            ToTerminal::Input(bytes) => self.send(ToShim::Typed { launch, bytes }).await,
+            ToTerminal::Size { rows, columns } => self.send(ToShim::Resized { launch, size: terminal::size(rows, columns) }).await,
+            ToTerminal::EndOfInput => {}
+        }
+    }
+
+    /// Changes what is known of a launch.
+    pub(super) fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
+        // That ranks were killed for it is not how their launch ended: its head hears of the node, by way of the quorum.
+        if self.lease.is_lapsed() {
+            return;
+        }
+        let Some(local) = self.launches.get_mut(&launch) else { return };
+        change(local);
+        if local.over(&self.context.setup.me) {
+            let number = local.spec.number;
+            self.over(number);
+        }
+    }
+
+    /// The shim began none of its ranks here.
+    pub(super) fn refused(&mut self, launch: LaunchId, why: &str) {
+        let me = self.context.setup.me.clone();
+        self.of(launch, |local| local.refused(&me, why));
+    }
+
+    /// No rank of this launch is left here: readers of its output may come to their end.
+    pub(super) fn over(&self, number: u32) {
+        self.says.activity.send_if_modified(|activity| activity.over.insert(number));
+    }
+}

@@ -1,0 +1,54 @@
+//! How far the line to an allocation's shim is.
+
+use crate::link::Link;
+use lattice_runtime::shim::FromShim;
+
+/// See the module.
+pub(super) enum ShimLine {
+    Absent,
+    /// The shim reports what it has. `is_fresh`: it was just started.
+    Replaying {
+        link: Link,
+        is_fresh: bool,
+    },
+    /// The shim has reported all that it has.
+    Synced {
+        link: Link,
+    },
+}
+
+impl ShimLine {
+    pub(super) fn link(&mut self) -> Option<&mut Link> {
+        match self {
+            Self::Absent => None,
+            Self::Replaying { link, .. } | Self::Synced { link } => Some(link),
+        }
+    }
+
+    /// The next message, once there is a line; `None`: the line is closed. Safe to drop while it waits.
+    pub(super) async fn next(&mut self) -> Option<FromShim> {
+        match self.link() {
+            Some(link) => link.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(self, Self::Absent)
+    }
+
+    pub(super) fn is_synced(&self) -> bool {
+        matches!(self, Self::Synced { .. })
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        matches!(self, Self::Replaying { is_fresh: true, .. })
+    }
+
+    pub(super) fn set_synced(&mut self) {
+        *self = match std::mem::replace(self, Self::Absent) {
+            Self::Absent => Self::Absent,
+            Self::Replaying { link, .. } | Self::Synced { link } => Self::Synced { link },
+        };
+    }
+}

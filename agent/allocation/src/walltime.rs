@@ -1,0 +1,256 @@
+//! The end of work whose walltime is over, where it can save itself.
+//!
+//! ```text
+//!   begun ─────────────▶ asked to save itself ──────────▶ walltime is over ──────────▶ SIGKILL
+//!                          as early as that takes           SIGTERM      whole by then: Suspended
+//! ```
+//!
+//! Before its walltime ends the head asks it for a checkpoint, so early that it can be whole in time. Walltime is not extended: the
+//! shim sends SIGTERM, and SIGKILL when the grace is over. A checkpoint that is whole by then makes the allocation Suspended; one
+//! that is not is discarded. Which one is waited for is written down: an agent that is killed follows that one again, and says of the
+//! allocation's end what it would have said.
+
+use crate::handles::Shared;
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_checkpoint::BeginError;
+use lattice_agent_common::files;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_model::{CheckpointId, CheckpointRef, DesiredShare, EndReason};
+use lattice_node::walltime::{
+    AwaitedCheckpoint, HeadWait, HeadWaitAction, LastSave, LastSaveAction, LastSaveEvent, awaited_checkpoint, end_of_walltime,
+};
+use lattice_node::{Checkpointing, Event};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::shim::{ShimDir, boottime_ms};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+
+/// On the head, when its processes are about to begin: since when its walltime runs, by the boot's clock, is on the disk.
+pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
+    // Told to begin again after a restart of the agent: the first time is the one that counts.
+    if share.spec.checkpoint.is_none() || began_at(share, dir).await.is_some() {
+        return;
+    }
+    let (path, text) = (dir.walltime_began(), format!("{} {}", share.epoch, boottime_ms()));
+    let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
+    if let Ok(Err(error)) = written {
+        tracing::warn!(allocation = %share.allocation, %error, "since when its walltime runs is not written down: it is not asked to save itself before that");
+    }
+}
+
+fn walltime_ms(share: &DesiredShare) -> Option<u64> {
+    share.spec.walltime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+async fn began_at(share: &DesiredShare, dir: &ShimDir) -> Option<u64> {
+    let text = read(dir.walltime_began()).await?;
+    let (epoch, at) = text.split_once(' ')?;
+    (epoch.parse() == Ok(share.epoch.0)).then(|| at.parse().ok()).flatten()
+}
+
+async fn read(path: std::path::PathBuf) -> Option<String> {
+    tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await.ok()?.ok()
+}
+
+/// The checkpoint that the end of this claim's walltime waits for, as it was written down. One that was asked for before another end
+/// is not waited for at this one.
+async fn noted(share: &DesiredShare, dir: &ShimDir) -> Option<CheckpointId> {
+    let text = read(dir.walltime_awaits()).await?;
+    let (id, end) = text.split_once(' ')?;
+    // The directory may be that of a former claim.
+    (end == end_name(share)).then(|| id.parse().ok()).flatten()
+}
+
+/// Tells the end of one claim's walltime from all others.
+fn end_name(share: &DesiredShare) -> String {
+    format!("{} {}", share.epoch, walltime_ms(share).unwrap_or(u64::MAX))
+}
+
+async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
+    let (path, text) = (dir.walltime_awaits(), format!("{id} {}", end_name(share)));
+    let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
+    if let Ok(Err(error)) = &written {
+        tracing::warn!(allocation = %share.allocation, %error, "that its walltime waits for a checkpoint is not written down");
+    }
+}
+
+/// On the head: asks it to save itself before its walltime ends; for as long as the handle lives.
+pub(super) fn warn(context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) -> Option<AbortOnDropHandle<()>> {
+    let walltime_ms = walltime_ms(share).filter(|_| share.spec.checkpoint.is_some())?;
+    let warning = warning(Arc::clone(context), Arc::clone(share), dir.clone(), walltime_ms);
+    Some(AbortOnDropHandle::new(tokio::spawn(warning)))
+}
+
+async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, walltime_ms: u64) {
+    let Some(began_ms) = began_at(&share, &dir).await else { return };
+    // One that a former life asked for is asked for again: it is that one.
+    let id = noted(&share, &dir).await.unwrap_or_else(new_id);
+    let (mut save, first) = LastSave::begin(began_ms, walltime_ms, grace_ms(&context), id);
+    let (mut actions, mut answers) = (vec![first], None);
+    loop {
+        for action in std::mem::take(&mut actions) {
+            let event = match action {
+                LastSaveAction::WaitUntil { at_ms } => {
+                    wait_until(at_ms).await;
+                    LastSaveEvent::Due
+                }
+                LastSaveAction::FindCost => LastSaveEvent::CostKnown { took_ms: checkpoint_took_ms(&context, &share).await },
+                LastSaveAction::Ask { id, length_ms } => match ask(&context, &share, id, length_ms).await {
+                    Ok(items) => {
+                        answers = Some(items);
+                        continue;
+                    }
+                    Err(why) => {
+                        tracing::debug!(allocation = %share.allocation, %why, "it cannot be asked to save itself now; its walltime ends soon");
+                        LastSaveEvent::NotAsked
+                    }
+                },
+                LastSaveAction::Note { id } => {
+                    tracing::info!(allocation = %share.allocation, checkpoint = %id, "its walltime ends soon: it saves itself");
+                    note(&share, &dir, id).await;
+                    failpoint::pass(Point::WalltimeWarned);
+                    continue;
+                }
+            };
+            save.handle(boottime_ms(), event, &mut actions);
+        }
+        if save.is_over() {
+            return;
+        }
+        if !actions.is_empty() {
+            continue;
+        }
+        let Some(items) = &mut answers else { return };
+        let event = match items.recv().await {
+            Some(item) => answered(&share, item),
+            None => {
+                answers = None;
+                LastSaveEvent::AnswersOver { next: new_id() }
+            }
+        };
+        save.handle(boottime_ms(), event, &mut actions);
+    }
+}
+
+fn new_id() -> CheckpointId {
+    CheckpointId(Uuid::new_v4())
+}
+
+fn grace_ms(context: &Shared) -> u64 {
+    u64::try_from(context.setup.grace.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn wait_until(at_ms: u64) {
+    tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(boottime_ms()))).await;
+}
+
+async fn checkpoint_took_ms(context: &Shared, share: &DesiredShare) -> Option<u64> {
+    let known = context.cluster.borrow().allocations.get(&share.allocation).cloned();
+    checkpoint::broker::last_took_ms(&context.checkpoint, &known?).await
+}
+
+async fn ask(
+    context: &Shared,
+    share: &DesiredShare,
+    id: CheckpointId,
+    length_ms: u64,
+) -> Result<mpsc::Receiver<CheckpointItem>, BeginError> {
+    let open = CheckpointOpen {
+        id: *id.0.as_bytes(),
+        allocation: *share.allocation.0.as_bytes(),
+        epoch: share.epoch.0,
+        length_ms,
+        uid: share.owner.uid,
+        user: share.owner.name.clone(),
+    };
+    checkpoint::begin(&context.checkpoint, &open).await
+}
+
+/// What the checkpoint's head reports: of another one than was asked for, where there was one under way.
+fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
+    let id_of = |id| CheckpointId(Uuid::from_bytes(id));
+    match item {
+        CheckpointItem::Refused { .. } => LastSaveEvent::Refused,
+        CheckpointItem::Stands { id, .. } => LastSaveEvent::UnderWay { id: id_of(id) },
+        CheckpointItem::Ended { id, why, complete, .. } => {
+            if !complete {
+                tracing::warn!(allocation = %share.allocation, %why, "asked before its walltime ends it did not save itself");
+            }
+            LastSaveEvent::Ended { id: id_of(id), is_whole: complete }
+        }
+    }
+}
+
+/// What the end of walltime has to do with checkpoints.
+pub(super) enum Awaited {
+    /// One is under way, or was when a former life waited for it.
+    UnderWay(watch::Receiver<Checkpointing>),
+    /// What it was asked for before its walltime ended is whole, and the quorum has it or its report is under way.
+    Whole(CheckpointRef),
+}
+
+/// On the head: the checkpoint that is under way, which is waited for from now on, or the one that a former life waited for; or
+/// what the work saved when it was asked before its walltime ended.
+pub(super) async fn awaited(context: &Shared, share: &DesiredShare, dir: &ShimDir) -> Option<Awaited> {
+    let view = context.checkpoint.checkpoints.last(share.allocation, share.epoch)?;
+    // As it is now: one that ends while the disk is looked at was under way.
+    let last = view.borrow().clone();
+    let noted = noted(share, dir).await;
+    let committed = context.cluster.borrow().allocations.get(&share.allocation).and_then(|a| a.checkpoint.clone());
+    match awaited_checkpoint(&last, noted, share.epoch, committed.as_ref()) {
+        AwaitedCheckpoint::UnderWay => {
+            note(share, dir, last.id).await;
+            Some(Awaited::UnderWay(view))
+        }
+        AwaitedCheckpoint::Again => Some(Awaited::UnderWay(view)),
+        AwaitedCheckpoint::Whole(checkpoint) => Some(Awaited::Whole(checkpoint)),
+        AwaitedCheckpoint::Nothing => None,
+    }
+}
+
+/// On the head: says that the work saved itself before its walltime was over.
+pub(super) async fn end_saved(context: Shared, share: Arc<DesiredShare>, checkpoint: CheckpointRef) {
+    let reason = EndReason::WalltimeSaved { checkpoint: checkpoint.id };
+    report_end(&context, &share, Some(checkpoint), reason).await;
+}
+
+/// The report of a checkpoint goes before that of the end, whether the quorum is there or not. It may be told twice.
+async fn report_end(context: &Shared, share: &DesiredShare, checkpoint: Option<CheckpointRef>, reason: EndReason) {
+    let (allocation, epoch) = (share.allocation, share.epoch);
+    if let Some(checkpoint) = checkpoint {
+        context.tell(Event::Checkpointed { allocation, epoch, checkpoint }).await;
+    }
+    context.tell(Event::Ended { allocation, epoch, reason }).await;
+}
+
+/// On the head: waits for the checkpoint that is under way, no longer than the grace, and says how the work ended.
+pub(super) async fn end(context: Shared, share: Arc<DesiredShare>, mut view: watch::Receiver<Checkpointing>) {
+    if view.borrow().end().is_none() {
+        context.checkpoint.checkpoints.counts().walltime_conflict();
+    }
+    failpoint::pass(Point::WalltimeAwaitsSave);
+    let _ = tokio::time::timeout(context.setup.grace, view.wait_for(|state| state.end().is_some())).await;
+    let (id, (made, reason)) = {
+        let state = view.borrow();
+        (state.id, end_of_walltime(&state))
+    };
+    if made.is_none() {
+        // By who drives it, once the allocation is being ended: it knows what the quorum was told.
+        tracing::warn!(allocation = %share.allocation, checkpoint = %id, "walltime was over before the checkpoint was whole: it is discarded");
+    }
+    report_end(&context, &share, made, reason).await;
+}
+
+/// On the other nodes: the head decides, and says it to the quorum, which ends the work here as well. Where it does not, walltime was over.
+pub(super) async fn end_without_head(context: Shared, share: Arc<DesiredShare>) {
+    let (mut wait, mut action) = HeadWait::begin(boottime_ms(), grace_ms(&context));
+    while let HeadWaitAction::LookAt { at_ms } = action {
+        wait_until(at_ms).await;
+        let acknowledged_ms = *context.acknowledged.borrow();
+        action = wait.handle(boottime_ms(), acknowledged_ms);
+    }
+    report_end(&context, &share, None, EndReason::WalltimeExceeded).await;
+}

@@ -1,0 +1,194 @@
+//! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks; and `lattice top --per-rank`.
+//!
+//! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
+//! a process's memory or a mount, is read by helpers that are left behind where they do ([`lattice_machine::questions`]): at most a few of them.
+//!
+//! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
+//! layout could be guessed. `/proc/PID/stack` itself is root's.
+//!
+//! Names of kernel functions are in `/proc/kallsyms` for everybody, and say where a rank waits;
+//! addresses and offsets would help to attack the kernel.
+
+mod fact;
+pub mod gpus;
+mod network;
+mod processes;
+pub mod ranks;
+pub mod storage;
+
+use crate::context::{Context, Shared};
+use crate::diagnosis_slots::NoFreeSlot;
+use fact::fact;
+use lattice_machine::features::has_cxi;
+use lattice_machine::gpu_loads::{GpuReadings, Looked};
+use lattice_machine::unsupported;
+use lattice_mesh::UnansweredNode;
+use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen, FACTS_MAX, WireDiagnosis, WireFact, plain};
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
+use lattice_model::{AllocationId, Epoch, NodeId, NodeTopology, Principal};
+use lattice_observe::measuring::disks::Said;
+use lattice_observe::measuring::{self, MayNotKnow};
+use lattice_pki::identity::Caller;
+use quinn::SendStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::task::JoinError;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// How long one node may take, here and over the mesh.
+const HERE: Duration = Duration::from_secs(8);
+const ANSWER: Duration = Duration::from_secs(12);
+
+/// Why it is not known what is the matter with an allocation's work on a node.
+#[derive(Debug, Error)]
+pub enum DiagnosisError {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error(transparent)]
+    MayNotKnow(#[from] MayNotKnow),
+    #[error("there is no cgroup for its work on this node: which processes are its own is not known")]
+    NoCgroup,
+    #[error(transparent)]
+    Busy(#[from] NoFreeSlot),
+    #[error(transparent)]
+    Broke(#[from] JoinError),
+    #[error("its kernel does not answer in time: what it says of processes takes too long")]
+    KernelTimeout,
+    #[error(transparent)]
+    Node(#[from] UnansweredNode),
+}
+
+/// What is found on `node`, for a user who may know.
+pub async fn of_node(
+    context: &Shared,
+    node: &NodeId,
+    address: Option<String>,
+    open: DiagnosisOpen,
+) -> Result<WireDiagnosis, DiagnosisError> {
+    if *node == context.setup.me {
+        return here(context, &open).await;
+    }
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
+    let conversation = async {
+        let (mut send, mut recv) = context.work.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Diagnosis(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<DiagnosisAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
+    };
+    let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+    match answer {
+        DiagnosisAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        DiagnosisAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
+    }
+}
+
+/// Answers another agent.
+pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let found = match may_know(context, peer, key(open), &vouched(open.uid, &open.user)) {
+        Ok(()) => here(context, open).await,
+        Err(why) => Err(why),
+    };
+    let answer = match found {
+        Ok(told) => DiagnosisAnswer::Told(told),
+        Err(error) => DiagnosisAnswer::Refused { why: error.to_string() },
+    };
+    frame::write(send, &answer).await
+}
+
+/// Whose work is asked about.
+type Key = (AllocationId, Epoch);
+
+fn key(open: &DiagnosisOpen) -> Key {
+    (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
+}
+
+fn may_know(context: &Context, peer: &Caller, (allocation, epoch): Key, user: &Principal) -> Result<(), DiagnosisError> {
+    let worker = context.work.workers.of_epoch(allocation, epoch).ok_or(DiagnosisError::NotHere { allocation })?;
+    Ok(measuring::may_know(peer, &worker.share, user)?)
+}
+
+/// The cgroup of work that runs on this node.
+fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, DiagnosisError> {
+    if context.work.workers.of_epoch(allocation, epoch).is_none() {
+        return Err(DiagnosisError::NotHere { allocation });
+    }
+    let slice = context.machine.slice.as_ref().ok_or(DiagnosisError::NoCgroup)?;
+    Ok(slice.scope(allocation).work().path().to_owned())
+}
+
+/// What is found on this node.
+async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, DiagnosisError> {
+    let of = key(open);
+    let work = running(context, of)?;
+    let place = context.diagnosis_slots.take(HERE).await?;
+    let open = open.clone();
+    let known = Known {
+        disks: if open.storage { context.work.measuring.disks_of(of) } else { Vec::new() },
+        topology: context.machine.topology(),
+        gpus: gpus::of_work(context, of),
+        newest: context.machine.gpu_readings.newest(),
+        readings: context.machine.gpu_readings.clone(),
+    };
+    let finding = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        find(&work, &open, &known)
+    });
+    match timeout(HERE, finding).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(DiagnosisError::KernelTimeout),
+    }
+}
+
+/// What was looked at before somebody asked.
+struct Known {
+    disks: Vec<Said>,
+    topology: Arc<NodeTopology>,
+    gpus: Vec<gpus::Its>,
+    /// The newest look at GPUs, and where the next one will be.
+    newest: Option<Arc<Looked>>,
+    readings: GpuReadings,
+}
+
+fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
+    let listed = processes::list(work);
+    let mut found = WireDiagnosis::default();
+    let at = |facts: &[WireFact]| u32::try_from(facts.len()).unwrap_or(u32::MAX);
+    let of_work = open.processes || open.stacks;
+    if of_work {
+        (found.processes, found.left_out) = processes::read(work, &listed, open.stacks);
+        found.facts.extend(processes::pressure(work));
+        found.facts.push(not_had("gpus", "CUPTI", unsupported::cupti(&known.topology.gpu)));
+    }
+    if open.network {
+        found.facts.extend(network::interfaces());
+        found.facts.extend(network::fabrics());
+        found.facts.extend(network::tcp(&listed));
+        found.facts.push(not_had("network", "CSIG", unsupported::csig(has_cxi())));
+    }
+    if open.storage {
+        found.facts.extend(storage::mounts(&listed));
+        for Said { about, text, age } in &known.disks {
+            found.ages.push((at(&found.facts), u64::try_from(age.as_millis()).unwrap_or(u64::MAX)));
+            found.facts.push(fact("storage", about, "ebpf", text.clone(), false));
+        }
+    }
+    if of_work || open.network {
+        let (facts, gpus) = gpus::read(&known.gpus, known.newest.as_ref(), &known.readings, of_work);
+        let first = at(&found.facts);
+        found.ages.extend((0..gpus.facts).map(|which| (first.saturating_add(which), gpus.age_ms)));
+        found.facts.extend(facts);
+        found.gpus = gpus;
+    }
+    found.facts.truncate(FACTS_MAX);
+    found.ages.truncate(FACTS_MAX);
+    found
+}
+
+/// What nobody can tell here.
+fn not_had(part: &str, about: &str, why: &str) -> WireFact {
+    fact(part, about, "none", format!("unsupported: {why}"), false)
+}

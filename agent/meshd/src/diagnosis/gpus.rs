@@ -1,0 +1,303 @@
+//! The GPUs that work has here: how busy and how full they are, what their links move, memory errors, what holds their clocks down, and
+//! what is the matter with them.
+//!
+//! Drivers are asked by a thread of its own (`lattice_machine::gpu_loads`): here its looks are read. What links move is told between two of them,
+//! so for the second one is waited a moment, where there are links.
+
+use super::fact::fact;
+use crate::context::Context;
+use lattice_machine::gpu_loads::{GpuReadings, Looked};
+use lattice_mesh::diagnosis::{DiagnosisGpus, GPUS_MAX, WireFact};
+use lattice_model::gpu_load::GpuLoad;
+use lattice_model::gpu_look::gpu_key;
+use lattice_model::resources::bytes_text;
+use lattice_model::topology::GpuVendor;
+use lattice_model::{AllocationId, Epoch};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the next look is waited for: a little longer than from one to the other.
+const NEXT_LOOK: Duration = Duration::from_millis(1500);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// What a GPU is kept from by its cooling or its power supply; other reasons are settings, and its power limit is met by all that are busy.
+const HARMFUL: &[&str] = &["hardware_slowdown", "hardware_thermal", "hardware_power_brake", "software_thermal"];
+/// A GPU below the one does nothing while another of the same work is above the other.
+const IDLE: f64 = 0.1;
+const BUSY: f64 = 0.5;
+
+/// A GPU of the work.
+#[derive(Clone, Debug)]
+pub struct Its {
+    id: String,
+    vendor: Option<GpuVendor>,
+    /// What is the matter with it; empty: nothing is known.
+    standing: String,
+}
+
+/// Those that the allocation has here.
+pub fn of_work(context: &Context, (allocation, epoch): (AllocationId, Epoch)) -> Vec<Its> {
+    let view = context.work.view.borrow();
+    let local = view.locals.iter().find(|local| local.share.allocation == allocation && local.share.epoch == epoch);
+    let (topology, standings) = (context.machine.topology(), context.machine.gpus.borrow().clone());
+    let its = local.and_then(|local| local.assignment.as_ref()).into_iter().flat_map(|assignment| &assignment.gpus).map(|id| {
+        let device = topology.gpu.by_id(id);
+        let standing = device.map(|gpu| standings.why(gpu_key(gpu))).unwrap_or_default();
+        Its { id: id.clone(), vendor: device.map(|gpu| gpu.vendor), standing }
+    });
+    its.collect()
+}
+
+/// What there is to say of them, and of which look that is. `first`: the newest when the diagnosis began. `all`: not of links alone.
+pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, all: bool) -> (Vec<WireFact>, DiagnosisGpus) {
+    let links = |looked: &Arc<Looked>| its.iter().filter_map(|of| looked.loads.gpus.get(&of.id)).any(has_links);
+    let second = first.filter(|first| links(first)).and_then(|first| next(readings, first.at));
+    let now = second.as_ref().or(first);
+    let load = |looked: Option<&Arc<Looked>>, of: &Its| looked.and_then(|looked| looked.loads.gpus.get(&of.id).cloned());
+    let source = now.and_then(|looked| its.iter().find_map(|of| looked.loads.sources.get(&of.id).copied())).unwrap_or("gpu");
+    let told: Vec<(&Its, GpuLoad)> = its.iter().filter_map(|of| Some((of, load(now, of)?))).collect();
+    let mut facts = Vec::new();
+    if all {
+        facts.extend([busy(&told, source), memory_errors(&told, source), clocks(&told, source)].into_iter().flatten());
+    }
+    let before = second.as_ref().zip(first).map(|(second, first)| {
+        let loads = told.iter().map(|(of, _)| load(Some(first), of)).collect();
+        (second.at.saturating_duration_since(first.at), loads)
+    });
+    facts.extend(moved(&told, before, source));
+    // What follows is of now.
+    let looked = DiagnosisGpus {
+        facts: u32::try_from(facts.len()).unwrap_or(u32::MAX),
+        age_ms: now.map_or(0, |looked| u64::try_from(looked.at.elapsed().as_millis()).unwrap_or(u64::MAX)),
+        busy: told.iter().filter_map(|(of, load)| Some((of.id.clone(), load.utilization?))).take(GPUS_MAX).collect(),
+        source: source.to_owned(),
+    };
+    if all {
+        facts.extend(its.iter().filter(|of| !of.standing.is_empty()).map(|of| fact("gpus", &of.id, "driver", of.standing.clone(), true)));
+        // One with which something is the matter may not be asked at all.
+        let silent = its.iter().filter(|of| of.standing.is_empty() && told.iter().all(|(told, _)| told.id != of.id));
+        let hangs = readings.newest().is_none() && readings.age().is_some();
+        facts.extend(silent.map(|of| fact("gpus", &of.id, "none", readings.why_silent(&of.id, of.vendor), hangs)));
+    }
+    (facts, looked)
+}
+
+/// The look after the one of `then`, where it comes soon.
+fn next(readings: &GpuReadings, then: Instant) -> Option<Arc<Looked>> {
+    let until = Instant::now() + NEXT_LOOK;
+    loop {
+        if let Some(newer) = readings.newest().filter(|looked| looked.at > then) {
+            return Some(newer);
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+fn many(count: usize) -> String {
+    if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") }
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.1} %", ratio * 100.0)
+}
+
+/// The least and the most of what is told.
+fn range(values: &[f64]) -> Option<(f64, f64)> {
+    let least = values.iter().copied().reduce(f64::min)?;
+    Some((least, values.iter().copied().reduce(f64::max)?))
+}
+
+fn busy(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+    let each = |of: fn(&GpuLoad) -> Option<f64>| told.iter().filter_map(|(_, load)| of(load)).collect::<Vec<f64>>();
+    let mut said = Vec::new();
+    let utilization = each(|load| load.utilization);
+    if let Some((least, most)) = range(&utilization) {
+        let mean = utilization.iter().sum::<f64>() / utilization.len() as f64;
+        let between = format!(", {} to {}", percent(least), percent(most));
+        said.push(format!("busy {}{}", percent(mean), if utilization.len() > 1 { between } else { String::new() }));
+    }
+    if let Some((_, fullest)) = range(&each(GpuLoad::memory_ratio)) {
+        let (used, total) = (each(|load| load.memory_used_bytes.map(|n| n as f64)), each(|load| load.memory_total_bytes.map(|n| n as f64)));
+        let bytes = |all: &[f64]| bytes_text(all.iter().sum::<f64>() as u64);
+        said.push(format!("memory {} of {} used, the fullest {}", bytes(&used), bytes(&total), percent(fullest)));
+    }
+    let watts = each(|load| load.power_watts);
+    if !watts.is_empty() {
+        said.push(format!("{:.0} W", watts.iter().sum::<f64>()));
+    }
+    if let Some((_, hottest)) = range(&each(|load| load.temperature_celsius)) {
+        said.push(format!("{hottest:.0} °C at most"));
+    }
+    (!said.is_empty()).then(|| fact("gpus", &many(told.len()), source, said.join("; "), false))
+}
+
+/// Which of them has how many, of those that have any.
+fn counted(told: &[(&Its, GpuLoad)], of: Counter) -> Option<String> {
+    let all: Vec<(&str, u64)> = told.iter().filter_map(|(its, load)| Some((its.id.as_str(), of(load)?))).collect();
+    let some: Vec<String> = all.iter().filter(|(_, count)| *count > 0).map(|(id, count)| format!("{count} of {id}")).collect();
+    (!all.is_empty()).then(|| if some.is_empty() { "none".to_owned() } else { some.join(", ") })
+}
+
+fn memory_errors(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+    let (lost, mended) = (counted(told, |load| load.ecc_uncorrected), counted(told, |load| load.ecc_corrected));
+    let wrong = told.iter().any(|(_, load)| load.ecc_uncorrected.is_some_and(|count| count > 0));
+    let said = [("not corrected", lost), ("corrected", mended)].into_iter().filter_map(|(what, of)| Some(format!("{what}: {}", of?)));
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| fact("gpus", "ECC errors", source, said.join("; "), wrong))
+}
+
+fn clocks(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
+    let all: Vec<(&str, &Vec<String>)> = told.iter().filter_map(|(its, load)| Some((its.id.as_str(), load.throttled.as_ref()?))).collect();
+    let held = all.iter().filter(|(_, reasons)| !reasons.is_empty()).map(|(id, reasons)| format!("{id} by {}", reasons.join(", ")));
+    let held: Vec<String> = held.collect();
+    let wrong = all.iter().flat_map(|(_, reasons)| reasons.iter()).any(|reason| HARMFUL.contains(&reason.as_str()));
+    let text = if held.is_empty() { "nothing holds them down".to_owned() } else { format!("held down: {}", held.join("; ")) };
+    (!all.is_empty()).then(|| fact("gpus", "clocks", source, text, wrong))
+}
+
+/// One of the counters of a GPU.
+type Counter = fn(&GpuLoad) -> Option<u64>;
+
+fn has_links(load: &GpuLoad) -> bool {
+    load.nvlink_sent_bytes.is_some() || load.nvlink_received_bytes.is_some()
+}
+
+/// By how much a counter grew; `None`: it began anew, or one of the two is not there.
+fn grown(of: Counter, load: &GpuLoad, before: Option<&GpuLoad>) -> Option<u64> {
+    of(load)?.checked_sub(of(before?)?)
+}
+
+/// What they sent and received over NVLink: by the second between two looks, else since their drivers were loaded.
+fn moved(told: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>>)>, source: &str) -> Option<WireFact> {
+    let (sent, received): (Counter, Counter) = (|load| load.nvlink_sent_bytes, |load| load.nvlink_received_bytes);
+    let with: Vec<usize> = (0..told.len()).filter(|at| has_links(&told[*at].1)).collect();
+    if with.is_empty() {
+        return None;
+    }
+    let rate = |of| {
+        let (over, before) = before.as_ref()?;
+        let grown: Vec<u64> = with.iter().filter_map(|at| grown(of, &told[*at].1, before.get(*at)?.as_ref())).collect();
+        let seconds = over.as_secs_f64();
+        (!grown.is_empty() && seconds > 0.0).then(|| format!("{}/s", bytes_text((grown.iter().sum::<u64>() as f64 / seconds) as u64)))
+    };
+    let whole = |of: Counter| bytes_text(with.iter().filter_map(|at| of(&told[*at].1)).fold(0, u64::saturating_add));
+    let text = match (rate(sent), rate(received)) {
+        (None, None) => format!("{} sent, {} received since their drivers were loaded", whole(sent), whole(received)),
+        (sent, received) => {
+            let said = [("sent", sent), ("received", received)].into_iter().filter_map(|(what, rate)| Some(format!("{} {what}", rate?)));
+            format!("{}, by {}", said.collect::<Vec<_>>().join(", "), many(with.len()))
+        }
+    };
+    Some(fact("gpus", "NVLink", source, text, false))
+}
+
+/// Of all nodes of the work: what to say of each whose GPUs do nothing while others of it are busy.
+pub fn uneven(nodes: &[(&str, &DiagnosisGpus)]) -> Vec<(usize, String)> {
+    let all = || nodes.iter().flat_map(|(node, of)| of.busy.iter().map(move |(id, busy)| (*node, id, *busy)));
+    let Some((node, id, most)) = all().max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(_, _, most)| *most >= BUSY) else { return Vec::new() };
+    let idle = |of: &DiagnosisGpus| {
+        let idle = of.busy.iter().filter(|(_, busy)| *busy < IDLE).map(|(id, busy)| format!("{id} ({})", percent(*busy)));
+        idle.collect::<Vec<_>>()
+    };
+    let told = nodes.iter().enumerate().filter_map(|(at, (_, of))| {
+        let idle = idle(of);
+        let verb = if idle.len() == 1 { "does" } else { "do" };
+        let text = || format!("{} {verb} nothing while others are busy: {id} of {node} {}", idle.join(", "), percent(most));
+        (!idle.is_empty()).then(|| (at, text()))
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::gpu_load::GpuLoads;
+    use std::collections::BTreeMap;
+
+    fn its(id: &str, standing: &str) -> Its {
+        Its { id: id.to_owned(), vendor: Some(GpuVendor::Nvidia), standing: standing.to_owned() }
+    }
+
+    fn looked(each: &[(&str, GpuLoad)]) -> Arc<Looked> {
+        let mut loads = GpuLoads::default();
+        for (id, load) in each {
+            loads.gpus.insert((*id).to_owned(), load.clone());
+            loads.sources.insert((*id).to_owned(), "nvml");
+        }
+        Arc::new(Looked::new(Instant::now(), Instant::now(), loads, BTreeMap::new(), BTreeMap::new()))
+    }
+
+    fn said(facts: &[WireFact]) -> Vec<(&str, &str, bool)> {
+        facts.iter().map(|fact| (fact.about.as_str(), fact.text.as_str(), fact.wrong)).collect()
+    }
+
+    #[test]
+    fn gpus_are_told_together_and_what_is_wrong_by_name() {
+        let one = GpuLoad {
+            utilization: Some(0.9),
+            memory_used_bytes: Some(1 << 29),
+            memory_total_bytes: Some(1 << 30),
+            power_watts: Some(300.0),
+            temperature_celsius: Some(60.0),
+            throttled: Some(Vec::new()),
+            ecc_uncorrected: Some(0),
+            ecc_corrected: Some(0),
+            ..GpuLoad::default()
+        };
+        let other = GpuLoad {
+            utilization: Some(0.0),
+            throttled: Some(vec!["hardware_thermal".to_owned()]),
+            ecc_uncorrected: Some(2),
+            temperature_celsius: Some(91.0),
+            ..one.clone()
+        };
+        let first = looked(&[("A", one.clone()), ("B", other)]);
+        let all = [its("A", ""), its("B", "91 °C: watch it"), its("C", "")];
+        let (facts, gpus) = read(&all, Some(&first), &GpuReadings::default(), true);
+        let want = [
+            ("2 GPUs", "busy 45.0 %, 0.0 % to 90.0 %; memory 1.0 GiB of 2.0 GiB used, the fullest 50.0 %; 600 W; 91 °C at most", false),
+            ("ECC errors", "not corrected: 2 of B; corrected: none", true),
+            ("clocks", "held down: B by hardware_thermal", true),
+            ("B", "91 °C: watch it", true),
+            ("C", "it was not measured yet, or its driver says nothing of it", false),
+        ];
+        assert_eq!(said(&facts), want);
+        assert_eq!((gpus.facts, gpus.busy.len(), gpus.source.as_str()), (3, 2, "nvml"));
+        // Of one of which nothing is the matter nothing is marked, and where no links are nothing is said of them.
+        let (facts, _) = read(&all[..1], Some(&first), &GpuReadings::default(), true);
+        assert_eq!(
+            said(&facts)[1..],
+            [("ECC errors", "not corrected: none; corrected: none", false), ("clocks", "nothing holds them down", false)]
+        );
+        assert!(read(&all, Some(&first), &GpuReadings::default(), false).0.is_empty());
+    }
+
+    #[test]
+    fn links_are_told_by_the_second_between_two_looks() {
+        let load = |sent| GpuLoad { nvlink_sent_bytes: Some(sent), nvlink_received_bytes: Some(4096), ..GpuLoad::default() };
+        let (a, b) = (its("A", ""), its("B", ""));
+        let told = [(&a, load(8192)), (&b, load(0))];
+        let before = |each: [u64; 2]| Some((Duration::from_secs(2), each.map(|sent| Some(load(sent))).to_vec()));
+        // That of B began anew.
+        let text = |before| moved(&told, before, "nvml").unwrap().text;
+        assert_eq!(text(before([4096, 50])), "2 KiB/s sent, 0 KiB/s received, by 2 GPUs");
+        assert_eq!(text(None), "8 KiB sent, 8 KiB received since their drivers were loaded");
+    }
+
+    #[test]
+    fn gpus_that_do_nothing_while_others_of_the_same_work_are_busy_are_told_also_of_other_nodes() {
+        let gpus = |each: &[(&str, f64)]| DiagnosisGpus {
+            busy: each.iter().map(|(id, busy)| ((*id).to_owned(), *busy)).collect(),
+            ..DiagnosisGpus::default()
+        };
+        let (one, other) = (gpus(&[("A", 0.05), ("B", 0.6)]), gpus(&[("C", 0.9), ("D", 0.3)]));
+        let told = uneven(&[("n1", &one), ("n2", &other)]);
+        assert_eq!(told, [(0, "A (5.0 %) does nothing while others are busy: C of n2 90.0 %".to_owned())]);
+        // All idle, and all busy, is even.
+        for even in [gpus(&[("A", 0.0), ("B", 0.4)]), gpus(&[("A", 0.7), ("B", 0.9)]), gpus(&[])] {
+            assert_eq!(uneven(&[("n1", &even)]), []);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `lattice top --per-rank`: what each rank of an allocation's launches does, by two looks at `/proc` a second apart. Nothing is read
+//! while nobody asks.
+//!
+//! A rank is its process and all that it began: their times add up, with those of children that ended and were waited for, so that what
+//! a child had counts once, whether it lives or not.
+
+use super::fact::text_of;
+use super::processes::{self, Listed};
+use super::{ANSWER, DiagnosisError, HERE, running};
+use crate::context::{Context, Shared};
+use lattice_mesh::UnansweredNode;
+use lattice_mesh::diagnosis::plain;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::ranks::{RANKS_MAX, RanksAnswer, RanksTold, WireRank};
+use lattice_mesh::usage::UsageOpen;
+use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_pki::identity::Caller;
+use lattice_telemetry::procfs::TICKS_PER_SECOND;
+use quinn::SendStream;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// Between the two looks.
+const BETWEEN: Duration = Duration::from_secs(1);
+/// Processes of an allocation that are read on one node.
+const READ_MAX: usize = 4096;
+/// Characters of a name; the kernel has 15.
+const NAME_MAX: usize = 32;
+
+/// Launch and rank.
+type Key = (u32, u32);
+
+/// What ranks do on `node`, for a user who may know.
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<RanksTold, DiagnosisError> {
+    if *node == context.setup.me {
+        return here(context, &open).await;
+    }
+    let address = address.ok_or(UnansweredNode::NoAddress)?;
+    let conversation = async {
+        let (mut send, mut recv) = context.work.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Ranks(Box::new(open))).await.map_err(UnansweredNode::Ask)?;
+        frame::read::<RanksAnswer, _>(&mut recv).await.map_err(UnansweredNode::reading)
+    };
+    let answer = timeout(ANSWER, conversation).await.map_err(|_| UnansweredNode::Timeout)??;
+    match answer {
+        RanksAnswer::Told(told) => Ok(told.checked().map_err(|_| UnansweredNode::UnknownForm)?),
+        RanksAnswer::Refused { why } => Err(UnansweredNode::Refused { why: plain(&why) }.into()),
+    }
+}
+
+/// Answers another agent.
+pub async fn answer(context: &Shared, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    let user = vouched(open.uid, &open.user);
+    let told = match super::may_know(context, peer, key(open), &user) {
+        Ok(()) => here(context, open).await,
+        Err(why) => Err(why),
+    };
+    let answer = match told {
+        Ok(told) => RanksAnswer::Told(told),
+        Err(error) => RanksAnswer::Refused { why: error.to_string() },
+    };
+    frame::write(send, &answer).await
+}
+
+fn key(open: &UsageOpen) -> (AllocationId, Epoch) {
+    (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
+}
+
+async fn here(context: &Context, open: &UsageOpen) -> Result<RanksTold, DiagnosisError> {
+    let work = running(context, key(open))?;
+    let place = context.diagnosis_slots.take(super::HERE).await?;
+    let looking = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        told(&work)
+    });
+    match timeout(HERE, looking).await {
+        Ok(Ok(told)) => Ok(told),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(DiagnosisError::KernelTimeout),
+    }
+}
+
+fn told(work: &Path) -> RanksTold {
+    let first = Look::at(work);
+    std::thread::sleep(BETWEEN);
+    Look::at(work).since(&first)
+}
+
+/// All ranks at one time.
+struct Look {
+    at: Instant,
+    ranks: BTreeMap<Key, Seen>,
+    left_out: usize,
+    unknown: usize,
+}
+
+/// One of them.
+struct Seen {
+    at: Instant,
+    /// Of its first process: when it began, which it is.
+    began: (u64, i32),
+    ticks: u64,
+    rank: WireRank,
+}
+
+impl Look {
+    fn at(work: &Path) -> Self {
+        let at = Instant::now();
+        // Those of attached terminals are of no launch.
+        let listed: Vec<Listed> = processes::list(work).into_iter().filter(|one| one.launch.is_some()).collect();
+        let read = &listed[..listed.len().min(READ_MAX)];
+        let mut look = Self { at, ranks: BTreeMap::new(), left_out: listed.len() - read.len(), unknown: 0 };
+        for (one, rank) in read.iter().zip(processes::ranks(work, read)) {
+            match (one.launch, rank) {
+                (Some(launch), Ok(Some(rank))) => look.add((launch, rank), one.pid),
+                // The script and what it began.
+                (_, Ok(_)) => {}
+                (_, Err(_)) => look.unknown += 1,
+            }
+        }
+        look
+    }
+
+    /// One that has ended meanwhile is of no rank any more.
+    fn add(&mut self, key: Key, pid: i32) {
+        let Some(process) = process(key, pid) else { return };
+        match self.ranks.get_mut(&key) {
+            Some(seen) => seen.join(process),
+            None => drop(self.ranks.insert(key, process)),
+        }
+    }
+
+    fn since(self, first: &Self) -> RanksTold {
+        let over_ms = u64::try_from(self.at.saturating_duration_since(first.at).as_millis()).unwrap_or(u64::MAX);
+        let left_out = self.left_out + self.ranks.len().saturating_sub(RANKS_MAX);
+        let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
+        let ranks = self.ranks.into_iter().take(RANKS_MAX).map(|(key, seen)| {
+            let cpu_cores = first.ranks.get(&key).and_then(|before| seen.cores_since(before));
+            WireRank { cpu_cores, ..seen.rank }
+        });
+        RanksTold { over_ms, ranks: ranks.collect(), left_out: count(left_out), unknown: count(self.unknown) }
+    }
+}
+
+impl Seen {
+    /// With one process more.
+    fn join(&mut self, other: Self) {
+        let state = severer(&self.rank.state, &other.rank.state).to_owned();
+        let (this, that) = (&self.rank, &other.rank);
+        let (processes, threads) = (this.processes + that.processes, this.threads.saturating_add(that.threads));
+        let memory_bytes = this.memory_bytes.saturating_add(that.memory_bytes);
+        let first = if other.began < self.began { other.rank.clone() } else { self.rank.clone() };
+        self.rank = WireRank { processes, threads, memory_bytes, state, ..first };
+        self.began = self.began.min(other.began);
+        self.ticks = self.ticks.saturating_add(other.ticks);
+    }
+
+    /// `None`: it began anew in between.
+    fn cores_since(&self, before: &Self) -> Option<f64> {
+        let seconds = self.at.saturating_duration_since(before.at).as_secs_f64();
+        let ticks = self.ticks.checked_sub(before.ticks)?;
+        (self.began == before.began && seconds > 0.0).then(|| ticks as f64 / TICKS_PER_SECOND / seconds)
+    }
+}
+
+/// Of two states the one to tell: what waits uninterruptibly, then what runs, else the first.
+fn severer<'a>(one: &'a str, other: &'a str) -> &'a str {
+    let weight = |state: &str| match state {
+        "D" => 2,
+        "R" => 1,
+        _ => 0,
+    };
+    if weight(other) > weight(one) { other } else { one }
+}
+
+fn process((launch, rank): Key, pid: i32) -> Option<Seen> {
+    let at = Instant::now();
+    let stat = text_of(&format!("/proc/{pid}/stat"))?;
+    let (name, fields) = processes::stat_fields(&stat)?;
+    let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let threads = u32::try_from(number(17)).unwrap_or(u32::MAX);
+    let first = *fields.first()?;
+    let state = if threads > 1 {
+        processes::threads(pid).fold(first.to_owned(), |all, one| severer(&all, &one).to_owned())
+    } else {
+        first.to_owned()
+    };
+    // Its own time and its children's, in user and system mode.
+    let ticks = (11..=14).map(number).fold(0, u64::saturating_add);
+    let name = plain(&name.chars().take(NAME_MAX).collect::<String>());
+    let memory_bytes = processes::resident_bytes(pid);
+    let rank = WireRank { launch, rank, pid, name, processes: 1, cpu_cores: None, memory_bytes, threads, state: plain(&state) };
+    Some(Seen { at, began: (number(19), pid), ticks, rank })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pid: i32, began: u64, ticks: u64, state: &str) -> Seen {
+        let rank = WireRank {
+            launch: 1,
+            rank: 0,
+            pid,
+            name: format!("p{pid}"),
+            processes: 1,
+            memory_bytes: 10,
+            threads: 1,
+            ..WireRank::default()
+        };
+        Seen { at: Instant::now(), began: (began, pid), ticks, rank: WireRank { state: state.to_owned(), ..rank } }
+    }
+
+    #[test]
+    fn a_rank_is_all_its_processes_and_goes_by_the_first() {
+        let mut all = seen(20, 300, 5, "S");
+        all.join(seen(10, 200, 7, "R"));
+        all.join(seen(5, 400, 1, "S"));
+        let WireRank { pid, name, processes, memory_bytes, threads, state, .. } = &all.rank;
+        assert_eq!((*pid, name.as_str(), *processes, *memory_bytes, *threads, state.as_str()), (10, "p10", 3, 30, 3, "R"));
+        assert_eq!((all.ticks, all.began), (13, (200, 10)));
+        assert_eq!(severer("R", "D"), "D");
+        assert_eq!(severer("S", "T"), "S");
+    }
+
+    #[test]
+    fn what_a_rank_used_is_between_two_looks_and_of_one_that_came_in_between_nothing_is_said() {
+        let before = seen(10, 200, 100, "R");
+        let after = |ticks, began| Seen { at: before.at + Duration::from_secs(2), began: (began, 10), ..seen(10, began, ticks, "R") };
+        assert_eq!(after(300, 200).cores_since(&before), Some(1.0));
+        assert_eq!(after(300, 250).cores_since(&before), None);
+        let look = |ranks: BTreeMap<Key, Seen>| Look { at: before.at, ranks, left_out: 2, unknown: 1 };
+        let later = look([((1, 0), after(300, 200)), ((1, 1), seen(11, 201, 4, "S"))].into());
+        let told = later.since(&look([((1, 0), seen(10, 200, 100, "R"))].into()));
+        let cores: Vec<_> = told.ranks.iter().map(|rank| rank.cpu_cores.is_some()).collect();
+        assert_eq!((cores, told.left_out, told.unknown), (vec![true, false], 2, 1));
+    }
+
+    #[test]
+    fn this_process_is_a_rank_like_any_other() {
+        let seen = process((1, 0), i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(seen.rank.memory_bytes > 0 && seen.rank.threads >= 1 && ["R", "S", "D"].contains(&seen.rank.state.as_str()));
+    }
+}

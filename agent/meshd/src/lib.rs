@@ -1,0 +1,510 @@
+//! What this agent does for others over the mesh. Who may ask for what is decided here, stream by stream.
+//!
+//! * a subtree of a launch: the nodes of an allocation that this node has, under the same epoch;
+//! * output: the allocation's other nodes, and agents of role `api`, for its owner;
+//! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
+//! * a checkpoint: agents of role `api`, for the allocation's owner, on its head; a node's part of it: that head alone;
+//! * a session with the quorum: any agent ([`lattice_membership::relay`]);
+//! * what this node says about itself: every agent; a user may ask any of them;
+//! * what an allocation's work uses of this node, what is told of it while it runs and what is the matter with it: the same agents, for its owner;
+//! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
+
+pub mod context;
+pub mod diagnosis;
+pub mod diagnosis_slots;
+pub mod entry;
+pub mod monitoring;
+pub mod places;
+pub mod signalling;
+pub mod terminal;
+pub mod words;
+
+use crate::context::Shared;
+use crate::terminal::over_mesh;
+use lattice_agent_checkpoint as checkpoint;
+use lattice_agent_common::environment;
+use lattice_launch as launch;
+use lattice_launch::{InputPort, next_taken};
+use lattice_machine::conformance;
+use lattice_machine::facts;
+use lattice_membership::relay;
+use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
+use lattice_mesh::input::{WirePiece, WireTaken};
+use lattice_mesh::launch::WireOutcome;
+use lattice_mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
+use lattice_mesh::terminal::size;
+use lattice_mesh::{Incoming, frame};
+use lattice_model::binding::BindingRequest;
+use lattice_model::input::NoSuchStdin;
+use lattice_model::layout::{LayoutError, RankRun, ShapeRequest, TASKS_PER_NODE_MAX, lay_out, list_out};
+use lattice_model::{AllocationId, DesiredShare, Distribution, Epoch, LaunchId, LaunchSpec, NodeId, Principal, Stdin};
+use lattice_node::{LaunchEnd, RankEnd};
+use lattice_observe::measuring::{self, MayNotKnow, devices};
+use lattice_output::logs::{self, Wanted};
+use lattice_output::output_index::Position;
+use lattice_pki::identity::{Caller, Role};
+use lattice_registry::{AllocationHandle, NotRunning};
+use lattice_runtime::shim::ShimDir;
+use quinn::{RecvStream, SendStream};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+
+/// How long a peer may take to say what its stream is for.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a reader of output waits for an agent that has just begun to have adopted it.
+const ADOPTION_WAIT: Duration = Duration::from_secs(3);
+/// Ranks whose ends are told in one frame.
+const EXITS_AT_ONCE: usize = 8192;
+/// Pieces of output that wait for a slow reader.
+const LOG_QUEUE: usize = 16;
+
+/// Why this head refuses what a user asks of a launch.
+#[derive(Debug, Error)]
+pub enum LaunchRefused {
+    #[error("the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error("refused: not an agent that serves users")]
+    ServesNoUsers,
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("allocation {} belongs to {owner}", .allocation.short())]
+    NotTheOwner { allocation: AllocationId, owner: String },
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error("a launch of this id belongs to another allocation")]
+    OfAnotherAllocation,
+    #[error("allocation {} has no launch {}", .allocation.short(), .launch.short())]
+    NoLaunch { allocation: AllocationId, launch: LaunchId },
+    #[error("launch {} has no standard input", .launch.short())]
+    NoInput { launch: LaunchId },
+    #[error("a program is needed")]
+    NoProgram,
+    #[error("{given} ranks on one node; at most {TASKS_PER_NODE_MAX} are possible")]
+    TooManyOnOneNode { given: u32 },
+    #[error("--pty: rank 0 has the terminal, and must be on the allocation's first node for it")]
+    TerminalElsewhere,
+    /// Of its shape or its binding.
+    #[error(transparent)]
+    Malformed(#[from] frame::FrameError),
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Stdin(#[from] NoSuchStdin),
+    #[error(transparent)]
+    FindLastNumber(#[from] JoinError),
+}
+
+/// Serves incoming streams until `stop`.
+pub async fn serve(context: Shared, mut incoming: mpsc::Receiver<Incoming>, stop: CancellationToken) {
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => return,
+            stream = incoming.recv() => stream,
+        };
+        let Some(stream) = stream else { return };
+        let context = Arc::clone(&context);
+        tokio::spawn(async move {
+            let peer = stream.peer.clone();
+            if let Err(error) = one(&context, stream).await {
+                tracing::debug!(peer = %peer.name, %error, "a peer's stream on the mesh ended badly");
+            }
+        });
+    }
+}
+
+async fn one(context: &Shared, mut stream: Incoming) -> Result<(), frame::FrameError> {
+    let opened = tokio::time::timeout(OPEN_TIMEOUT, frame::read::<Open, _>(&mut stream.recv)).await;
+    let Ok(opened) = opened else { return Ok(()) };
+    match opened? {
+        Open::Branch(open) => {
+            launch::serve(context.work.launches.handles(), &context.parents, &stream.peer, *open, stream.send, stream.recv).await
+        }
+        Open::Logs(open) => output(context, &stream.peer, &open, stream.send).await,
+        Open::Launch(open) => launch(context, &stream.peer, &open, stream.send).await,
+        Open::Attach(open) => over_mesh::serve(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Entry(open) => entry_point(context, &stream.peer, open, stream.send).await,
+        Open::Words(open) => words::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Fact(open) => facts::answer(&context.machine.facts, open, &mut stream.send).await,
+        Open::Usage(open) => measuring::answer(&context.work.measuring, &stream.peer, &open, &mut stream.send).await,
+        Open::UsageGpus(open) => devices::answer_gpus(&context.work.measuring, &stream.peer, &open, &mut stream.send).await,
+        Open::Monitor(open) => monitoring::answer(context, &stream.peer, *open, stream.send).await,
+        Open::Diagnosis(open) => diagnosis::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Ranks(open) => diagnosis::ranks::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Signal(open) => signalling::answer(context, &stream.peer, &open, &mut stream.send).await,
+        Open::Fingerprint => conformance::over_mesh::answer(&context.machine.conformance, &stream.peer, &mut stream.send).await,
+        Open::Keyboard(open) => keyboard(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Input(open) => input(context, &stream.peer, &open, stream.send, stream.recv).await,
+        Open::Checkpoint(open) => checkpoint(context, &stream.peer, &open, stream.send).await,
+        Open::Saving => checkpoint::saving::answer(&context.work.checkpoint, &mut stream.send).await,
+        Open::CheckpointPart(open) => checkpoint::serve(&context.work.checkpoint, &stream.peer, *open, stream.send, stream.recv).await,
+        Open::Carry => relay::carry(&context.carried, &stream.peer, stream.send, stream.recv).await,
+        Open::Abort(open) => {
+            let answer = match abort(context, &stream.peer, &open) {
+                Ok(()) => HeadAnswer::Done,
+                Err(error) => HeadAnswer::Refused { why: error.to_string() },
+            };
+            frame::write(&mut stream.send, &answer).await
+        }
+    }
+}
+
+async fn output(context: &Shared, peer: &Caller, open: &LogsOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
+    let user = vouched(open.uid, &open.user);
+    let mut items = match local_output(context, peer, allocation, Epoch(open.epoch), &user, open) {
+        Ok(items) => items,
+        Err(error) => {
+            frame::write(&mut send, &LogItem::Notice(error.to_string())).await?;
+            return frame::write(&mut send, &LogItem::End).await;
+        }
+    };
+    loop {
+        let item = tokio::select! {
+            // The reader went: nobody waits for what a silent program may say some day.
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
+        frame::write(&mut send, &item).await?;
+    }
+}
+
+/// Output that lies on this node, for a user for whom `peer` vouches.
+fn local_output(
+    context: &Shared,
+    peer: &Caller,
+    allocation: AllocationId,
+    epoch: Epoch,
+    user: &Principal,
+    open: &LogsOpen,
+) -> Result<mpsc::Receiver<LogItem>, MayNotKnow> {
+    let worker = context.work.workers.of_epoch(allocation, epoch);
+    let shares_it = worker.as_ref().is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
+    if peer.role != Role::Api && !shares_it {
+        return Err(MayNotKnow::MayNotVouch);
+    }
+    let owner = worker.as_ref().map(|w| w.share.owner.clone());
+    if owner.is_some_and(|owner| !user.may_act_for(&owner)) {
+        return Err(MayNotKnow::NotTheOwner);
+    }
+    Ok(read_output(context, allocation, epoch, open))
+}
+
+fn at(segment: u32, offset: u64) -> Position {
+    Position { segment, offset }
+}
+
+/// Begins to read this node's output of an allocation. Whether the reader may was asked before.
+pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
+    let dir = ShimDir::of(&context.setup.state_dir, allocation, epoch);
+    let (out, items) = mpsc::channel(LOG_QUEUE);
+    if !dir.logs().is_dir() {
+        let _ = out.try_send(LogItem::NotHere);
+        return items;
+    }
+    let wanted = Wanted {
+        launch: open.launch,
+        rank: open.rank,
+        stdout: open.stdout,
+        stderr: open.stderr,
+        at_once: open.at_once,
+        positions: open.received.iter().map(|(rank, stderr, segment, offset)| ((*rank, *stderr), at(*segment, *offset))).collect(),
+        tail: open.tail,
+        since_ms: open.since_ms,
+        until_ms: open.until_ms,
+        dated: open.dated,
+    };
+    let follow = open.follow.then(|| context.work.workers.of_epoch(allocation, epoch)).flatten();
+    let follow = follow.map(|w| (w.activity, context.growth.clone()));
+    let spools = context.work.spools.clone();
+    let me = context.setup.me.clone();
+    tokio::spawn(async move {
+        // An agent that has just begun looks after what it adopts in a moment.
+        let soon = std::time::Instant::now() + ADOPTION_WAIT;
+        while dir.config().exists() && spools.looked_after(&dir).is_none() && std::time::Instant::now() < soon {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let spool = match spools.looked_after(&dir) {
+            Some(spool) => spool,
+            None => {
+                let (known, of) = (spools.clone(), dir.clone());
+                let Ok(spool) = tokio::task::spawn_blocking(move || known.of(&of, allocation, epoch, &me)).await else { return };
+                spool
+            }
+        };
+        logs::tail(dir, spool, spools.store().cloned(), wanted, follow, out).await;
+    });
+    items
+}
+
+async fn entry_point(context: &Shared, peer: &Caller, open: EntryOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    if peer.role != Role::Api {
+        return Ok(());
+    }
+    let mut items = entry::follow(context, open);
+    loop {
+        let item = tokio::select! {
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
+        frame::write(&mut send, &item).await?;
+    }
+}
+
+async fn checkpoint(context: &Shared, peer: &Caller, open: &CheckpointOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    let refused = |why: String| CheckpointItem::Refused { why };
+    if peer.role != Role::Api {
+        return frame::write(&mut send, &refused("the asking agent may not vouch for users".to_owned())).await;
+    }
+    let mut items = match checkpoint::begin(&context.work.checkpoint, open).await {
+        Ok(items) => items,
+        Err(error) => return frame::write(&mut send, &refused(error.to_string())).await,
+    };
+    loop {
+        let item = tokio::select! {
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
+        frame::write(&mut send, &item).await?;
+    }
+}
+
+async fn launch(context: &Shared, peer: &Caller, open: &LaunchOpen, mut send: SendStream) -> Result<(), frame::FrameError> {
+    let refused = |error: LaunchRefused| LaunchItem::Refused { why: error.to_string() };
+    if peer.role != Role::Api {
+        return frame::write(&mut send, &refused(LaunchRefused::MayNotVouch)).await;
+    }
+    let mut items = match begin(context, open).await {
+        Ok(items) => items,
+        Err(error) => return frame::write(&mut send, &refused(error)).await,
+    };
+    let id = LaunchId(uuid::Uuid::from_bytes(open.id));
+    loop {
+        let item = tokio::select! {
+            _ = send.stopped() => return Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
+        let ended = matches!(item, LaunchItem::Ended { .. });
+        frame::write(&mut send, &item).await?;
+        if ended {
+            // Told, once the peer has it: a stream that breaks before leaves the end to be asked for again.
+            let _ = send.finish();
+            if send.stopped().await.is_ok() {
+                context.work.launches.told(id);
+            }
+            return Ok(());
+        }
+    }
+}
+
+/// Begins a user's launch on this head, or finds it again by its id. Gives how it goes. Waits a moment for an allocation
+/// that is about to run, or whose shim has not told yet what it has: an id is unknown only after that.
+pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, LaunchRefused> {
+    let id = LaunchId(uuid::Uuid::from_bytes(open.id));
+    let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
+    let worker = context.work.workers.of_epoch(allocation, Epoch(open.epoch)).ok_or(LaunchRefused::NotHere { allocation })?;
+    let share = Arc::clone(&worker.share);
+    if !vouched(open.uid, &open.user).may_act_for(&share.owner) {
+        return Err(LaunchRefused::NotTheOwner { allocation, owner: share.owner.name.clone() });
+    }
+    worker.settled().await?;
+    let exits = open.ask.exits;
+    let view = match context.work.launches.get(id) {
+        Some(view) if view.spec.allocation == allocation => view,
+        Some(_) => return Err(LaunchRefused::OfAnotherAllocation),
+        None => {
+            let asked = ShapeRequest::try_from(open.ask.clone())?;
+            let spec = launch_spec(&share, id, open, &asked)?;
+            context.work.launches.begin_next(&share, spec).await?
+        }
+    };
+    let (out, items) = mpsc::channel(4);
+    let mut ended = view.ended;
+    tokio::spawn(async move {
+        let started = LaunchItem::Started { number: view.spec.number, nodes: lattice_mesh::launch::wire_nodes(&view.spec.nodes) };
+        if out.send(started).await.is_err() {
+            return;
+        }
+        let end = tokio::select! {
+            () = out.closed() => return,
+            end = ended.wait_for(Option::is_some) => end.ok().and_then(|e| e.clone()),
+        };
+        if let Some(end) = end.as_ref().filter(|_| exits) {
+            for some in exits_of(&view.spec, end).chunks(EXITS_AT_ONCE) {
+                if out.send(LaunchItem::Exits(some.to_vec())).await.is_err() {
+                    return;
+                }
+            }
+        }
+        let item = match end {
+            Some(end) => LaunchItem::Ended { code: end.code, aborted: end.aborted },
+            None => LaunchItem::Refused { why: "the allocation was ended".to_owned() },
+        };
+        let _ = out.send(item).await;
+    });
+    Ok(items)
+}
+
+/// Brings a launch of this head down, for a user for whom `peer` vouches.
+fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), LaunchRefused> {
+    if peer.role != Role::Api {
+        return Err(LaunchRefused::MayNotVouch);
+    }
+    abort_here(context, open)
+}
+
+/// Brings a launch of this head down, for its allocation's owner.
+pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), LaunchRefused> {
+    let (_, id) = launch_of(context, open)?;
+    context.work.launches.abort(id, 130, format!("interrupted by {}", open.user));
+    Ok(())
+}
+
+/// Types at the terminal of a launch of this head, for a user for whom `peer` vouches.
+async fn keyboard(
+    context: &Shared,
+    peer: &Caller,
+    open: &AbortOpen,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) -> Result<(), frame::FrameError> {
+    let launch = if peer.role == Role::Api { launch_of(context, open) } else { Err(LaunchRefused::ServesNoUsers) };
+    let (handle, id) = match launch {
+        Ok(launch) => launch,
+        Err(error) => return frame::write(&mut send, &HeadAnswer::Refused { why: error.to_string() }).await,
+    };
+    frame::write(&mut send, &HeadAnswer::Done).await?;
+    loop {
+        match frame::read(&mut recv).await {
+            Ok(message) => handle.type_at(id, message).await,
+            Err(frame::FrameError::Ended) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes standard input of a launch of this head, for a user for whom `peer` vouches.
+async fn input(
+    context: &Shared,
+    peer: &Caller,
+    open: &AbortOpen,
+    mut send: SendStream,
+    mut recv: RecvStream,
+) -> Result<(), frame::FrameError> {
+    let port = if peer.role == Role::Api { input_of(context, open) } else { Err(LaunchRefused::ServesNoUsers) };
+    let InputPort { pieces, mut taken } = match port {
+        Ok(port) => port,
+        Err(error) => return frame::write(&mut send, &HeadAnswer::Refused { why: error.to_string() }).await,
+    };
+    frame::write(&mut send, &HeadAnswer::Done).await?;
+    let comes = async {
+        loop {
+            match frame::read::<WirePiece, _>(&mut recv).await {
+                Ok(piece) => drop(pieces.send(piece).await),
+                Err(frame::FrameError::Ended) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let goes = async {
+        while let Some(now) = next_taken(&mut taken).await {
+            frame::write(&mut send, &WireTaken::from(now)).await?;
+        }
+        Ok::<_, frame::FrameError>(())
+    };
+    tokio::select! { ended = comes => ended, ended = goes => ended }
+}
+
+/// The way to the standard input of a launch of this head.
+pub fn input_of(context: &Shared, open: &AbortOpen) -> Result<InputPort, LaunchRefused> {
+    let (_, id) = launch_of(context, open)?;
+    let port = context.work.launches.get(id).filter(|launch| launch.spec.stdin() != Ok(Stdin::None)).map(|launch| launch.input);
+    port.ok_or(LaunchRefused::NoInput { launch: id })
+}
+
+/// A launch of this head, of an allocation that the user owns.
+pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle, LaunchId), LaunchRefused> {
+    let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
+    let worker = context.work.workers.of_epoch(allocation, Epoch(open.epoch));
+    let worker = worker.ok_or(LaunchRefused::NotHere { allocation })?;
+    if !vouched(open.uid, &open.user).may_act_for(&worker.share.owner) {
+        return Err(LaunchRefused::NotTheOwner { allocation, owner: worker.share.owner.name.clone() });
+    }
+    let id = LaunchId(uuid::Uuid::from_bytes(open.id));
+    let ours = context.work.launches.get(id).is_some_and(|l| l.spec.allocation == allocation);
+    if ours { Ok((worker, id)) } else { Err(LaunchRefused::NoLaunch { allocation, launch: id }) }
+}
+
+/// How each rank ended, with the place of its node.
+fn exits_of(spec: &LaunchSpec, end: &LaunchEnd) -> Vec<(u32, u32, Option<WireOutcome>)> {
+    let of_run = |run: RankRun| (run.first..run.first + run.count).map(move |rank| (rank, u32::try_from(run.node).unwrap_or(u32::MAX)));
+    let ended = |(rank, place)| match end.bad.get(&rank) {
+        None => (rank, place, Some(WireOutcome::Exited(0))),
+        Some(RankEnd::Ended(outcome)) => (rank, place, Some((*outcome).into())),
+        Some(RankEnd::Lost) => (rank, place, None),
+    };
+    spec.runs().into_iter().flat_map(of_run).map(ended).collect()
+}
+
+fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, LaunchRefused> {
+    if open.argv.first().is_none_or(String::is_empty) {
+        return Err(LaunchRefused::NoProgram);
+    }
+    let mut names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
+    if asked.nodes as usize > names.len() {
+        return Err(LayoutError::TooFewNodes { asked: asked.nodes, there: names.len() }.into());
+    }
+    if asked.nodes > 0 {
+        names.truncate(asked.nodes as usize);
+    }
+    let per_node = if open.tasks_per_node > 0 { Some(open.tasks_per_node) } else { None };
+    if let Some(given) = per_node.filter(|given| *given > TASKS_PER_NODE_MAX) {
+        return Err(LaunchRefused::TooManyOnOneNode { given });
+    }
+    let (mut shape, kill_on_bad_exit) = asked.over(&share.spec.launch);
+    // What says nothing of its shape has the allocation's number of ranks.
+    let is_usual = per_node.is_none() && asked.nodes == 0 && asked.listed.is_empty() && asked.programs.is_empty();
+    let usual = Some(share.spec.launch.ranks).filter(|ranks| is_usual && *ranks > 0);
+    let given = (open.ranks > 0).then_some(open.ranks).or(usual);
+    let laid = if asked.listed.is_empty() {
+        let everywhere = per_node.unwrap_or(share.spec.tasks_per_node).saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
+        // As many nodes as were asked for get some: dealt out evenly, none has more than it may.
+        let fits = |ranks: &u32| asked.nodes > 0 && *ranks <= everywhere && shape.distribution == Distribution::Block;
+        let limit = if given.as_ref().is_some_and(fits) { None } else { per_node };
+        lay_out(&names, given.unwrap_or(everywhere), limit, &shape.distribution)
+    } else {
+        list_out(&names, &asked.listed, given, per_node).map(|(nodes, distribution)| {
+            shape.distribution = distribution;
+            nodes
+        })
+    };
+    let nodes = laid?;
+    if open.pty.is_some() && nodes.first().is_some_and(|head| head.first != 0) {
+        return Err(LaunchRefused::TerminalElsewhere);
+    }
+    let working_dir = if open.working_dir.is_empty() { share.spec.working_dir.clone() } else { open.working_dir.clone().into() };
+    let launch = LaunchSpec {
+        id,
+        number: 0,
+        allocation: share.allocation,
+        epoch: share.epoch,
+        argv: open.argv.clone(),
+        env: environment::of_launch(share, id, &nodes, &shape, open.env.iter().cloned()),
+        working_dir,
+        nodes,
+        shape,
+        kill_on_bad_exit,
+        pty: open.pty.map(|(rows, columns)| size(rows, columns)),
+        binding: BindingRequest::try_from(open.binding)?.over(share.spec.binding),
+    };
+    launch.check()?;
+    launch.stdin()?;
+    Ok(launch)
+}

@@ -1,0 +1,237 @@
+//! Following an allocation's work: what this node tells while it runs, to whom asks here or over the mesh.
+//!
+//! Nothing is queued for who is slow: numbers are those of the moment they are sent in, and alerts are kept in a short list of changes per
+//! allocation; who is further behind is told that some are missing, and how all of them stand.
+
+use crate::context::{Context, Shared};
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat, WireAlert};
+use lattice_mesh::open::{Open, vouched};
+use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_observe::alerting::Change;
+use lattice_observe::alerting::saved::Key;
+use lattice_observe::measuring::{self, MayNotKnow, alerts::Heard};
+use lattice_pki::identity::Caller;
+use lattice_telemetry::alert::idle::IdleReport;
+use quinn::SendStream;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+/// Items that wait for their reader.
+const QUEUE: usize = 4;
+/// Between two numbers, at least and at most.
+pub const INTERVAL_MIN: Duration = Duration::from_secs(1);
+pub const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+/// Whoever has nothing to say for so long says that.
+const ALIVE: Duration = Duration::from_secs(5);
+/// A node that says nothing for so long is away.
+const SILENCE_MAX: Duration = Duration::from_secs(12);
+/// How long another agent may take to begin.
+const ANSWER: Duration = Duration::from_secs(5);
+/// What means and maxima reach back.
+const MEANS: Duration = Duration::from_secs(30);
+
+fn key(open: &MonitorOpen) -> Key {
+    (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
+}
+
+/// Tells of this node, until the work ends here or nobody listens. Whether the reader may know was asked before.
+async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorItem>) {
+    let key = key(&open);
+    let (interval, metrics) = match open.what {
+        MonitorWhat::Follow { interval_ms: 0, metrics } => (None, metrics),
+        MonitorWhat::Follow { interval_ms, metrics } => {
+            (Some(Duration::from_millis(interval_ms).clamp(INTERVAL_MIN, INTERVAL_MAX)), metrics)
+        }
+        MonitorWhat::Idle { launch } => {
+            let (idle_ms, moved) = match context.work.measuring.report(key, launch) {
+                IdleReport::There { idle_ms, moved } => (Some(idle_ms), moved),
+                IdleReport::None => (None, true),
+                IdleReport::Unknown => {
+                    let why = "it was not measured here yet".to_owned();
+                    let _gone = out.send(MonitorItem::Refused { why }).await;
+                    return;
+                }
+            };
+            let _gone = out.send(MonitorItem::Word { idle_ms, moved }).await;
+            return;
+        }
+    };
+    let mut looked = context.work.measuring.looked();
+    let (mut known, mut next, mut said) = (None, Instant::now(), Instant::now());
+    if out.send(MonitorItem::Begun).await.is_err() {
+        return;
+    }
+    while context.work.workers.of_epoch(key.0, key.1).is_some() {
+        looked.mark_unchanged();
+        let mut items = Vec::new();
+        if let Some(Heard { changes, anew, count, now_ms }) = context.work.measuring.alerts(key, known) {
+            if anew && known.is_some() {
+                items.push(MonitorItem::Missed);
+            }
+            items.extend(changes.into_iter().map(|change| alert(change, now_ms)));
+            known = Some(count);
+        }
+        if let Some(interval) = interval.filter(|_| Instant::now() >= next)
+            && let Some(mut told) = context.work.measuring.newest(key, MEANS)
+        {
+            next = Instant::now() + interval;
+            told.shown.retain(|one| metrics.is_empty() || metrics.contains(&one.name));
+            items.push(MonitorItem::Numbers(told));
+        }
+        if items.is_empty() && said.elapsed() >= ALIVE {
+            items.push(MonitorItem::Alive);
+        }
+        if !items.is_empty() {
+            said = Instant::now();
+        }
+        for item in items {
+            if out.send(item).await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            () = out.closed() => return,
+            // A pass may take its time where the machine is busy.
+            looked = timeout(ALIVE, looked.changed()) => if let Ok(Err(_)) = looked { return },
+        }
+    }
+}
+
+fn alert(change: Change, now_ms: u64) -> MonitorItem {
+    let Change { alert, launch, severity, raised, since_ms, text } = change;
+    let (severity, for_ms) = (severity.name().to_owned(), now_ms.saturating_sub(since_ms));
+    MonitorItem::Alert(Box::new(WireAlert { alert, launch, severity, raised, for_ms, text }))
+}
+
+/// Answers another agent.
+pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send: SendStream) -> Result<(), FrameError> {
+    if let Err(error) = may_know(context, peer, &open) {
+        return frame::write(&mut send, &MonitorItem::Refused { why: error.to_string() }).await;
+    }
+    let (out, mut items) = mpsc::channel(QUEUE);
+    let telling = tokio::spawn({
+        let context = context.clone();
+        async move { follow(&context, open, out).await }
+    });
+    let ended = loop {
+        let item = tokio::select! {
+            _ = send.stopped() => break Ok(()),
+            item = items.recv() => item,
+        };
+        let Some(item) = item else { break Ok(()) };
+        if let Err(error) = frame::write(&mut send, &item).await {
+            break Err(error);
+        }
+    };
+    telling.abort();
+    ended
+}
+
+/// Why a peer cannot follow an allocation's work here.
+#[derive(Debug, Error)]
+enum FollowRefused {
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("{asked} metrics; at most {METRICS_MAX} are told at once")]
+    TooManyMetrics { asked: usize },
+    #[error(transparent)]
+    MayNotKnow(#[from] MayNotKnow),
+}
+
+fn may_know(context: &Context, peer: &Caller, open: &MonitorOpen) -> Result<(), FollowRefused> {
+    let (allocation, epoch) = key(open);
+    let worker = context.work.workers.of_epoch(allocation, epoch);
+    let worker = worker.ok_or(FollowRefused::NotHere { allocation })?;
+    if let MonitorWhat::Follow { metrics, .. } = &open.what
+        && metrics.len() > METRICS_MAX
+    {
+        return Err(FollowRefused::TooManyMetrics { asked: metrics.len() });
+    }
+    Ok(measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))?)
+}
+
+/// Why a node says no more.
+#[derive(Debug)]
+pub enum NoMore {
+    /// It has no such work, or refuses: it is there.
+    Refused(String),
+    /// It is away.
+    Away(String),
+}
+
+/// What a node says, or why it says no more.
+pub type Said = Result<MonitorItem, NoMore>;
+
+/// Follows an allocation's work on `node`, for a user who may know: what it says, and last why it says no more, where that is not the end
+/// of the work there. Ends with the receiver.
+pub fn items(context: &Shared, node: &NodeId, address: Option<String>, open: MonitorOpen) -> mpsc::Receiver<Said> {
+    let (out, items) = mpsc::channel(QUEUE);
+    let (context, node) = (context.clone(), node.clone());
+    tokio::spawn(async move {
+        let told = tokio::select! {
+            () = out.closed() => return,
+            told = of_node(&context, &node, address, open, &out) => told,
+        };
+        if let Err(why) = told {
+            let _gone = out.send(Err(why)).await;
+        }
+    });
+    items
+}
+
+async fn of_node(
+    context: &Shared,
+    node: &NodeId,
+    address: Option<String>,
+    open: MonitorOpen,
+    out: &mpsc::Sender<Said>,
+) -> Result<(), NoMore> {
+    if *node == context.setup.me {
+        let (allocation, epoch) = key(&open);
+        if context.work.workers.of_epoch(allocation, epoch).is_none() {
+            return Err(NoMore::Refused(format!("allocation {} is not running on this node", allocation.short())));
+        }
+        let (told, mut items) = mpsc::channel(QUEUE);
+        let pass = async {
+            while let Some(item) = items.recv().await {
+                if out.send(Ok(item)).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::join!(follow(context, open, told), pass);
+        return Ok(());
+    }
+    let away = |why: &str| NoMore::Away(why.to_owned());
+    let address = address.ok_or_else(|| away("where its mesh is was never heard of the quorum"))?;
+    let begin = async {
+        let (mut send, recv) = context.work.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Monitor(Box::new(open))).await?;
+        Ok::<_, UnreachedNode>((send, recv))
+    };
+    let begun = timeout(ANSWER, begin).await.map_err(|_| away("it does not answer in time"))?;
+    let (_send, mut recv) = begun.map_err(|error| NoMore::Away(error.to_string()))?;
+    let mut first = true;
+    loop {
+        let within = if first { ANSWER } else { SILENCE_MAX };
+        let read = timeout(within, frame::read::<MonitorItem, _>(&mut recv)).await;
+        let item = match read.map_err(|_| away("it does not answer any more"))? {
+            Ok(item) => item.checked().map_err(|_| away("what it tells is not of a form that this version knows"))?,
+            Err(FrameError::Ended) if !first => return Ok(()),
+            Err(error) if first => return Err(NoMore::Away(error.unanswered())),
+            Err(error) => return Err(NoMore::Away(error.to_string())),
+        };
+        first = false;
+        if let MonitorItem::Refused { why } = item {
+            return Err(NoMore::Refused(why));
+        }
+        if out.send(Ok(item)).await.is_err() {
+            return Ok(());
+        }
+    }
+}

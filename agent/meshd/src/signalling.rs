@@ -1,0 +1,98 @@
+//! Signals that users send to their work: from the agent that was asked to the agents of its nodes, and by their
+//! shims to its processes.
+//!
+//! ```text
+//!   lattice signal ──▶ agent ──mesh──▶ agents of its nodes ──ToShim::Signal──▶ shims ──kill──▶ ranks
+//! ```
+//!
+//! Each node's agent passes it on under the epoch that the caller saw, so that a later attempt never gets it. Nothing
+//! sends it twice.
+
+use crate::context::Shared;
+use lattice_mesh::MeshError;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
+use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_pki::identity::{Caller, Role};
+use lattice_registry::SignalError;
+use lattice_runtime::shim::SignalWhom;
+use quinn::SendStream;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// How long another node may take to answer.
+const NODE_ANSWER: Duration = Duration::from_secs(20);
+/// The signals that there are.
+const SIGNAL_MAX: i32 = 64;
+
+/// Why a signal is not sent on a node, or why that is not known.
+#[derive(Debug, Error)]
+pub enum SignallingError {
+    #[error("there is no signal {0}")]
+    NoSuchSignal(i32),
+    #[error("allocation {} is not running on this node", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("refused: the allocation belongs to somebody else")]
+    NotTheOwner,
+    #[error("refused: the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error(transparent)]
+    Send(#[from] SignalError),
+    #[error("where its mesh is was never heard of the quorum")]
+    NoAddress,
+    #[error(transparent)]
+    Open(#[from] MeshError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("it does not answer in time")]
+    Timeout,
+    #[error("{why}")]
+    RefusedThere { why: String },
+}
+
+/// Signals the work on `node`, and gives how many processes got it.
+pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: SignalOpen) -> Result<u32, SignallingError> {
+    if *node == context.setup.me {
+        return here(context, &open).await;
+    }
+    let address = address.ok_or(SignallingError::NoAddress)?;
+    let conversation = async {
+        let (mut send, mut recv) = context.work.mesh.open(node, &address).await?;
+        frame::write(&mut send, &Open::Signal(Box::new(open))).await?;
+        Ok::<_, SignallingError>(frame::read::<SignalAnswer, _>(&mut recv).await?)
+    };
+    let answer = timeout(NODE_ANSWER, conversation).await.map_err(|_| SignallingError::Timeout)??;
+    match answer {
+        SignalAnswer::Sent { processes } => Ok(processes),
+        SignalAnswer::Refused { why } => Err(SignallingError::RefusedThere { why: lattice_mesh::diagnosis::plain(&why) }),
+    }
+}
+
+/// Answers another agent.
+pub async fn answer(context: &Shared, peer: &Caller, open: &SignalOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    // Only an agent that vouches for users may say who asks.
+    let sent = if peer.role == Role::Api { here(context, open).await } else { Err(SignallingError::MayNotVouch) };
+    let answer = sent.map_or_else(|error| SignalAnswer::Refused { why: error.to_string() }, |processes| SignalAnswer::Sent { processes });
+    frame::write(send, &answer).await
+}
+
+async fn here(context: &Shared, open: &SignalOpen) -> Result<u32, SignallingError> {
+    let allocation = AllocationId(Uuid::from_bytes(open.allocation));
+    if !(1..=SIGNAL_MAX).contains(&open.signal) {
+        return Err(SignallingError::NoSuchSignal(open.signal));
+    }
+    let worker = context.work.workers.of_epoch(allocation, Epoch(open.epoch));
+    let worker = worker.ok_or(SignallingError::NotHere { allocation })?;
+    if !vouched(open.uid, &open.user).may_act_for(&worker.share.owner) {
+        return Err(SignallingError::NotTheOwner);
+    }
+    let to = match open.to {
+        WireWhom::Ranks => SignalWhom::Ranks,
+        WireWhom::Launches => SignalWhom::Launches,
+        WireWhom::Script => SignalWhom::Script,
+    };
+    Ok(worker.signal(open.signal, to).await?)
+}

@@ -1,0 +1,523 @@
+//! Terminals attached to allocations of this node: the agent holds the master, the shim puts a program at the other end.
+//!
+//! ```text
+//!   caller ──keyboard──▶ Session ──▶ master ═ pty ═ program, started by the shim in the allocation's scope and mounts
+//!          ◀──screen────    │   ◀──
+//!                           └─ news of its end, by way of the allocation's task
+//! ```
+//!
+//! A session lives while all of these do: the program, the caller, the allocation, this agent. Whatever ends first, the
+//! master closes, and with it the kernel hangs the program's session up. Nothing is queued without bound: what is shown
+//! is read only when the caller has room for it, what is typed is taken only when the terminal took what came before.
+//!
+//! Who holds the master decides how long a terminal lives. An attached terminal ends with the
+//! agent, as a person expects of a lost connection, so nothing has to be adopted. A terminal of
+//! `launch --pty` belongs to the work and must outlive agents, so the shim holds that master, and
+//! what is shown goes into the rank's log file. One mechanism for both would make the shim, which
+//! also carries fences, carry whatever somebody prints in an attached terminal.
+
+pub mod over_mesh;
+
+use crate::context::{Context, Shared};
+use lattice_allocation::node_environment;
+use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
+use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, Principal};
+use lattice_node::{CheckpointEnd, Checkpointing};
+use lattice_registry::{AllocationHandle, News, NotRunning, OpenTerminal, Standing};
+use lattice_runtime::failpoint::{self, Point};
+use lattice_runtime::pty::{self, Modes, Terminal};
+use nix::errno::Errno;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
+
+/// Messages that wait for the terminal, and for the caller.
+const QUEUE: usize = 16;
+/// Read from a terminal at once, in bytes.
+const CHUNK_BYTES: usize = 16 * 1024;
+/// How long a shim may take to start a program.
+const START_WAIT: Duration = Duration::from_secs(10);
+/// How long what a program wrote last is waited for after its end. A child that it left may hold the terminal for longer.
+const DRAIN_WAIT: Duration = Duration::from_millis(300);
+/// How long the word of its end is waited for, once nothing more can be shown.
+const END_WAIT: Duration = Duration::from_secs(3);
+/// How long the word is waited for that the quorum has suspended what is being ended.
+const SUSPENDED_WAIT: Duration = Duration::from_secs(1);
+/// What a shell says of a program that was hung up.
+const HUNG_UP: i32 = 128 + 1;
+
+/// Both ends of a session, for whoever brings it to its caller. Dropping either hangs it up.
+pub struct Ends {
+    pub keyboard: mpsc::Sender<ToTerminal>,
+    pub screen: mpsc::Receiver<FromTerminal>,
+}
+
+/// Who asks, and by what way.
+pub struct Asker {
+    pub user: Principal,
+    /// The agent that vouches for the user; `None`: a caller on this node's own socket.
+    pub peer: Option<String>,
+}
+
+impl Asker {
+    /// Its owner; and root, on the socket of the node itself: whoever is root elsewhere is nobody here.
+    pub fn may_attach_to(&self, owner: &Principal) -> bool {
+        (self.user.uid == owner.uid && self.user.name == owner.name) || (self.user.is_root() && self.peer.is_none())
+    }
+}
+
+/// Why no terminal is attached here.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    #[error("refused: the asking agent may not vouch for users")]
+    MayNotVouch,
+    #[error("{user} has {most} of {most} terminals attached by way of node {node}: close one to open another")]
+    TooMany { user: String, most: usize, node: NodeId },
+    #[error("allocation {} is not running on node {node}", .allocation.short())]
+    NotHere { allocation: AllocationId, node: NodeId },
+    #[error("allocation {} belongs to {owner}: only its owner may attach, and root on the node itself", .allocation.short())]
+    NotTheOwner { allocation: AllocationId, owner: String },
+    #[error(transparent)]
+    NotRunning(#[from] NotRunning),
+    #[error(transparent)]
+    Broke(#[from] JoinError),
+    #[error("no terminal could be made on node {node}: {source}")]
+    Make { node: NodeId, source: io::Error },
+    #[error("the terminal cannot be watched: {0}")]
+    Watch(#[source] io::Error),
+}
+
+/// Opens a terminal in an allocation of this node; or says why not.
+pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result<Ends, AttachError> {
+    let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
+    let short = allocation.short();
+    let handle = context.work.workers.of_epoch(allocation, Epoch(open.epoch));
+    let handle = handle.ok_or_else(|| AttachError::NotHere { allocation, node: context.setup.me.clone() })?;
+    let owner = &handle.share.owner;
+    if !asker.may_attach_to(owner) {
+        return Err(AttachError::NotTheOwner { allocation, owner: owner.name.clone() });
+    }
+    handle.settled().await?;
+    let made = {
+        let (context, share, open) = (Arc::clone(context), Arc::clone(&handle.share), open.clone());
+        tokio::task::spawn_blocking(move || make(&context, &share, &open)).await?
+    };
+    let made = made.map_err(|source| AttachError::Make { node: context.setup.me.clone(), source })?;
+    failpoint::pass(Point::TerminalMade);
+    let Terminal { master, slave, path } = made.terminal;
+    let session = rand::random();
+    let (news, told) = mpsc::channel(2);
+    let (keyboard, typed) = mpsc::channel(QUEUE);
+    let (screen, shown) = mpsc::channel(QUEUE);
+    let standing = handle.standing.clone();
+    // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns it is dropped.
+    let master = unsafe { AsyncFd::register_with_interest(master, tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE) };
+    let master = master.map_err(|error| AttachError::Watch(error.into()))?;
+    let argv = made.argv.clone();
+    handle.open_terminal(OpenTerminal { session, tty: path, argv: made.argv, env: made.env, working_dir: made.working_dir, news }).await;
+    let session = Session { master, told, typed, screen, standing, short, line_begun: false, waiting: Vec::new() };
+    let preempted = preempted(Arc::clone(context), Arc::clone(&handle.share));
+    tokio::spawn(watched(Arc::clone(context), handle, asker, argv, session.run(slave, preempted)));
+    Ok(Ends { keyboard, screen: shown })
+}
+
+struct Made {
+    terminal: Terminal,
+    argv: Vec<String>,
+    env: Vec<(String, String)>,
+    working_dir: PathBuf,
+}
+
+/// Asks the account database, which may take its time.
+fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpen) -> io::Result<Made> {
+    let account = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(share.owner.uid)).ok().flatten();
+    let shell = account.map(|a| a.shell.to_string_lossy().into_owned()).filter(|s| !s.is_empty());
+    let shell = shell.unwrap_or_else(|| "/bin/sh".to_owned());
+    let modes = Modes { echo: open.input_is_terminal, cooked_output: open.output_is_terminal };
+    let terminal = pty::open(&share.owner, size(open.rows, open.columns), modes)?;
+    let env = node_environment::of_terminal(share, &context.work, &open.term, &shell);
+    let argv = if open.argv.is_empty() { vec![shell] } else { open.argv.clone() };
+    Ok(Made { terminal, argv, env, working_dir: share.spec.working_dir.clone() })
+}
+
+/// Says in the log who attached to what, and how it ended.
+async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: Vec<String>, session: impl Future<Output = Over>) {
+    let (allocation, owner, user) = (handle.share.allocation, &handle.share.owner.name, &asker.user.name);
+    let (node, by) = (&context.setup.me, asker.peer.as_deref().unwrap_or("this node's socket"));
+    let program = argv.first().map_or("", String::as_str);
+    tracing::info!(%user, uid = asker.user.uid, %owner, %allocation, %node, %by, %program, "a terminal was attached");
+    let since = Instant::now();
+    let over = session.await;
+    failpoint::pass(Point::TerminalClosed);
+    let seconds = since.elapsed().as_secs();
+    tracing::info!(%user, uid = asker.user.uid, %owner, %allocation, %node, %by, %program, seconds, %over, "an attached terminal was closed");
+}
+
+/// How a session came to its end.
+#[derive(Debug, PartialEq, Eq)]
+enum Over {
+    /// Its program ended, with this code.
+    Ended(i32),
+    /// Its caller went.
+    Left,
+    /// Its allocation does not allow for it any more.
+    Closed(String),
+    /// It never came about, or nobody will know how its program ended.
+    Failed(String),
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(code) => write!(f, "its program ended with {code}"),
+            Self::Left => f.write_str("its caller went"),
+            Self::Closed(why) | Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+struct Session {
+    master: AsyncFd<OwnedFd>,
+    told: mpsc::Receiver<News>,
+    typed: mpsc::Receiver<ToTerminal>,
+    screen: mpsc::Sender<FromTerminal>,
+    standing: watch::Receiver<Standing>,
+    short: String,
+    /// Whether something was typed since the last end of line.
+    line_begun: bool,
+    /// Typed, and not yet taken by the terminal.
+    waiting: Vec<u8>,
+}
+
+/// What made the talk between a caller and a program end.
+enum Break {
+    Told(News),
+    /// Nobody has the programs' end open any more.
+    Silent,
+    Left,
+    Closed(String),
+}
+
+impl Session {
+    /// `slave` is held until a program has it: a terminal that nobody holds is hung up. `preempted`: asked once the allocation is being
+    /// ended, what its user is told where it gives its nodes back.
+    async fn run(mut self, slave: OwnedFd, preempted: impl Future<Output = Option<String>>) -> Over {
+        let started = tokio::time::timeout(START_WAIT, self.told.recv()).await;
+        match started {
+            Ok(Some(News::Started)) => drop(slave),
+            Ok(Some(News::Ended { outcome, why })) => return self.ended(outcome.code(), why).await,
+            Ok(Some(News::Lost { why })) => return self.failed(why).await,
+            Ok(None) => return self.failed(format!("allocation {} is being ended", self.short)).await,
+            Err(_) => {
+                let why = format!("the shim did not start it within {} s: its machine may be overloaded", START_WAIT.as_secs());
+                return self.failed(why).await;
+            }
+        }
+        if self.screen.send(FromTerminal::Started).await.is_err() {
+            return Over::Left;
+        }
+        match self.talk().await {
+            Break::Told(News::Started) | Break::Left => Over::Left,
+            Break::Told(News::Lost { why }) => self.failed(why).await,
+            Break::Told(News::Ended { outcome, why }) => {
+                // What it wrote last lies in the terminal still.
+                let _ = tokio::time::timeout(DRAIN_WAIT, async { while show(&self.master, &self.screen).await {} }).await;
+                self.ended(outcome.code(), why).await
+            }
+            Break::Silent => match tokio::time::timeout(END_WAIT, self.told.recv()).await {
+                Ok(Some(News::Ended { outcome, why })) => self.ended(outcome.code(), why).await,
+                Ok(Some(News::Lost { why })) => self.failed(why).await,
+                // It closed its terminal and lives on without it.
+                Ok(Some(News::Started) | None) | Err(_) => self.ended(HUNG_UP, None).await,
+            },
+            Break::Closed(why) => {
+                let why = preempted.await.unwrap_or(why);
+                let _ = self.screen.send(FromTerminal::Notice(why.clone())).await;
+                let _ = self.screen.send(FromTerminal::Ended { code: HUNG_UP }).await;
+                Over::Closed(why)
+            }
+        }
+    }
+
+    async fn ended(&self, code: i32, why: Option<String>) -> Over {
+        if let Some(why) = why {
+            let _ = self.screen.send(FromTerminal::Notice(why)).await;
+        }
+        let _ = self.screen.send(FromTerminal::Ended { code }).await;
+        Over::Ended(code)
+    }
+
+    async fn failed(&self, why: String) -> Over {
+        let _ = self.screen.send(FromTerminal::Refused { why: why.clone() }).await;
+        Over::Failed(why)
+    }
+
+    /// Carries bytes both ways until something ends it.
+    async fn talk(&mut self) -> Break {
+        loop {
+            tokio::select! {
+                news = self.told.recv() => {
+                    return news.map_or_else(|| Break::Closed(format!("allocation {} has left this node", self.short)), Break::Told);
+                }
+                more = show(&self.master, &self.screen) => {
+                    if !more {
+                        return if self.screen.is_closed() { Break::Left } else { Break::Silent };
+                    }
+                }
+                message = self.typed.recv(), if self.waiting.is_empty() => {
+                    let Some(message) = message else { return Break::Left };
+                    self.take(message);
+                }
+                taken = enter(&self.master, &self.waiting), if !self.waiting.is_empty() => {
+                    drop(self.waiting.drain(..taken));
+                }
+                () = self.screen.closed() => return Break::Left,
+                why = closed(&mut self.standing, &self.short) => return Break::Closed(why),
+            }
+        }
+    }
+
+    fn take(&mut self, message: ToTerminal) {
+        let master = self.master.get_ref().as_fd();
+        match message {
+            ToTerminal::Input(bytes) => {
+                failpoint::pass(Point::TerminalTyped);
+                self.line_begun = bytes.last().map_or(self.line_begun, |last| *last != b'\n');
+                self.waiting = bytes;
+            }
+            ToTerminal::Size { rows, columns } => {
+                let _ = pty::set_size(master, size(rows, columns));
+            }
+            ToTerminal::EndOfInput => self.waiting = pty::end_of_input(master, self.line_begun).unwrap_or_default(),
+        }
+    }
+}
+
+/// Shows a piece of what the programs wrote, once there is one and the caller has room. `false`: there will be no more.
+/// Safe to drop while it waits.
+async fn show(master: &AsyncFd<OwnedFd>, screen: &mpsc::Sender<FromTerminal>) -> bool {
+    let Ok(room) = screen.reserve().await else { return false };
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let read = master.async_io(tokio::io::Interest::READABLE, |fd| nix::unistd::read(fd, &mut chunk).map_err(io::Error::from)).await;
+    match read {
+        Ok(n) if n > 0 => {
+            chunk.truncate(n);
+            room.send(FromTerminal::Output(chunk));
+            true
+        }
+        Err(error) if error.raw_os_error() == Some(Errno::EINTR as i32) => true,
+        Ok(_) | Err(_) => false,
+    }
+}
+
+/// Types as much as the terminal takes now, once it takes some. Safe to drop while it waits. What cannot be typed any
+/// more is taken as typed: that the terminal is gone is noticed by reading it.
+async fn enter(master: &AsyncFd<OwnedFd>, bytes: &[u8]) -> usize {
+    let written = master.async_io(tokio::io::Interest::WRITABLE, |fd| nix::unistd::write(fd, bytes).map_err(io::Error::from)).await;
+    match written {
+        Ok(n) => n,
+        Err(error) if error.raw_os_error() == Some(Errno::EINTR as i32) => 0,
+        Err(_) => bytes.len(),
+    }
+}
+
+/// Waits until the allocation allows for no terminal any more, and says why. Every standing that comes is judged here.
+async fn closed(standing: &mut watch::Receiver<Standing>, short: &str) -> String {
+    loop {
+        match *standing.borrow_and_update() {
+            // The line to the shim may break and be made again: the program has its terminal all the same.
+            Standing::NotYet | Standing::Running => {}
+            Standing::Ending => return format!("allocation {short} is being ended: the terminal is closed"),
+        }
+        if standing.changed().await.is_err() {
+            return format!("allocation {short} has left this node: the terminal is closed");
+        }
+    }
+}
+
+/// What is said of work that is being ended because it saved itself to give its nodes back; `None`: it ends for something else.
+async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> {
+    let (allocation, epoch) = (share.allocation, share.epoch);
+    share.spec.checkpoint?;
+    // The head knows before the quorum does; the other nodes end it because the quorum has suspended it.
+    let order = {
+        let view = context.work.view.borrow();
+        let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (allocation, epoch));
+        local.and_then(|local| local.share.preempt.clone())
+    };
+    let whole = |view: watch::Receiver<Checkpointing>| matches!(view.borrow().end(), Some(CheckpointEnd::Complete { .. }));
+    if let Some(order) = order
+        && context.work.checkpoint.checkpoints.last(allocation, epoch).is_some_and(whole)
+    {
+        return Some(suspended(&allocation.short(), order.hold));
+    }
+    let mut cluster = context.work.cluster.clone();
+    let over = |a: &lattice_model::Allocation| a.epoch != epoch || a.state != AllocationState::Running;
+    let told = cluster.wait_for(|cluster| cluster.allocations.get(&allocation).is_none_or(over));
+    let cluster = tokio::time::timeout(SUSPENDED_WAIT, told).await.ok()?.ok()?;
+    let now = cluster.allocations.get(&allocation).filter(|a| a.state == AllocationState::Suspended)?;
+    matches!(now.reason, Some(EndReason::Preempted { .. })).then(|| suspended(&allocation.short(), now.held))
+}
+
+/// The documents' text.
+fn suspended(short: &str, held: bool) -> String {
+    let again = if held {
+        format!("Use 'lattice resume {short}' to have it go on, and 'lattice attach {short}' to reconnect then.")
+    } else {
+        format!("Use 'lattice attach {short}' to reconnect after rescheduling.")
+    };
+    format!("Allocation preempted. Session suspended. {again}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::RankOutcome;
+    use lattice_runtime::pty::Size;
+    use std::process::{Command, Stdio};
+
+    fn nobody_in_particular() -> Principal {
+        Principal { name: "me".into(), uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw(), groups: vec![] }
+    }
+
+    struct Bench {
+        news: mpsc::Sender<News>,
+        keyboard: mpsc::Sender<ToTerminal>,
+        screen: mpsc::Receiver<FromTerminal>,
+        standing: watch::Sender<Standing>,
+        path: PathBuf,
+        over: tokio::task::JoinHandle<Over>,
+    }
+
+    fn bench() -> Bench {
+        let terminal = pty::open(&nobody_in_particular(), Size::default(), Modes { echo: false, cooked_output: false }).unwrap();
+        let (news, told) = mpsc::channel(2);
+        let (keyboard, typed) = mpsc::channel(QUEUE);
+        let (screen, shown) = mpsc::channel(QUEUE);
+        let (standing, view) = watch::channel(Standing::Running);
+        let interest = tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE;
+        // SAFETY: the descriptor is open, and the AsyncFd owns it.
+        let master = unsafe { AsyncFd::register_with_interest(terminal.master, interest) }.unwrap();
+        let session = Session { master, told, typed, screen, standing: view, short: "1234".into(), line_begun: false, waiting: vec![] };
+        let over = tokio::spawn(session.run(terminal.slave, std::future::ready(None)));
+        Bench { news, keyboard, screen: shown, standing, path: terminal.path, over }
+    }
+
+    /// A program at the other end, which the shim would start.
+    async fn begin(bench: &mut Bench, script: &str) -> std::process::Child {
+        let tty = || std::fs::OpenOptions::new().read(true).write(true).open(&bench.path).unwrap();
+        let child = Command::new("sh").args(["-c", script]).stdin(tty()).stdout(tty()).stderr(Stdio::null()).spawn().unwrap();
+        bench.news.send(News::Started).await.unwrap();
+        assert_eq!(bench.screen.recv().await, Some(FromTerminal::Started));
+        child
+    }
+
+    async fn shown(bench: &mut Bench) -> (Vec<u8>, Option<FromTerminal>) {
+        let mut all = Vec::new();
+        loop {
+            match bench.screen.recv().await {
+                Some(FromTerminal::Output(bytes)) => all.extend(bytes),
+                other => return (all, other),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn all_that_was_written_before_the_end_is_shown_before_it_and_much_is_typed_whole() {
+        let mut bench = bench();
+        let mut child = begin(&mut bench, "stty raw; echo go; head -c 400000 | wc -c; seq 1 40000").await;
+        // A terminal that is not raw yet would cut what has no end of line.
+        assert_eq!(bench.screen.recv().await, Some(FromTerminal::Output(b"go\n".to_vec())));
+        let (keyboard, piece) = (bench.keyboard.clone(), b"0123456789".repeat(1000));
+        let typing = tokio::spawn(async move {
+            for _ in 0..40 {
+                keyboard.send(ToTerminal::Input(piece.clone())).await.unwrap();
+            }
+        });
+        let news = bench.news.clone();
+        let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
+        tokio::spawn(async move {
+            ended.await.unwrap();
+            news.send(News::Ended { outcome: RankOutcome::Exited { code: 5 }, why: None }).await.unwrap();
+        });
+        let (all, end) = shown(&mut bench).await;
+        let text = String::from_utf8(all).unwrap();
+        assert!(text.starts_with("400000\n1\n") && text.ends_with("\n40000\n"), "{} lines", text.lines().count());
+        assert_eq!(text.lines().count(), 40_001);
+        typing.await.unwrap();
+        assert_eq!(end, Some(FromTerminal::Ended { code: 5 }));
+        assert_eq!(bench.over.await.unwrap(), Over::Ended(5));
+    }
+
+    #[tokio::test]
+    async fn an_end_of_input_ends_a_reader_also_within_a_line() {
+        for (typed, read) in [("one\ntwo\n", "8"), ("one\ntwo", "7"), ("", "0")] {
+            let mut bench = bench();
+            let mut child = begin(&mut bench, "wc -c").await;
+            bench.keyboard.send(ToTerminal::Input(typed.into())).await.unwrap();
+            bench.keyboard.send(ToTerminal::EndOfInput).await.unwrap();
+            assert_eq!(bench.screen.recv().await, Some(FromTerminal::Output(format!("{read}\n").into_bytes())));
+            assert!(tokio::task::spawn_blocking(move || child.wait().unwrap().success()).await.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_allocation_closes_it_with_a_message() {
+        let mut bench = bench();
+        let mut child = begin(&mut bench, "exec sleep 1000").await;
+        bench.standing.send_replace(Standing::NotYet);
+        bench.standing.send_replace(Standing::Ending);
+        let (_, notice) = shown(&mut bench).await;
+        assert_eq!(notice, Some(FromTerminal::Notice("allocation 1234 is being ended: the terminal is closed".into())));
+        assert_eq!(bench.screen.recv().await, Some(FromTerminal::Ended { code: HUNG_UP }));
+        assert!(matches!(bench.over.await.unwrap(), Over::Closed(_)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_started_says_why_and_a_caller_that_goes_ends_it() {
+        let mut one = bench();
+        let why = Some("x: command not found".to_owned());
+        one.news.send(News::Ended { outcome: RankOutcome::NotStarted { code: 127 }, why }).await.unwrap();
+        assert_eq!(one.screen.recv().await, Some(FromTerminal::Notice("x: command not found".into())));
+        assert_eq!(one.screen.recv().await, Some(FromTerminal::Ended { code: 127 }));
+        for keyboard in [true, false] {
+            let mut bench = bench();
+            let mut child = begin(&mut bench, "exec sleep 1000").await;
+            let Bench { keyboard: keys, screen, over, .. } = bench;
+            let kept: Box<dyn std::any::Any> = if keyboard {
+                drop(keys);
+                Box::new(screen)
+            } else {
+                drop(screen);
+                Box::new(keys)
+            };
+            assert_eq!(over.await.unwrap(), Over::Left);
+            drop(kept);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn its_owner_attaches_and_root_only_where_it_is_root() {
+        let of = |name: &str, uid, peer: Option<&str>| Asker {
+            user: Principal { name: name.into(), uid, gid: uid, groups: vec![] },
+            peer: peer.map(str::to_owned),
+        };
+        let owner = Principal { name: "ada".into(), uid: 7, gid: 7, groups: vec![] };
+        assert!(of("ada", 7, None).may_attach_to(&owner) && of("ada", 7, Some("login")).may_attach_to(&owner));
+        assert!(of("root", 0, None).may_attach_to(&owner));
+        for other in [of("root", 0, Some("login")), of("eve", 8, None), of("eve", 7, None), of("ada", 8, None)] {
+            assert!(!other.may_attach_to(&owner));
+        }
+    }
+}

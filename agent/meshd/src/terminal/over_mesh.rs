@@ -1,0 +1,82 @@
+//! A session whose caller asked another agent than the one that has the allocation.
+
+use super::{Asker, AttachError, Ends, QUEUE, attach};
+use crate::context::Shared;
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, vouched};
+use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
+use lattice_model::{AllocationId, Epoch, NodeId};
+use lattice_pki::identity::{Caller, Role};
+use quinn::{RecvStream, SendStream};
+use tokio::sync::mpsc;
+
+/// Asks the agent of `node`. Its first word says whether the terminal is there.
+pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOpen) -> Result<Ends, UnreachedNode> {
+    let (mut send, recv) = context.work.mesh.open(node, address).await?;
+    frame::write(&mut send, &Open::Attach(open)).await?;
+    let (keyboard, mut typed) = mpsc::channel(QUEUE);
+    let (to_screen, screen) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        while let Some(message) = typed.recv().await {
+            if frame::write(&mut send, &message).await.is_err() {
+                return;
+            }
+        }
+    });
+    tokio::spawn(read::<FromTerminal>(recv, to_screen));
+    Ok(Ends { keyboard, screen })
+}
+
+/// Serves another agent that asks for a user.
+pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send: SendStream, recv: RecvStream) -> Result<(), FrameError> {
+    let user = vouched(open.uid, &open.user);
+    let worker = context.work.workers.of_epoch(AllocationId(uuid::Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
+    let shares_it = worker.is_some_and(|w| w.share.nodes.iter().any(|(node, _)| node.as_str() == peer.name));
+    let place = context.attached.take(user.uid, context.setup.attach_max_concurrent);
+    let opened = if peer.role != Role::Api && !shares_it {
+        Err(AttachError::MayNotVouch)
+    } else if place.is_none() {
+        Err(too_many(context, &user.name))
+    } else {
+        attach(context, open, Asker { user, peer: Some(peer.name.clone()) }).await
+    };
+    let mut ends = match opened {
+        Ok(ends) => ends,
+        Err(error) => return frame::write(&mut send, &FromTerminal::Refused { why: error.to_string() }).await,
+    };
+    // Reading a frame is not safe to abandon half-way: a task of its own does it. It ends with the stream, and the
+    // session with it.
+    tokio::spawn(read::<ToTerminal>(recv, ends.keyboard));
+    loop {
+        let item = tokio::select! {
+            _ = send.stopped() => return Ok(()),
+            item = ends.screen.recv() => item,
+        };
+        let Some(item) = item else { return Ok(()) };
+        frame::write(&mut send, &item).await?;
+    }
+}
+
+/// Why a user gets no more terminals.
+pub fn too_many(context: &Shared, user: &str) -> AttachError {
+    AttachError::TooMany { user: user.to_owned(), most: context.setup.attach_max_concurrent, node: context.setup.me.clone() }
+}
+
+async fn read<T>(mut recv: RecvStream, to: mpsc::Sender<T>)
+where
+    T: rkyv::Archive,
+    T::Archived: for<'a> rkyv::bytecheck::CheckBytes<rkyv::api::high::HighValidator<'a, rkyv::rancor::Error>>
+        + rkyv::Deserialize<T, rkyv::api::high::HighDeserializer<rkyv::rancor::Error>>,
+{
+    loop {
+        let message = tokio::select! {
+            () = to.closed() => return,
+            message = frame::read::<T, _>(&mut recv) => message,
+        };
+        let Ok(message) = message else { return };
+        if to.send(message).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What a node's agent says of work there that is on its way out, for those who ask another agent what a drain waits for.
+
+use crate::context::Context;
+use lattice_mesh::frame::{self, FrameError};
+use lattice_mesh::open::{Open, Words, WordsOpen};
+use lattice_model::{AllocationId, NodeId};
+use lattice_pki::identity::{Caller, Role};
+use quinn::SendStream;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Allocations that are asked for at once, at most.
+pub const ASKED_MAX: usize = 64;
+/// How long the other agent may take: what it says is a help, and nobody waits for it.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// What is known here of the allocation; empty: nothing.
+pub fn of(context: &Context, id: AllocationId) -> String {
+    context.work.workers.get(id).map(|worker| worker.detail.borrow().text.clone()).unwrap_or_default()
+}
+
+/// Answers an agent that serves users.
+pub async fn answer(context: &Context, peer: &Caller, open: &WordsOpen, send: &mut SendStream) -> Result<(), FrameError> {
+    if peer.role != Role::Api {
+        return Ok(());
+    }
+    let asked = open.allocations.iter().take(ASKED_MAX).map(|id| AllocationId(Uuid::from_bytes(*id)));
+    let words = Words(asked.map(|id| of(context, id)).collect());
+    frame::write(send, &words).await
+}
+
+/// Asks another agent.
+pub async fn ask(context: &Context, node: &NodeId, address: &str, asked: &[AllocationId]) -> Option<Vec<String>> {
+    let open = Open::Words(WordsOpen { allocations: asked.iter().take(ASKED_MAX).map(|id| *id.0.as_bytes()).collect() });
+    let conversation = async {
+        let (mut send, mut recv) = context.work.mesh.open(node, address).await.ok()?;
+        frame::write(&mut send, &open).await.ok()?;
+        frame::read::<Words, _>(&mut recv).await.ok()
+    };
+    let Words(words) = tokio::time::timeout(ANSWER, conversation).await.ok()??;
+    (words.len() == asked.len()).then_some(words)
+}

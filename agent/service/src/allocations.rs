@@ -1,0 +1,441 @@
+//! `AllocationService`: submissions and their life. Output and launches are in files of their own.
+
+use super::api::{ANSWER, Streamed};
+use super::arguments::node_id;
+use super::isolation;
+use super::networks::unenforced;
+use super::privacy::Viewer;
+use super::refusal::{status, unexpected};
+use super::situation::Situations;
+use super::watching::AllocationWatch;
+use super::{
+    Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
+};
+use lattice_agent_common::config::UserImages;
+use lattice_api::v1;
+use lattice_api::v1::allocation_service_server::AllocationService;
+use lattice_ledger::Action;
+use lattice_membership::cluster::Cluster;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, RequeuePolicy, SharePhase,
+    Timestamp, hostlist,
+};
+use lattice_node::Event;
+use lattice_placing::Proposed;
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{AcquireError, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// How long a submission waits for its turn to read its image.
+const DIGEST_TURN: Duration = Duration::from_secs(30);
+/// Allocations of one list.
+const LIST_MAX: u32 = 1000;
+
+/// Stops what reads an image when its caller is gone.
+#[derive(Default)]
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[tonic::async_trait]
+impl AllocationService for Api {
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
+        let owner = self.user(&request).await?;
+        if owner.is_root() && !self.context.setup.allow_root {
+            return Err(Status::permission_denied("work as root is refused (allow_root is false): submit as a user"));
+        }
+        let request = request.into_inner();
+        let id: AllocationId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        let submitting = self.submitted.begin(id);
+        let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
+        let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
+        if image.is_some() && self.context.setup.user_images == UserImages::Refuse {
+            return Err(Status::permission_denied("images are refused here (user_images: refuse): submit without --uenv"));
+        }
+        if let Some(image) = image {
+            let (user, path) = (owner.clone(), image.path.clone());
+            let turn = async {
+                let own = self.own_digests.of(user.uid).acquire_owned().await?;
+                Ok::<_, AcquireError>((own, Arc::clone(&self.digests).acquire_owned().await?))
+            };
+            let turn = tokio::time::timeout(DIGEST_TURN, turn).await;
+            let turn = turn.map_err(|_| Status::unavailable("other images are being read on this node; try again in a moment"))?;
+            let reading = CancelOnDrop::default();
+            let cancelled = Arc::clone(&reading.0);
+            let read = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                lattice_runtime::image::digest_as(&user, &path, &cancelled)
+            })
+            .await;
+            let read = read.map_err(|e| Status::internal(e.to_string()))?;
+            let sha256 = read.map_err(|e| Status::failed_precondition(format!("uenv: {e}")))?;
+            if let Some(wanted) = image.sha256.filter(|wanted| *wanted != sha256) {
+                let text = format!("uenv: {} has the digest sha256:{sha256}, not sha256:{wanted}", image.path.display());
+                return Err(Status::failed_precondition(text));
+            }
+            if let Some(environment) = &mut wire.environment {
+                environment.sha256 = sha256;
+            }
+        }
+        let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
+        let warning = servable(&self.cluster.borrow(), &spec, request.wait_for_nodes)?;
+        if request.dry_run {
+            self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
+            return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
+        }
+        let claim = self.placing.newcomer(id, &spec, &owner);
+        let life = Incarnation(self.context.work.view.borrow().incarnation);
+        let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
+        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
+        let (revision, desired) = match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Submitted { revision, desired, claimed } => {
+                if let (Some(queue), Some(claimed)) = (queue, claimed) {
+                    self.placing.rounds.proposed(&queue, if claimed { Proposed::Accepted } else { Proposed::Rejected });
+                }
+                (revision, desired)
+            }
+            other => return Err(unexpected(&other)),
+        };
+        if let Some(list) = desired {
+            self.context.work.tell(Event::Listed(list)).await;
+        }
+        submitting.done(revision, self.cluster.borrow().revision);
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None }))
+    }
+
+    async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
+        let caller = self.caller(&request).await?;
+        let v1::GetAllocationRequest { key, stale } = request.into_inner();
+        let (allocation, age_ms) = match self.ask(Ask::GetAllocation { key }, stale).await? {
+            (Answer::Allocation(allocation), age_ms) => (*allocation, age_ms),
+            (other, _) => return Err(unexpected(&other)),
+        };
+        caller.check(allocation.id, &allocation.owner)?;
+        let cluster = self.cluster.borrow().clone();
+        let mut shown = v1::Allocation { age_ms, ..Situations::of(&cluster, &self.membership).shown(&allocation) };
+        let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
+        (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
+        shown.network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
+        shown.isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
+        if allocation.waits()
+            && let Some(why) = lattice_scheduler::headroom(&self.cluster.borrow().with_alive(self.membership.alive()), &allocation)
+        {
+            shown.reason = why;
+        }
+        Ok(Response::new(shown))
+    }
+
+    async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {
+        let viewer = Viewer::of(&self.caller(&request).await?);
+        let user = self.user(&request).await?;
+        let request = request.into_inner();
+        let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
+        let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        // What is hidden is not to be found out by looking for it either.
+        let by_hidden = [&request.user, &request.name, &request.tenant].iter().any(|text| !text.is_empty());
+        let uid = if request.all_users && (viewer.sees_all() || !by_hidden) { None } else { Some(user.uid) };
+        let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
+        let before = place(&request.page_token)?;
+        let given = |text: String| Some(text).filter(|text| !text.is_empty());
+        let filter = ListFilter {
+            user: given(request.user),
+            name: given(request.name),
+            vcluster: given(request.vcluster),
+            tenant: given(request.tenant),
+            node: given(request.node).map(|node| node_id(&node)).transpose()?,
+        };
+        let question = Ask::ListAllocations { uid, states, limit, before, filter };
+        let (all, more, age_ms) = match self.ask(question, request.stale).await? {
+            (Answer::AllocationPage { allocations, more }, age_ms) => (allocations, more, age_ms),
+            (other, _) => return Err(unexpected(&other)),
+        };
+        let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
+        let cluster = self.cluster.borrow().clone();
+        let mut situations = Situations::of(&cluster, &self.membership);
+        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, situations.shown(a))).collect();
+        Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
+    }
+
+    type WatchStream = Streamed<v1::Allocation>;
+
+    async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = self.caller(&request).await?;
+        let request = request.into_inner();
+        let allocation = self.followed(&request.key, request.being_submitted).await?;
+        caller.check(allocation.id, &allocation.owner)?;
+        let (out, stream) = mpsc::channel(4);
+        let api = self.clone();
+        tokio::spawn(async move {
+            let mut watch = AllocationWatch::new(api, allocation, request.entry.then_some(caller.principal));
+            loop {
+                let now = lattice_api::allocation::to_proto(watch.now());
+                let now = v1::Allocation { entry_exit_code: watch.entry().exit_code(), ..now };
+                if out.send(Ok(now)).await.is_err() || watch.now().state.is_terminal() {
+                    return;
+                }
+                tokio::select! {
+                    () = out.closed() => return,
+                    () = watch.changed() => {}
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
+        let caller = self.caller(&request).await?;
+        let allocation = self.allocation(&request.into_inner().key).await?;
+        caller.check(allocation.id, &allocation.owner)?;
+        let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
+        match self.quorum.call(&ask, ANSWER).await.map_err(|e| status(&e))? {
+            Answer::Done { .. } => {
+                let state = if allocation.state.is_terminal() { allocation.state } else { AllocationState::Cancelled };
+                Ok(Response::new(v1::CancelResponse { id: allocation.id.to_string(), state: state.to_string() }))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn preempt(&self, request: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
+        preempting::preempt(self, request).await.map(Response::new)
+    }
+
+    async fn requeue(&self, request: Request<v1::RequeueRequest>) -> Result<Response<v1::RequeueResponse>, Status> {
+        signalling::requeue(self, request).await.map(Response::new)
+    }
+
+    async fn signal(&self, request: Request<v1::SignalRequest>) -> Result<Response<v1::SignalResponse>, Status> {
+        signalling::signal(self, request).await.map(Response::new)
+    }
+
+    async fn set_telemetry(&self, request: Request<v1::SetTelemetryRequest>) -> Result<Response<v1::SetTelemetryResponse>, Status> {
+        telemetry::set(self, request).await.map(Response::new)
+    }
+
+    type ReadTelemetryStream = Streamed<v1::ReadTelemetryResponse>;
+
+    async fn read_telemetry(&self, request: Request<v1::ReadTelemetryRequest>) -> Result<Response<Self::ReadTelemetryStream>, Status> {
+        let stream = telemetry::read(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn update(&self, request: Request<v1::UpdateAllocationRequest>) -> Result<Response<v1::UpdateAllocationResponse>, Status> {
+        updating::update(self, request).await.map(Response::new)
+    }
+
+    async fn hold(&self, request: Request<v1::HoldAllocationRequest>) -> Result<Response<v1::HoldAllocationResponse>, Status> {
+        preempting::hold(self, request).await.map(Response::new)
+    }
+
+    async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
+        preempting::resume(self, request).await.map(Response::new)
+    }
+
+    async fn top(&self, request: Request<v1::TopRequest>) -> Result<Response<v1::TopResponse>, Status> {
+        usage::top(self, request).await.map(Response::new)
+    }
+
+    type StreamMetricsStream = Streamed<v1::MetricsEvent>;
+
+    async fn stream_metrics(&self, request: Request<v1::StreamMetricsRequest>) -> Result<Response<Self::StreamMetricsStream>, Status> {
+        let stream = monitoring::stream(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn diagnose(&self, request: Request<v1::DiagnoseRequest>) -> Result<Response<v1::DiagnoseResponse>, Status> {
+        diagnosing::diagnose(self, request).await.map(Response::new)
+    }
+
+    async fn compare(&self, request: Request<v1::CompareRequest>) -> Result<Response<v1::CompareResponse>, Status> {
+        comparing::compare(self, request).await.map(Response::new)
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        let caller = self.caller(&request).await?;
+        let allocation = self.allocation(&request.into_inner().key).await?;
+        caller.check(allocation.id, &allocation.owner)?;
+        let waits = allocation.waits();
+        let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
+        let (summary, nodes) = if waits {
+            let view = self.cluster.borrow().with_alive(self.membership.alive());
+            let why = lattice_scheduler::explain(&view, &allocation);
+            let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
+            let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
+            (why.summary + &before + &stopped, why.nodes)
+        } else {
+            (situation(&allocation, &self.cluster.borrow()), Vec::new())
+        };
+        let nodes = nodes
+            .into_iter()
+            .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
+            .collect();
+        let checkpoint = checkpoints::judged(self, &allocation).await;
+        let network_note = unenforced(&allocation, &self.cluster.borrow().nodes);
+        let isolation_note = isolation::note(&allocation, &self.cluster.borrow().nodes);
+        let allocation = Some(v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) });
+        Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim, checkpoint }))
+    }
+
+    type LogsStream = Streamed<v1::LogChunk>;
+
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
+        let stream = output::logs(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn abort_launch(&self, request: Request<v1::AbortLaunchRequest>) -> Result<Response<v1::AbortLaunchResponse>, Status> {
+        launching::abort(self, request).await?;
+        Ok(Response::new(v1::AbortLaunchResponse {}))
+    }
+
+    type CheckpointStream = Streamed<v1::CheckpointEvent>;
+
+    async fn checkpoint(&self, request: Request<v1::CheckpointRequest>) -> Result<Response<Self::CheckpointStream>, Status> {
+        let stream = checkpoints::create(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn list_checkpoints(
+        &self,
+        request: Request<v1::ListCheckpointsRequest>,
+    ) -> Result<Response<v1::ListCheckpointsResponse>, Status> {
+        checkpoints::list(self, request).await.map(Response::new)
+    }
+
+    async fn get_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::CheckpointInfo>, Status> {
+        checkpoints::get(self, request).await.map(Response::new)
+    }
+
+    async fn verify_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::VerifyCheckpointResponse>, Status> {
+        checkpoints::check(self, request).await.map(Response::new)
+    }
+
+    async fn remove_checkpoint(&self, request: Request<v1::CheckpointKey>) -> Result<Response<v1::RemoveCheckpointResponse>, Status> {
+        checkpoints::remove(self, request).await.map(Response::new)
+    }
+
+    type AttachStream = Streamed<v1::AttachEvent>;
+
+    async fn attach(&self, request: Request<tonic::Streaming<v1::AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
+        let stream = attaching::attach(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    type LaunchInputStream = Streamed<v1::LaunchInputResponse>;
+
+    async fn launch_input(
+        &self,
+        request: Request<tonic::Streaming<v1::LaunchInputRequest>>,
+    ) -> Result<Response<Self::LaunchInputStream>, Status> {
+        let stream = launching::type_on(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    type LaunchStream = Streamed<v1::LaunchEvent>;
+
+    async fn launch(&self, request: Request<v1::LaunchRequest>) -> Result<Response<Self::LaunchStream>, Status> {
+        let stream = launching::launch(self, request).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+/// Refuses what the registered nodes could never serve, or where its user waits for others (`waits`) gives the warning; empty: they could.
+fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<String, Status> {
+    // Who is not up to date judges nobody: `explain` tells it then.
+    if !cluster.fresh {
+        return Ok(String::new());
+    }
+    let named = cluster.vclusters.get(&spec.vcluster);
+    match lattice_scheduler::misfit(cluster.nodes.values(), named, spec) {
+        None => Ok(String::new()),
+        Some(misfit) if waits => Ok(format!("it waits until there are other nodes: it {misfit}")),
+        Some(misfit) => Err(Status::failed_precondition(format!(
+            "no nodes of this cluster could ever serve it: it {misfit}\nhint: ask for what `lattice nodes -o wide` shows, or use --wait-for-nodes to have it wait for other nodes"
+        ))),
+    }
+}
+
+impl Api {
+    /// The last claim for an allocation that waits, where the quorum refused it, or why it takes none at all. Nothing where it cannot
+    /// be asked: what else there is to explain is said all the same.
+    async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
+        let refused = match self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await {
+            Ok(Answer::RefusedClaim(Some(refused))) => refused,
+            Err(CallError::Refused(refusal @ Refusal::DiskFull { .. })) => return (None, Some(refusal)),
+            Ok(_) | Err(_) => return (None, None),
+        };
+        let conflicts = refused.conflicts.into_iter().map(|c| v1::refused_claim::Conflict {
+            node: c.node.to_string(),
+            holder: c.holder.map(|h| h.to_string()).unwrap_or_default(),
+            why: c.why,
+        });
+        (Some(v1::RefusedClaim { at_ms: refused.at.0, conflicts: conflicts.collect() }), None)
+    }
+}
+
+fn place(token: &str) -> Result<Option<ListPlace>, Status> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let parsed =
+        token.split_once(':').and_then(|(at, id)| Some(ListPlace { submitted_at: Timestamp(at.parse().ok()?), id: id.parse().ok()? }));
+    parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: it is not from an earlier answer"))
+}
+
+/// What there is to say of an allocation that does not wait for nodes.
+fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
+    let nodes = hostlist::fold(allocation.nodes());
+    match allocation.state {
+        AllocationState::Pending | AllocationState::Suspended if !allocation.held => "waits for nodes".to_owned(),
+        AllocationState::Pending => format!("is held; `lattice resume {}` lets it wait for nodes", allocation.id.short()),
+        AllocationState::Suspended => {
+            let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+            let from =
+                allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));
+            format!("has given its nodes back{why} and is held; `lattice resume {}` lets it continue from {from}", allocation.id.short())
+        }
+        AllocationState::Staging => {
+            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| &s.node);
+            let tell = |node: &NodeId| {
+                let unwell = cluster.nodes.get(node).and_then(Node::unclaimable).map(|why| format!(" ({why})"));
+                format!("{node}{}", unwell.unwrap_or_default())
+            };
+            let waited_for: Vec<String> = waited_for.map(tell).collect();
+            format!(
+                "its nodes {nodes} prepare scratch, the site's prologue, image, mounts, scope and shim; not ready yet: {}",
+                waited_for.join(", ")
+            )
+        }
+        AllocationState::Running => match &allocation.preemption {
+            Some(preemption) => format!("runs on {nodes}; {preemption}"),
+            None => format!("runs on {nodes}"),
+        },
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+            let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
+            let hint = match &allocation.reason {
+                Some(EndReason::OutOfMemory { kill: MemoryKill { limit_bytes: Some(_), .. }, .. }) => "; ask for more with --mem",
+                Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
+                Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
+                    "; --checkpoint=signal has such work asked to save itself first"
+                }
+                Some(EndReason::Preempted { .. }) if allocation.spec.requeue == RequeuePolicy::Always => "",
+                Some(EndReason::Preempted { .. }) => "; --requeue=always puts such work back into the queue",
+                Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
+                Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
+                Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",
+                Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
+                Some(_) | None => "",
+            };
+            format!("ended {}: {why}{hint}", allocation.state)
+        }
+    }
+}

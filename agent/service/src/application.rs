@@ -1,0 +1,154 @@
+//! What the work of an allocation says of itself, in calls: that it waits to be asked to save itself, how far it is, its answer.
+
+use super::Api;
+use super::api::Streamed;
+use lattice_agent_checkpoint::{Answer, said};
+use lattice_api::v1;
+use lattice_api::v1::application_service_server::ApplicationService;
+use lattice_model::{AskBy, CheckpointPolicy, DesiredShare};
+use lattice_registry::Standing;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// The work that calls, as it runs here.
+struct Work {
+    share: Arc<DesiredShare>,
+    standing: watch::Receiver<Standing>,
+}
+
+impl Api {
+    /// Recognises the work that calls.
+    async fn work<T>(&self, request: &Request<T>) -> Result<Work, Status> {
+        let caller = self.caller(request).await?;
+        if self.context.machine.slice.is_none() {
+            let why = "this machine has no usable cgroup v2 tree, so the allocation that calls is not known: submit with --checkpoint=shmem or signal";
+            return Err(Status::failed_precondition(why));
+        }
+        let within = caller.within.ok_or_else(|| {
+            Status::permission_denied("this process belongs to no allocation: only work that runs on this node is asked to save itself")
+        })?;
+        let worker = self.context.work.workers.get(within);
+        // Its processes live, so that the agent has just begun, or they are about to end.
+        let worker = worker.ok_or_else(|| {
+            Status::unavailable(format!(
+                "allocation {} is not yet known to this node's agent, which was restarted: call again in a moment",
+                within.short()
+            ))
+        })?;
+        caller.check(within, &worker.share.owner)?;
+        match worker.share.spec.checkpoint {
+            Some(CheckpointPolicy { by: AskBy::Call, port: Some(port), .. }) => Err(Status::failed_precondition(format!(
+                "allocation {} is called at its own port, {port} (--checkpoint-port): it answers there",
+                within.short()
+            ))),
+            Some(policy) if policy.by == AskBy::Call => Ok(Work { share: worker.share, standing: worker.standing }),
+            Some(policy) => Err(Status::failed_precondition(format!(
+                "allocation {} is asked by --checkpoint={}; calls are for --checkpoint=grpc",
+                within.short(),
+                policy.by.name()
+            ))),
+            None => Err(Status::failed_precondition(format!("allocation {} was submitted without --checkpoint=grpc", within.short()))),
+        }
+    }
+
+    /// Writes an answer down, and only then says that it was taken.
+    async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAnswered>, Status> {
+        let checkpoints = self.context.work.checkpoint.checkpoints.clone();
+        // Waited for here: what waits on a thread for others would hold up the threads that all allocations share.
+        let turn = checkpoints.callers().turn((work.share.allocation, work.share.epoch)).await;
+        let turn = turn.ok_or_else(|| Status::resource_exhausted("too many answers of this allocation are pending: send one at a time"))?;
+        // Behind the caller's back: one that goes away in the middle of it has answered.
+        let written = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            checkpoints.put_answer(&work.share, &token, &answer)
+        });
+        match written.await {
+            Ok(Ok(())) => Ok(Response::new(v1::SaveAnswered {})),
+            Ok(Err(why)) => Err(Status::failed_precondition(format!("the answer is refused: {why}"))),
+            Err(broke) => Err(Status::internal(format!("the answer is refused: {broke}"))),
+        }
+    }
+}
+
+/// Until the allocation is being ended, or, with `false`, the agent stops.
+async fn ending(standing: &mut watch::Receiver<Standing>) -> bool {
+    standing.wait_for(|standing| *standing == Standing::Ending).await.is_ok()
+}
+
+#[tonic::async_trait]
+impl ApplicationService for Api {
+    type RegisterStream = Streamed<v1::SaveRequest>;
+
+    async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<Self::RegisterStream>, Status> {
+        let Work { share, mut standing } = self.work(&request).await?;
+        let over = format!("allocation {} is being ended: nothing is asked of it any more", share.allocation.short());
+        if *standing.borrow() == Standing::Ending {
+            return Err(Status::failed_precondition(over));
+        }
+        let key = (share.allocation, share.epoch);
+        let waiting = self.context.work.checkpoint.checkpoints.callers().wait(key);
+        let mut waiting = waiting.ok_or_else(|| Status::resource_exhausted("too many of this allocation's processes wait here already"))?;
+        let directory = self.context.work.checkpoint.checkpoints.directory_of(share.allocation);
+        let directory = directory.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        let (out, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let asked = waiting.asked.borrow_and_update().clone();
+                if let Some(asked) = asked {
+                    let directory = directory.join(&asked.token).display().to_string();
+                    let told = v1::SaveRequest { directory, token: asked.token, deadline_ms: asked.deadline_ms };
+                    if out.send(Ok(told)).await.is_err() {
+                        return;
+                    }
+                }
+                tokio::select! {
+                    () = out.closed() => return,
+                    changed = waiting.asked.changed() => if changed.is_err() { return },
+                    ended = ending(&mut standing) => {
+                        if ended {
+                            let _ = out.send(Err(Status::failed_precondition(over))).await;
+                        }
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn progress(&self, request: Request<Streaming<v1::SaveProgress>>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let key = (work.share.allocation, work.share.epoch);
+        let mut told = request.into_inner();
+        while let Some(now) = told.next().await.transpose()? {
+            let progress = said::progress(&now).map_err(|error| Status::invalid_argument(error.to_string()))?;
+            let counted = self.context.work.checkpoint.checkpoints.callers().progresses(key, &now.token, progress);
+            counted.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        }
+        Ok(Response::new(v1::SaveAnswered {}))
+    }
+
+    async fn defer(&self, request: Request<v1::SaveDeferral>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let now = request.into_inner();
+        self.answered(work, now.token.clone(), said::deferral(&now)).await
+    }
+
+    async fn fail(&self, request: Request<v1::SaveFailure>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let now = request.into_inner();
+        self.answered(work, now.token.clone(), said::failure(&now)).await
+    }
+
+    async fn done(&self, request: Request<v1::SaveDone>) -> Result<Response<v1::SaveAnswered>, Status> {
+        let work = self.work(&request).await?;
+        let now = request.into_inner();
+        let token = now.token.clone();
+        let answer = said::done(now).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        self.answered(work, token, answer).await
+    }
+}

@@ -1,0 +1,205 @@
+//! `AllocationService.Attach`: a user's terminal in an allocation, on this node or brought from another.
+
+use super::access::{Whose, shown};
+use super::target::{Target, target};
+use super::{Api, command};
+use lattice_api::v1;
+use lattice_api::v1::attach_event::{Ended, Started, What as Shown};
+use lattice_api::v1::attach_request::{Start, What as Typed};
+use lattice_ledger::{Access, AccessKind};
+use lattice_mesh::UnreachedNode;
+use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
+use lattice_meshd::places::Place;
+use lattice_meshd::terminal::{self, Asker, Ends, over_mesh};
+use lattice_model::{NodeId, hostlist};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tonic::{Request, Status, Streaming};
+use uuid::Uuid;
+
+/// Events that wait for a slow caller.
+const QUEUE: usize = 16;
+/// How long a caller may take to say what it wants.
+const START_WAIT: Duration = Duration::from_secs(5);
+/// Typed at once, in bytes.
+pub(super) const INPUT_BYTES_MAX: usize = 128 * 1024;
+/// Bytes of the name of a kind of terminal.
+const TERM_BYTES_MAX: usize = 64;
+
+type Events = mpsc::Sender<Result<v1::AttachEvent, Status>>;
+
+/// Attaches; what is shown comes out of the receiver.
+pub(super) async fn attach(
+    api: &Api,
+    request: Request<Streaming<v1::AttachRequest>>,
+) -> Result<mpsc::Receiver<Result<v1::AttachEvent, Status>>, Status> {
+    let caller = api.caller(&request).await?;
+    let mut requests = request.into_inner();
+    let start = first(&mut requests).await?;
+    let target = target(api, &caller, &start.key).await?;
+    let node = node_of(&start.node, &target)?;
+    let (allocation, here) = (target.allocation, node == api.context.setup.me);
+    let asker = Asker { user: caller.principal, peer: None };
+    if !asker.may_attach_to(&target.owner) || !(here || asker.user.uid == target.owner.uid) {
+        let text = format!(
+            "allocation {} belongs to {}: only its owner may attach, and root on {node} itself",
+            allocation.short(),
+            target.owner.name
+        );
+        return Err(Status::permission_denied(text));
+    }
+    let place = api.context.attached.take(asker.user.uid, api.context.setup.attach_max_concurrent);
+    let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &asker.user.name).to_string()))?;
+    let open = wanted(start, &target, &asker)?;
+    let session = Uuid::new_v4();
+    let whose = Whose { allocation, owner: &target.owner, node: Some(&node) };
+    let what = format!("session {}: {}", session.simple(), shown(&open.argv));
+    let access = api.access(session, &asker.user, AccessKind::AttachStarted, &whose, &what);
+    api.written_down(access.clone()).await?;
+    let recorded = Recorded { api: api.clone(), access, since: Instant::now() };
+    let ends = if here {
+        match terminal::attach(&api.context, &open, asker).await {
+            Ok(ends) => ends,
+            Err(error) => return Err(recorded.refused(Status::failed_precondition(error.to_string()))),
+        }
+    } else {
+        let unavailable = |why: UnreachedNode| Status::unavailable(format!("node {node} cannot be reached: {why}"));
+        let dialled = match api.mesh_address(allocation, &node) {
+            Some(address) => over_mesh::dial(&api.context, &node, &address, open).await,
+            None => Err(UnreachedNode::NoAddress),
+        };
+        match dialled {
+            Ok(ends) => ends,
+            Err(why) => return Err(recorded.refused(unavailable(why))),
+        }
+    };
+    let (out, events) = mpsc::channel(QUEUE);
+    let started = Started { allocation: allocation.to_string(), node: node.to_string() };
+    api.tasks.spawn(carry(ends, requests, out, started, place, recorded));
+    Ok(events)
+}
+
+/// A session whose beginning the audit log has: it is to have its end as well.
+struct Recorded {
+    api: Api,
+    access: Access,
+    since: Instant,
+}
+
+impl Recorded {
+    async fn ended(self, how: &str) {
+        let seconds = self.since.elapsed().as_secs();
+        self.api.ended(&self.access, &format!("closed after {seconds} s: {how}")).await;
+    }
+
+    /// It came to nothing: the caller is told why at once, the audit log behind its back.
+    fn refused(self, why: Status) -> Status {
+        let how = why.message().to_owned();
+        self.api.tasks.clone().spawn(async move { self.ended(&how).await });
+        why
+    }
+}
+
+async fn first(requests: &mut Streaming<v1::AttachRequest>) -> Result<Start, Status> {
+    let first = tokio::time::timeout(START_WAIT, requests.message()).await;
+    match first.map_err(|_| Status::deadline_exceeded("attach: the first message is missing"))?? {
+        Some(v1::AttachRequest { what: Some(Typed::Start(start)) }) => Ok(start),
+        Some(_) | None => Err(Status::invalid_argument("attach: the first message must be `start`")),
+    }
+}
+
+fn node_of(name: &str, target: &Target) -> Result<NodeId, Status> {
+    if name.is_empty() {
+        return Ok(target.head.clone());
+    }
+    let own = target.nodes.iter().find(|node| node.as_str() == name).cloned();
+    own.ok_or_else(|| {
+        let nodes = hostlist::fold(&target.nodes);
+        Status::invalid_argument(format!("node: allocation {} has no node {name:?}; it has {nodes}", target.allocation.short()))
+    })
+}
+
+fn wanted(start: Start, target: &Target, asker: &Asker) -> Result<AttachOpen, Status> {
+    if !start.argv.is_empty() {
+        command::check(std::iter::once(&start.argv), &std::collections::HashMap::new())
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    }
+    // A name for a database of terminals, and for environments.
+    let term_is_plain = start.term.len() <= TERM_BYTES_MAX && start.term.bytes().all(|b| b.is_ascii_graphic());
+    let (rows, columns) = size(start.size);
+    Ok(AttachOpen {
+        allocation: *target.allocation.0.as_bytes(),
+        epoch: target.epoch.0,
+        argv: start.argv,
+        term: if term_is_plain { start.term } else { String::new() },
+        rows,
+        columns,
+        input_is_terminal: start.input_is_terminal,
+        output_is_terminal: start.output_is_terminal,
+        uid: asker.user.uid,
+        user: asker.user.name.clone(),
+    })
+}
+
+pub(super) fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
+    let size = size.unwrap_or_default();
+    let fits = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+    (fits(size.rows), fits(size.columns))
+}
+
+/// Brings keys one way and the screen the other, until the session ends or its caller goes. The caller's place is held
+/// for as long.
+async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, started: Started, place: Place, recorded: Recorded) {
+    let node = started.node.clone();
+    let Ends { keyboard, mut screen } = ends;
+    let typing = tokio::spawn(type_on(requests, keyboard));
+    let mut started = Some(started);
+    let mut over = None;
+    while over.is_none() {
+        let item = tokio::select! {
+            () = out.closed() => break,
+            item = screen.recv() => item,
+        };
+        let event = match item {
+            Some(FromTerminal::Started) => match started.take() {
+                Some(started) => Ok(Shown::Started(started)),
+                None => continue,
+            },
+            Some(FromTerminal::Output(bytes)) => Ok(Shown::Output(bytes)),
+            Some(FromTerminal::Notice(text)) => Ok(Shown::Notice(text)),
+            Some(FromTerminal::Ended { code }) => Ok(Shown::Ended(Ended { code })),
+            Some(FromTerminal::Refused { why }) => Err(Status::failed_precondition(why)),
+            None => Err(Status::unavailable(format!("the connection to node {node} is lost: the terminal is closed"))),
+        };
+        over = match &event {
+            Ok(Shown::Ended(ended)) => Some(format!("its program ended with {}", ended.code)),
+            Err(why) => Some(why.message().to_owned()),
+            Ok(Shown::Started(_) | Shown::Output(_) | Shown::Notice(_)) => None,
+        };
+        if out.send(event.map(|what| v1::AttachEvent { what: Some(what) })).await.is_err() {
+            break;
+        }
+    }
+    typing.abort();
+    drop(place);
+    recorded.ended(over.as_deref().unwrap_or("its caller disconnected")).await;
+}
+
+/// Ends with the caller's stream, and hangs the session up by that.
+async fn type_on(mut requests: Streaming<v1::AttachRequest>, keyboard: mpsc::Sender<ToTerminal>) {
+    while let Ok(Some(request)) = requests.message().await {
+        let message = match request.what {
+            Some(Typed::Input(bytes)) if bytes.len() <= INPUT_BYTES_MAX => ToTerminal::Input(bytes),
+            Some(Typed::Size(given)) => {
+                let (rows, columns) = size(Some(given));
+                ToTerminal::Size { rows, columns }
+            }
+            Some(Typed::End(_)) => ToTerminal::EndOfInput,
+            // More than anybody types, a second start, or nothing: not of a caller that keeps to the protocol.
+            Some(Typed::Input(_) | Typed::Start(_)) | None => return,
+        };
+        if keyboard.send(message).await.is_err() {
+            return;
+        }
+    }
+}

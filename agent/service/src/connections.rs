@@ -1,0 +1,213 @@
+//! The socket's connections, so many of each user: anybody may connect, and nobody may take all descriptors. Who connects
+//! and says nothing is let go.
+
+use lattice_meshd::places::{Place, Places};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::UCred;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Sleep, sleep};
+use tokio_stream::Stream;
+use tonic::transport::server::Connected;
+
+/// Connections of one user at once.
+const OF_ONE_USER: usize = 128;
+/// Connections of root at once: services that act for many.
+const OF_ROOT: usize = 1024;
+/// After a connection that could not be taken (no descriptors, for one).
+const PAUSE: Duration = Duration::from_millis(50);
+/// What every HTTP/2 client sends at once: 24 bytes that name the protocol, and the head of its settings.
+const OPENING_BYTES: usize = 24 + 9;
+/// How long that may take.
+const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Connections as they come; those beyond a user's number are closed.
+pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
+    futures::stream::unfold((listener, Places::default()), |(listener, places)| async {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let Ok(credentials) = stream.peer_cred() else { continue };
+                    if let Some(place) = take(&places, credentials.uid()) {
+                        let peer = Peer { credentials, process: Process::of(&stream) };
+                        let opening = Some(Opening { left: OPENING_BYTES, until: Box::pin(sleep(OPENING_TIME_MAX)) });
+                        return Some((Ok(Connection { stream, peer, opening, _place: place }), (listener, places)));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection to the socket cannot be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    })
+}
+
+fn take(places: &Places, uid: u32) -> Option<Place> {
+    let most = if uid == 0 { OF_ROOT } else { OF_ONE_USER };
+    let place = places.take(uid, most);
+    if place.is_none() {
+        tracing::debug!(uid, most, "one user has too many connections: the newest is closed");
+    }
+    place
+}
+
+/// Who connected.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub credentials: UCred,
+    process: Process,
+}
+
+/// The process itself: its number may be another's by now.
+#[derive(Clone, Debug)]
+enum Process {
+    /// By `SO_PEERPIDFD`.
+    Held(Arc<OwnedFd>),
+    /// Linux before 6.5 has the number alone.
+    Number,
+    Gone,
+}
+
+impl Process {
+    fn of(stream: &UnixStream) -> Self {
+        match getsockopt(stream, sockopt::PeerPidfd) {
+            Ok(pidfd) => Self::Held(Arc::new(pidfd)),
+            Err(Errno::ENOPROTOOPT) => Self::Number,
+            Err(_) => Self::Gone,
+        }
+    }
+}
+
+impl Peer {
+    /// Whether the process that connected has ended: what was read of its number before may be of another one.
+    pub fn is_gone(&self) -> bool {
+        match &self.process {
+            Process::Held(pidfd) => poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0),
+            Process::Number => false,
+            Process::Gone => true,
+        }
+    }
+}
+
+/// One connection, in its place.
+pub(super) struct Connection {
+    stream: UnixStream,
+    peer: Peer,
+    opening: Option<Opening>,
+    _place: Place,
+}
+
+/// What is still to come before it is a connection of HTTP/2.
+struct Opening {
+    left: usize,
+    until: Pin<Box<Sleep>>,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let Some(opening) = &mut self.opening else { return read };
+        if read.is_pending() {
+            ready!(opening.until.as_mut().poll(cx));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        opening.left = opening.left.saturating_sub(buf.filled().len() - before);
+        if opening.left == 0 {
+            self.opening = None;
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt;
+    use tokio::io::AsyncReadExt;
+
+    #[tokio::test]
+    async fn one_connection_too_many_is_closed_and_served_again_once_one_ends() {
+        let path = std::env::temp_dir().join(format!("lattice-connections-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let most = if nix::unistd::geteuid().is_root() { OF_ROOT } else { OF_ONE_USER };
+        let mut accepted = std::pin::pin!(accept(listener));
+        // Both ends are this process's, whose soft limit may be 1024: the places are taken without descriptors.
+        let first = UnixStream::connect(&path).await.unwrap();
+        let one = accepted.next().await.unwrap().unwrap();
+        let rest: Vec<Place> = one._place.more(most - 1);
+        let mut refused = UnixStream::connect(&path).await.unwrap();
+        let mut nothing = [0; 1];
+        tokio::select! {
+            _ = accepted.next() => panic!("taken beyond the limit"),
+            read = refused.read(&mut nothing) => assert_eq!(read.unwrap(), 0, "closed"),
+        }
+        drop((first, one));
+        let _again = UnixStream::connect(&path).await.unwrap();
+        assert!(accepted.next().await.unwrap().is_ok());
+        drop(rest);
+        let _ = std::fs::remove_file(&path);
+    }
+
+    #[tokio::test]
+    async fn whoever_connected_and_ended_is_gone() {
+        let path = std::env::temp_dir().join(format!("lattice-gone-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap()));
+        // It hands the connection on to a process that outlives it.
+        let connects = "import os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                        if os.fork() == 0: time.sleep(60)\nsys.stdin.read()\n";
+        let mut command = tokio::process::Command::new("python3");
+        command.args(["-c", connects]).arg(&path).stdin(std::process::Stdio::piped()).process_group(0);
+        let mut child = command.spawn().unwrap();
+        let group = nix::unistd::Pid::from_raw(child.id().unwrap().cast_signed());
+        let connection = accepted.next().await.unwrap().unwrap();
+        let peer = connection.connect_info();
+        assert!(!peer.is_gone());
+        drop(child.stdin.take());
+        child.wait().await.unwrap();
+        assert!(peer.is_gone(), "its child still has the connection");
+        nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL).unwrap();
+        let _ = std::fs::remove_file(&path);
+    }
+}

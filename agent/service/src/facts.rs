@@ -1,0 +1,119 @@
+//! What nodes say of themselves, for users: one in full, or all of them as gossip has them while the quorum is away.
+
+use super::Api;
+use super::gossiping::liveness;
+use lattice_api::v1;
+use lattice_gossip::{Liveness, Member};
+use lattice_model::fact::{NodeFact, NodePulse};
+use lattice_model::{Node, NodeId};
+use std::collections::BTreeMap;
+
+/// The state of a node of which nobody said any.
+const UNKNOWN: &str = "Unknown";
+
+impl Api {
+    pub(super) async fn fact_of(&self, node: &NodeId) -> v1::NodeFactResponse {
+        let members = self.membership.members();
+        let member = members.iter().find(|member| member.node == *node);
+        let word = self.context.machine.facts.of(node, member).await;
+        v1::NodeFactResponse {
+            fact: word.fact.as_deref().map(fact),
+            pulse: word.pulse.as_ref().map(pulse),
+            unreached: word.unreached.unwrap_or_default(),
+            gossip: member.map(|member| self.gossip_member(member)),
+        }
+    }
+
+    /// Every node that gossip knows, or that the quorum last told of: where it stands as it says itself, else as was last heard.
+    pub(super) fn by_gossip(&self) -> Vec<v1::Node> {
+        let heard: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
+        let mut nodes: BTreeMap<String, v1::Node> = self.shown(&heard).into_iter().map(|node| (node.id.clone(), node)).collect();
+        for member in self.membership.members().iter() {
+            let unheard = || v1::Node { id: member.node.to_string(), state: UNKNOWN.to_owned(), ..Default::default() };
+            says(nodes.entry(member.node.to_string()).or_insert_with(unheard), member);
+        }
+        nodes.into_values().map(|node| v1::Node { by_gossip: true, ..node }).collect()
+    }
+}
+
+/// What a node says of itself stands over what was last heard of it; where it is silent, that is said.
+fn says(node: &mut v1::Node, member: &Member) {
+    liveness(member.liveness).clone_into(&mut node.gossip);
+    match (member.liveness, member.fact) {
+        (Liveness::Alive | Liveness::Suspect, Some(fact)) => {
+            let state = fact.state.to_string();
+            if node.state != state {
+                // Another reason than that of the state before.
+                node.reason = String::new();
+                node.state = state;
+            }
+            node.schedulable = fact.schedulable;
+            if fact.held == node.holds.is_empty() {
+                node.holds =
+                    if fact.held { vec!["held, as it reports; `lattice node status` asks it for more".to_owned()] } else { Vec::new() };
+            }
+        }
+        (Liveness::Alive | Liveness::Suspect, None) => {}
+        (Liveness::Down, _) => node.reason = "gossip does not reach it: its state is the last that was received".to_owned(),
+    }
+}
+
+fn fact(fact: &NodeFact) -> v1::NodeFact {
+    let gpus = fact.gpus.iter();
+    let gpus = gpus.map(|(model, gpus)| v1::GpuCount { model: model.clone(), healthy: gpus.healthy, allocatable: gpus.allocatable });
+    v1::NodeFact {
+        state: fact.state.to_string(),
+        reason: fact.reason.clone(),
+        holds: fact.holds.iter().map(ToString::to_string).collect(),
+        schedulable: fact.schedulable,
+        cores: fact.cores,
+        memory_bytes: fact.memory_bytes,
+        gpus: gpus.collect(),
+        topology_group: fact.topology_group.clone().unwrap_or_default(),
+        features: fact.features.clone(),
+        fingerprint: fact.fingerprint.clone().unwrap_or_default(),
+        images: fact.images.clone(),
+        images_all: fact.images_all,
+    }
+}
+
+fn pulse(pulse: &NodePulse) -> v1::NodePulse {
+    v1::NodePulse {
+        running: pulse.running.iter().map(ToString::to_string).collect(),
+        running_all: pulse.running_all,
+        pressure_cpu: pulse.pressure.cpu,
+        pressure_memory: pulse.pressure.memory,
+        pressure_io: pulse.pressure.io,
+        power_watts: pulse.power_watts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_gossip::Fact;
+    use lattice_model::NodeState;
+
+    #[test]
+    fn a_nodes_own_word_stands_over_what_was_last_heard_and_silence_is_said() {
+        let heard = || v1::Node { id: "n1".into(), state: "Degraded".into(), reason: "silent for 31 s".into(), ..Default::default() };
+        let fact = Some(Fact { state: NodeState::Ready, held: true, schedulable: true, digest: 1 });
+        let member = |liveness| Member {
+            node: "n1".parse().unwrap(),
+            addr: "127.0.0.1:1".parse().unwrap(),
+            incarnation: 1,
+            liveness,
+            since_ms: 0,
+            accusers: 0,
+            fact,
+            contradicted_since_ms: None,
+        };
+        let mut node = heard();
+        says(&mut node, &member(Liveness::Suspect));
+        assert_eq!((node.state.as_str(), node.reason.as_str(), node.gossip.as_str(), node.holds.len()), ("Ready", "", "suspect", 1));
+        let mut node = heard();
+        says(&mut node, &member(Liveness::Down));
+        assert_eq!((node.state.as_str(), node.gossip.as_str()), ("Degraded", "down"));
+        assert!(node.reason.contains("the last that was received"), "{node:?}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Standard input of a launch, from its user to its head, and how much of it was taken back to the user.
+
+use super::Api;
+use super::target::Target;
+use lattice_api::v1;
+use lattice_launch::{InputPort, next_taken};
+use lattice_mesh::frame;
+use lattice_mesh::input::{WirePiece, WireTaken};
+use lattice_mesh::open::{AbortOpen, HeadAnswer, Open};
+use lattice_meshd as meshd;
+use lattice_model::input::{PIECE_BYTES_MAX, Taken};
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+/// Words of progress that wait for a slow caller.
+const QUEUE: usize = 16;
+
+type Answers = mpsc::Sender<Result<v1::LaunchInputResponse, Status>>;
+
+/// The way to a launch's standard input.
+enum Way {
+    Here(InputPort),
+    There { send: quinn::SendStream, recv: quinn::RecvStream },
+}
+
+/// Brings standard input to a launch's head for as long as the caller sends some.
+pub(super) async fn feed(
+    api: &Api,
+    requests: Streaming<v1::LaunchInputRequest>,
+    target: &Target,
+    open: AbortOpen,
+) -> Result<mpsc::Receiver<Result<v1::LaunchInputResponse, Status>>, Status> {
+    let head = &target.head;
+    let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {head}: {e}"));
+    let way = if *head == api.context.setup.me {
+        Way::Here(meshd::input_of(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()))?)
+    } else {
+        let address = api.mesh_address(target.allocation, head).ok_or_else(|| unavailable(&"its address is not known"))?;
+        let (mut send, mut recv) = api.context.work.mesh.open(head, &address).await.map_err(|e| unavailable(&e))?;
+        frame::write(&mut send, &Open::Input(open)).await.map_err(|e| unavailable(&e))?;
+        match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
+            HeadAnswer::Done => Way::There { send, recv },
+            HeadAnswer::Refused { why } => return Err(Status::failed_precondition(why)),
+        }
+    };
+    let (out, stream) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        let ended = match way {
+            Way::Here(port) => here(requests, port, &out).await,
+            Way::There { send, recv } => there(requests, send, recv, &out).await,
+        };
+        if let Err(status) = ended {
+            let _ = out.send(Err(status)).await;
+        }
+    });
+    Ok(stream)
+}
+
+async fn here(
+    mut requests: Streaming<v1::LaunchInputRequest>,
+    InputPort { pieces, mut taken }: InputPort,
+    out: &Answers,
+) -> Result<(), Status> {
+    let comes = async {
+        while let Some(piece) = next_piece(&mut requests).await? {
+            let _ = pieces.send(piece).await;
+        }
+        Ok::<_, Status>(())
+    };
+    let goes = async {
+        while let Some(now) = next_taken(&mut taken).await {
+            if tell(out, now).await.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! { ended = comes => ended, ended = goes => ended }
+}
+
+async fn there(
+    mut requests: Streaming<v1::LaunchInputRequest>,
+    mut send: quinn::SendStream,
+    mut recv: quinn::RecvStream,
+    out: &Answers,
+) -> Result<(), Status> {
+    let comes = async {
+        while let Some(piece) = next_piece(&mut requests).await? {
+            frame::write(&mut send, &piece).await.map_err(|e| Status::unavailable(format!("the launch's head: {e}")))?;
+        }
+        Ok::<_, Status>(())
+    };
+    let goes = async {
+        while let Ok(now) = frame::read::<WireTaken, _>(&mut recv).await {
+            if tell(out, now.into()).await.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! { ended = comes => ended, ended = goes => ended }
+}
+
+/// `None`: the caller sends no more.
+async fn next_piece(requests: &mut Streaming<v1::LaunchInputRequest>) -> Result<Option<WirePiece>, Status> {
+    let Some(request) = requests.message().await? else { return Ok(None) };
+    let Some(v1::launch_input_request::What::Piece(v1::InputPiece { offset, data, last })) = request.what else {
+        return Err(Status::invalid_argument("after `start`, only pieces of standard input may follow"));
+    };
+    if data.len() > PIECE_BYTES_MAX {
+        return Err(Status::invalid_argument(format!("a piece of {} bytes; at most {PIECE_BYTES_MAX} are accepted", data.len())));
+    }
+    Ok(Some(WirePiece { offset, bytes: data, last }))
+}
+
+/// `None`: the caller is gone.
+async fn tell(out: &Answers, taken: Taken) -> Option<()> {
+    let taken = match taken {
+        Taken::UpTo(bytes) => v1::InputTaken { bytes, over: false },
+        Taken::Over => v1::InputTaken { bytes: 0, over: true },
+    };
+    out.send(Ok(v1::LaunchInputResponse { taken: Some(taken) })).await.ok()
+}

@@ -1,0 +1,119 @@
+//! The API: `lattice.v1` on the agent's socket. One file per service. Beside them: what all of them share
+//! (`api`), who is calling, and how refusals read.
+
+pub mod user_shares;
+
+mod access;
+mod accounts;
+mod admin;
+mod admissions;
+mod allocations;
+mod api;
+mod application;
+mod arguments;
+mod attaching;
+mod auditing;
+mod caller;
+mod checkpoints;
+mod command;
+mod comparing;
+mod connections;
+mod diagnosing;
+mod facts;
+mod feeding;
+mod gossiping;
+mod heads;
+mod intake;
+mod isolation;
+mod launching;
+mod leases;
+mod looks;
+mod monitoring;
+mod networks;
+mod nodes;
+mod output;
+mod preempting;
+mod privacy;
+mod refusal;
+mod requests;
+mod sessions;
+mod signalling;
+mod situation;
+mod submitted;
+mod target;
+mod telemetry;
+mod updating;
+mod usage;
+mod vclusters;
+mod watches;
+mod watching;
+
+pub use api::Api;
+pub use comparing::past;
+pub use heads::Heads;
+pub use looks::Looks;
+pub use requests::Requests;
+pub use submitted::Submitted;
+pub use usage::tail as stored_tail;
+
+use intake::Intake;
+use lattice_api::MESSAGE_BYTES_MAX;
+use lattice_api::v1::admin_service_server::AdminServiceServer;
+use lattice_api::v1::allocation_service_server::AllocationServiceServer;
+use lattice_api::v1::application_service_server::ApplicationServiceServer;
+use lattice_api::v1::lease_service_server::LeaseServiceServer;
+use lattice_api::v1::node_service_server::NodeServiceServer;
+use lattice_api::v1::session_service_server::SessionServiceServer;
+use lattice_api::v1::v_cluster_service_server::VClusterServiceServer;
+use lattice_api::v1::watch_service_server::WatchServiceServer;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+/// Binds the socket (mode 0666; callers are told apart by their credentials). One that nobody answers on is replaced.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent answers on it"));
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Bytes of one call's request that the handler has not asked for yet.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// The same of all calls of a connection.
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Calls of one connection at once.
+const CALLS_PER_CONNECTION: u32 = 128;
+/// Bytes of a call's headers.
+const HEADER_BYTES_MAX: u32 = 8 << 10;
+
+/// Serves until `stop`; calls are counted in `requests`. What callers may send is bounded by [`intake`].
+pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
+    let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
+    tonic::transport::Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(CALLS_PER_CONNECTION)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .add_service(intake.bound(requests.count(AllocationServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(ApplicationServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(NodeServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(LeaseServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(SessionServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
+        .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
+        .await
+}

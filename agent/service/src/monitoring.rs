@@ -1,0 +1,187 @@
+//! `AllocationService.StreamMetrics`: what an allocation's nodes tell of its work, brought together.
+//!
+//! ```text
+//!   a task for each node: Open::Monitor ──▶ items ──▶ events ─┐
+//!                 └── it is away: said once, tried again      ├──▶ one bounded queue ──▶ the caller
+//!   the allocation's watch: requeued, ended ──────────────────┘
+//! ```
+//!
+//! A caller that reads slowly holds up the nodes' streams, which keep nothing for it: numbers are of the moment they are sent in.
+
+use super::Api;
+use super::usage::measured;
+use super::watching::AllocationWatch;
+use lattice_agent_common::clock::now;
+use lattice_api::v1;
+use lattice_api::v1::metrics_event::What;
+use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
+use lattice_meshd::monitoring::{self, INTERVAL_MAX, INTERVAL_MIN, NoMore};
+use lattice_model::{Allocation, AllocationState, Backoff, Epoch, NodeId};
+use lattice_telemetry::alert::rules::MEASURES;
+use lattice_telemetry::names::meant;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::{Request, Status};
+
+/// Where nothing is said.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Events that wait for a slow caller, of all nodes together.
+const QUEUE: usize = 64;
+/// Between two tries of a node that is away.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+/// Tries after which a node that is there, and tells nothing, is said to do so: where its work ends, the allocation does in a moment.
+const TRIES_UNSAID: u32 = 4;
+
+/// What is said where alerts may have been raised or cleared without being told.
+const MISSED: &str = "alerts may have changed meanwhile; all that are raised now follow";
+
+type Out = mpsc::Sender<Result<v1::MetricsEvent, Status>>;
+
+pub(super) async fn stream(
+    api: &Api,
+    request: Request<v1::StreamMetricsRequest>,
+) -> Result<mpsc::Receiver<Result<v1::MetricsEvent, Status>>, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::StreamMetricsRequest { key, interval_ms, alerts_only, metrics } = request.into_inner();
+    let interval = if interval_ms == 0 { INTERVAL } else { Duration::from_millis(interval_ms) };
+    if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
+        let text = format!("interval: {} s to {} s are possible", INTERVAL_MIN.as_secs(), INTERVAL_MAX.as_secs());
+        return Err(Status::invalid_argument(text));
+    }
+    if metrics.len() > METRICS_MAX {
+        return Err(Status::invalid_argument(format!("{} metrics; at most {METRICS_MAX} are told at once", metrics.len())));
+    }
+    let known = |metric: &String| match meant(metric, MEASURES.iter().map(|(name, _)| *name)) {
+        Ok(known) => Ok(known.to_owned()),
+        Err(hint) => Err(Status::invalid_argument(format!("there is no metric {metric:?}\nhint: {hint}"))),
+    };
+    let metrics = metrics.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    if allocation.state.is_terminal() {
+        let text = format!("allocation {} is {}: it is no longer measured", allocation.id.short(), allocation.state);
+        return Err(Status::failed_precondition(text));
+    }
+    api.looked_at(&caller.principal, &allocation, "watch").await?;
+    let place = api.watching(caller.principal.uid)?;
+    let interval_ms = if alerts_only { 0 } else { u64::try_from(interval.as_millis()).unwrap_or(u64::MAX) };
+    let open = MonitorOpen {
+        allocation: *allocation.id.0.as_bytes(),
+        epoch: 0,
+        uid: caller.principal.uid,
+        user: caller.principal.name,
+        what: MonitorWhat::Follow { interval_ms, metrics },
+    };
+    let (out, events) = mpsc::channel(QUEUE);
+    let api = api.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = out.closed() => {}
+            () = run(&api, allocation, open, &out) => {}
+        }
+        drop(place);
+    });
+    Ok(events)
+}
+
+/// Follows the allocation over its attempts, to its end.
+async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
+    let mut watch = AllocationWatch::new(api.clone(), allocation, None);
+    let mut following: Option<(Epoch, JoinSet<()>)> = None;
+    let mut told_state = None;
+    loop {
+        let now = watch.now();
+        let state = now.state;
+        if state.is_terminal() {
+            let _gone = send(out, None, What::Ended(state.to_string())).await;
+            return;
+        }
+        match (&following, state) {
+            (Some((epoch, _)), AllocationState::Running) if *epoch == now.epoch => {}
+            (_, AllocationState::Running) => {
+                let mut nodes = JoinSet::new();
+                for node in now.nodes() {
+                    let open = MonitorOpen { epoch: now.epoch.0, ..open.clone() };
+                    nodes.spawn(follow(api.clone(), now.clone(), node.clone(), open, out.clone()));
+                }
+                following = Some((now.epoch, nodes));
+            }
+            // What was followed has ended; what comes next is another attempt.
+            (_, _) => {
+                following = None;
+                if told_state != Some(state) && send(out, None, What::Notice(format!("it is {state}: nothing of it runs"))).await.is_err() {
+                    return;
+                }
+            }
+        }
+        told_state = Some(state);
+        watch.changed().await;
+    }
+}
+
+/// Follows one node until this is dropped, however often it goes away.
+async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpen, out: Out) {
+    let (mut tries, mut away, mut pauses) = (0, false, AGAIN);
+    let mut begun = false;
+    loop {
+        let address = api.mesh_address(allocation.id, &node);
+        let mut items = monitoring::items(&api.context, &node, address, open.clone());
+        let mut gone = NoMore::Refused("its work there has ended".to_owned());
+        while let Some(item) = items.recv().await {
+            let what = match item {
+                Err(why) => {
+                    gone = why;
+                    break;
+                }
+                Ok(MonitorItem::Begun) => {
+                    let was_away = std::mem::take(&mut away);
+                    let was_begun = std::mem::replace(&mut begun, true);
+                    tries = 0;
+                    pauses.reset();
+                    // What was cleared meanwhile is not among what is raised.
+                    match (was_begun, was_away) {
+                        (true, true) => What::Notice(format!("it reports again; {MISSED}")),
+                        (true, false) => What::Notice(MISSED.to_owned()),
+                        (false, true) => What::Notice("it reports now".to_owned()),
+                        (false, false) => continue,
+                    }
+                }
+                Ok(MonitorItem::Numbers(told)) => {
+                    let measured = told.shown.into_iter().map(measured).collect();
+                    What::Numbers(v1::NodeUsage { node: node.to_string(), age_ms: told.age_ms, measured, ..Default::default() })
+                }
+                Ok(MonitorItem::Alert(alert)) => What::Alert(v1::MetricAlert {
+                    alert: alert.alert,
+                    severity: alert.severity,
+                    raised: alert.raised,
+                    for_ms: alert.for_ms,
+                    text: alert.text,
+                    launch: alert.launch,
+                }),
+                Ok(MonitorItem::Missed) => What::Notice(MISSED.to_owned()),
+                Ok(MonitorItem::Alive | MonitorItem::Word { .. } | MonitorItem::Refused { .. }) => continue,
+            };
+            if send(&out, Some(&node), what).await.is_err() {
+                return;
+            }
+        }
+        tries += 1;
+        let (why, tells) = match gone {
+            NoMore::Away(why) => (why, true),
+            NoMore::Refused(why) => (why, tries >= TRIES_UNSAID),
+        };
+        if tells && !away {
+            away = true;
+            if send(&out, Some(&node), What::Away(why)).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(pauses.next_pause()).await;
+    }
+}
+
+async fn send(out: &Out, node: Option<&NodeId>, what: What) -> Result<(), ()> {
+    let node = node.map(NodeId::to_string).unwrap_or_default();
+    out.send(Ok(v1::MetricsEvent { at_ms: now().0, node, what: Some(what) })).await.map_err(|_| ())
+}

@@ -1,0 +1,230 @@
+//! How often the API is called, with what success, for how long.
+
+use lattice_telemetry::catalogue::serving as family;
+use lattice_telemetry::histogram::Histogram;
+use lattice_telemetry::holding::Holding;
+use lattice_telemetry::sample::{Collect, Samples, Whose};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tonic::Code;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::server::NamedService;
+
+/// Few, as there is one such histogram for each method.
+const SECONDS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
+/// Methods that are answered by a stream, and of which kind it is.
+const STREAMS: [(&str, &str); 12] = [
+    ("AdminService/VerifyAudit", "audit"),
+    ("AdminService/ExportAudit", "audit"),
+    ("AllocationService/Watch", "watch"),
+    ("AllocationService/Logs", "logs"),
+    ("AllocationService/Launch", "launch"),
+    ("AllocationService/LaunchInput", "launch"),
+    ("AllocationService/Attach", "attach"),
+    ("AllocationService/Checkpoint", "checkpoint"),
+    ("AllocationService/ReadTelemetry", "metrics"),
+    ("AllocationService/StreamMetrics", "metrics"),
+    ("NodeService/WatchGossip", "watch"),
+    ("WatchService/Watch", "watch"),
+];
+/// Those that work itself keeps open.
+const OF_WORK: [(&str, &str); 1] = [("ApplicationService/Register", "checkpoint")];
+/// All kinds.
+const KINDS: [&str; 7] = ["attach", "audit", "checkpoint", "launch", "logs", "metrics", "watch"];
+/// What callers ask for that there is not: its name would be the caller's to choose.
+const UNKNOWN: &str = "unknown";
+
+/// Counted since the agent began. Cloneable; all clones are one.
+#[derive(Clone, Default)]
+pub struct Requests(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    methods: Mutex<BTreeMap<String, Calls>>,
+    open: [AtomicU64; KINDS.len()],
+}
+
+/// Of one method.
+#[derive(Default)]
+struct Calls {
+    by_status: BTreeMap<&'static str, u64>,
+    /// Of one that is not answered by a stream.
+    seconds: Option<Histogram>,
+}
+
+fn kind_of(method: &str) -> Option<usize> {
+    let (_, kind) = STREAMS.iter().chain(&OF_WORK).find(|(name, _)| *name == method)?;
+    KINDS.iter().position(|name| name == kind)
+}
+
+impl Requests {
+    /// The service, counted.
+    pub(super) fn count<S>(&self, service: S) -> Counted<S> {
+        Counted { service, requests: self.clone() }
+    }
+
+    /// `took`: of a call that is not answered by a stream.
+    fn answered(&self, method: &str, status: Code, took: Option<Duration>) {
+        let method = if status == Code::Unimplemented { UNKNOWN } else { method };
+        let mut methods = self.0.methods.lock();
+        let of = methods.entry(method.to_owned()).or_default();
+        *of.by_status.entry(name(status)).or_default() += 1;
+        if let Some(took) = took {
+            of.seconds.get_or_insert_with(|| Histogram::new(SECONDS)).observe(took);
+        }
+    }
+}
+
+impl Collect for Requests {
+    fn collect(&self, samples: &mut Samples, _whose: Whose) {
+        for (method, of) in &*self.0.methods.lock() {
+            for (status, count) in &of.by_status {
+                samples.count(&family::API_REQUESTS, &[method, status], *count);
+            }
+            if let Some(seconds) = &of.seconds {
+                samples.histogram(&family::API_SECONDS, &[method], seconds.counts());
+            }
+        }
+        for (kind, open) in KINDS.iter().zip(&self.0.open) {
+            samples.count(&family::API_STREAMS, &[kind], open.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// A stream that is open, until this is dropped.
+struct Open(Requests, usize);
+
+impl Open {
+    fn new(requests: &Requests, kind: usize) -> Self {
+        requests.0.open[kind].fetch_add(1, Ordering::Relaxed);
+        Self(requests.clone(), kind)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.0.open[self.1].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The method that was called, `NodeService/SetHold`: in the extensions of each request.
+#[derive(Clone, Debug)]
+pub(super) struct Method(pub String);
+
+/// A service whose calls are counted.
+#[derive(Clone)]
+pub(super) struct Counted<S> {
+    service: S,
+    requests: Requests,
+}
+
+impl<S: NamedService> NamedService for Counted<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<http::Request<Body>> for Counted<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        let method = request.uri().path().trim_start_matches("/lattice.v1.").to_owned();
+        request.extensions_mut().insert(Method(method.clone()));
+        let (began, requests) = (Instant::now(), self.requests.clone());
+        let answer = self.service.call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            // What is refused at once says so in its head; else it goes well, as far as that is known when a stream begins.
+            let status = answer.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
+            let kind = kind_of(&method);
+            requests.answered(&method, status, kind.is_none().then(|| began.elapsed()));
+            Ok(match kind.filter(|_| status == Code::Ok) {
+                Some(kind) => answer.map(|body| Body::new(Holding::new(body, Open::new(&requests, kind)))),
+                None => answer,
+            })
+        })
+    }
+}
+
+/// As gRPC writes it, in small letters.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "ok",
+        Code::Cancelled => "cancelled",
+        Code::Unknown => "unknown",
+        Code::InvalidArgument => "invalid_argument",
+        Code::DeadlineExceeded => "deadline_exceeded",
+        Code::NotFound => "not_found",
+        Code::AlreadyExists => "already_exists",
+        Code::PermissionDenied => "permission_denied",
+        Code::ResourceExhausted => "resource_exhausted",
+        Code::FailedPrecondition => "failed_precondition",
+        Code::Aborted => "aborted",
+        Code::OutOfRange => "out_of_range",
+        Code::Unimplemented => "unimplemented",
+        Code::Internal => "internal",
+        Code::Unavailable => "unavailable",
+        Code::DataLoss => "data_loss",
+        Code::Unauthenticated => "unauthenticated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stream_of_the_api_has_its_kind() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../api/proto/lattice/v1");
+        // Served by the work, and by members.
+        let others = ["CheckpointEndpoint", "Quorum", "Raft"];
+        let mut streams = Vec::new();
+        for file in std::fs::read_dir(dir).unwrap().flatten() {
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            let mut service = "";
+            for line in text.lines().map(str::trim) {
+                if let Some(begun) = line.strip_prefix("service ") {
+                    service = begun.trim_end_matches(" {");
+                }
+                let Some((method, _)) = line.strip_prefix("rpc ").and_then(|rpc| rpc.split_once('(')) else { continue };
+                if line.contains("returns (stream ") && !others.contains(&service) {
+                    streams.push(format!("{service}/{method}"));
+                }
+            }
+        }
+        let unknown: Vec<_> = streams.iter().filter(|method| kind_of(method).is_none()).collect();
+        assert!(unknown.is_empty() && streams.len() == STREAMS.len() + OF_WORK.len(), "{unknown:?} of {streams:?}");
+    }
+
+    #[test]
+    fn names_that_callers_choose_are_no_labels() {
+        let requests = Requests::default();
+        requests.answered("AllocationService/Get", Code::Ok, Some(Duration::from_millis(2)));
+        requests.answered("AllocationService/Get", Code::NotFound, Some(Duration::from_millis(2)));
+        requests.answered("AllocationService/Whatever", Code::Unimplemented, None);
+        let open = Open::new(&requests, kind_of("AllocationService/Logs").unwrap());
+        let mut samples = Samples::default();
+        requests.collect(&mut samples, Whose::Ours);
+        drop(open);
+        let told: Vec<_> =
+            samples.families().flat_map(|(family, all)| all.iter().map(move |one| (family.name, one.labels.join(" ")))).collect();
+        assert!(told.contains(&("lattice_api_requests_total", "AllocationService/Get not_found".to_owned())), "{told:?}");
+        assert!(told.contains(&("lattice_api_requests_total", "unknown unimplemented".to_owned())), "{told:?}");
+        assert!(told.iter().all(|(_, labels)| !labels.contains("Whatever")), "{told:?}");
+        assert_eq!(requests.0.open.iter().map(|open| open.load(Ordering::Relaxed)).sum::<u64>(), 0);
+    }
+}

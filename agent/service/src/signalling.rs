@@ -1,0 +1,95 @@
+//! `AllocationService.Signal` and `Requeue`: what users do to their work besides ending it.
+
+use super::Api;
+use super::access::Whose;
+use super::usage::runs;
+use futures::stream::{self, StreamExt};
+use lattice_api::v1;
+use lattice_ledger::{AccessKind, Action};
+use lattice_mesh::signal::{SignalOpen, WireWhom};
+use lattice_meshd::signalling;
+use lattice_model::signal::WorkSignal;
+use lattice_quorum_client::wire::Request as Ask;
+use tonic::{Request, Status};
+use uuid::Uuid;
+
+/// Nodes that are asked at once.
+const NODES_AT_ONCE: usize = 64;
+/// The signals that there are.
+const SIGNAL_MAX: u32 = 64;
+
+/// What the audit log says of a signal.
+fn recorded(signal: u32, to: WireWhom) -> String {
+    let name = signal.to_string().parse::<WorkSignal>().map_or_else(|_| format!("signal {signal}"), |known| known.to_string());
+    let whom = match to {
+        WireWhom::Ranks => "its ranks",
+        WireWhom::Launches => "all of its launches",
+        WireWhom::Script => "its script",
+    };
+    format!("{name} to {whom}")
+}
+
+pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Result<v1::SignalResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::SignalRequest { key, signal, to } = request.into_inner();
+    if !(1..=SIGNAL_MAX).contains(&signal) {
+        return Err(Status::invalid_argument(format!("there is no signal {signal}: 1 to {SIGNAL_MAX} are possible")));
+    }
+    let whom = match to.as_str() {
+        "" | "ranks" => WireWhom::Ranks,
+        "launches" => WireWhom::Launches,
+        "script" => WireWhom::Script,
+        _ => return Err(Status::invalid_argument(format!("to: {to:?} is neither ranks, launches nor script"))),
+    };
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    runs(&allocation)?;
+    let user = caller.principal;
+    if !user.owns(&allocation.owner) {
+        let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
+        api.not_unseen(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
+    }
+    // The script runs on the head alone.
+    let nodes: Vec<_> = match whom {
+        WireWhom::Script => allocation.head().cloned().into_iter().collect(),
+        WireWhom::Ranks | WireWhom::Launches => allocation.nodes().cloned().collect(),
+    };
+    let asked = nodes.into_iter().map(|node| {
+        let open = SignalOpen {
+            allocation: *allocation.id.0.as_bytes(),
+            epoch: allocation.epoch.0,
+            uid: user.uid,
+            user: user.name.clone(),
+            signal: i32::try_from(signal).unwrap_or_default(),
+            to: whom,
+        };
+        async move {
+            let sent = signalling::of_node(&api.context, &node, api.mesh_address(allocation.id, &node), open).await;
+            let (processes, failed) = sent.map_or_else(|error| (0, error.to_string()), |processes| (processes, String::new()));
+            v1::signal_response::Node { node: node.to_string(), processes, failed }
+        }
+    });
+    let nodes: Vec<_> = stream::iter(asked).buffered(NODES_AT_ONCE).collect().await;
+    Ok(v1::SignalResponse { id: allocation.id.to_string(), nodes })
+}
+
+pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> Result<v1::RequeueResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::RequeueRequest { key, reason } = request.into_inner();
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let short = allocation.id.short();
+    if allocation.state.is_terminal() {
+        let text = format!("allocation {short} is {}: what has ended is not requeued\nhint: submit it again", allocation.state);
+        return Err(Status::failed_precondition(text));
+    }
+    if allocation.state.is_without_nodes() {
+        let hint =
+            if allocation.held { format!("`lattice resume {short}` has it wait for nodes") } else { format!("lattice explain {short}") };
+        let text = format!("allocation {short} is {}: it is in the queue already\nhint: {hint}", allocation.state);
+        return Err(Status::failed_precondition(text));
+    }
+    let ask = Ask::from(Action::RequeueAllocation { allocation: allocation.id, epoch: allocation.epoch, by: caller.principal, reason });
+    api.done(&ask).await?;
+    Ok(v1::RequeueResponse { id: allocation.id.to_string() })
+}

@@ -1,0 +1,111 @@
+//! The running allocation that a caller means.
+
+use super::Api;
+use super::access::Whose;
+use super::caller::Caller;
+use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId, Principal};
+use thiserror::Error;
+use tonic::Status;
+
+/// Where something is to be begun.
+pub(super) struct Target {
+    pub allocation: AllocationId,
+    pub epoch: Epoch,
+    pub head: NodeId,
+    pub nodes: Vec<NodeId>,
+    pub owner: Principal,
+    pub tenant: String,
+    pub project: String,
+}
+
+impl Target {
+    pub(super) fn whose(&self) -> Whose<'_> {
+        Whose { allocation: self.allocation, owner: &self.owner, node: Some(&self.head) }
+    }
+}
+
+/// The allocation that a caller means, which must be the caller's: the one of `key`, or the one that it runs in.
+pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
+    let target = match (key, caller.within) {
+        ("", None) => return Err(Status::invalid_argument("which allocation? (--alloc ID, or run it inside one)")),
+        ("", Some(within)) => find(api, &within.to_string()).await?,
+        (key, _) => find(api, key).await?,
+    };
+    caller.check(target.allocation, &target.owner)?;
+    Ok(target)
+}
+
+async fn find(api: &Api, key: &str) -> Result<Target, Status> {
+    // Work of this node needs no quorum to launch.
+    if let Some(worker) = key.parse().ok().and_then(|id| api.context.work.workers.get(id))
+        && let Some((head, _)) = worker.share.nodes.first()
+    {
+        let share = &worker.share;
+        return Ok(Target {
+            allocation: share.allocation,
+            epoch: share.epoch,
+            head: head.clone(),
+            nodes: share.nodes.iter().map(|(node, _)| node.clone()).collect(),
+            owner: share.owner.clone(),
+            tenant: share.spec.tenant.clone(),
+            project: share.spec.project.clone(),
+        });
+    }
+    let allocation = api.allocation(key).await?;
+    if allocation.state != AllocationState::Running {
+        return Err(Status::failed_precondition(format!("allocation {} is {}, not Running", allocation.id.short(), allocation.state)));
+    }
+    let head = allocation.head().cloned().ok_or_else(|| Status::internal("a running allocation without nodes"))?;
+    let nodes = allocation.nodes().cloned().collect();
+    let (tenant, project) = (allocation.spec.tenant, allocation.spec.project);
+    Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
+}
+
+/// Why a launch is not asked for again.
+#[derive(Debug, Error)]
+pub(super) enum LaunchOver {
+    #[error("its allocation has ended")]
+    Forgotten,
+    #[error("its allocation {} has ended", .allocation.short())]
+    NotHere { allocation: AllocationId },
+    #[error("its allocation {} was requeued, the launch was of an earlier attempt", .allocation.short())]
+    Requeued { allocation: AllocationId },
+    #[error("its allocation {} is {state}", .allocation.short())]
+    Ended { allocation: AllocationId, state: AllocationState },
+    #[error("nobody waits for it")]
+    CallerGone,
+}
+
+/// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
+pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), LaunchOver> {
+    match allocation {
+        None => Err(LaunchOver::Forgotten),
+        Some(a) if a.epoch != epoch || a.state.is_without_nodes() => Err(LaunchOver::Requeued { allocation: a.id }),
+        Some(a) if a.state.is_terminal() => Err(LaunchOver::Ended { allocation: a.id, state: a.state }),
+        Some(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(state: AllocationState, epoch: u64) -> Allocation {
+        let id = "00000000-0000-4000-8000-000000000009".parse().unwrap();
+        Allocation { state, epoch: Epoch(epoch), ..lattice_model::test_builders::allocation(id) }
+    }
+
+    #[test]
+    fn a_launch_is_dialled_for_only_while_its_own_attempt_lives() {
+        use AllocationState::{Cancelled, Completed, Failed, Pending, Running, Staging};
+        let of = |state, epoch| lives(Some(&allocation(state, epoch)), Epoch(2));
+        of(Running, 2).unwrap();
+        for (state, epoch) in [(Running, 3), (Staging, 3), (Pending, 2)] {
+            assert!(of(state, epoch).unwrap_err().to_string().contains("requeued"), "{state} {epoch}");
+        }
+        for state in [Completed, Failed, Cancelled] {
+            assert!(of(state, 2).is_err(), "{state}");
+        }
+        assert!(lives(None, Epoch(2)).is_err());
+    }
+}

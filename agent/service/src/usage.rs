@@ -1,0 +1,129 @@
+//! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes; of what has ended, and of what is longer ago
+//! than agents keep, asked of the store ([`stored`]).
+
+mod asking;
+mod ranks;
+mod stored;
+
+pub use stored::tail;
+pub(super) use stored::{PUSHED, Pushed};
+
+use super::Api;
+use asking::{AT_ONCE, ms, open};
+use futures::stream::{self, StreamExt};
+use lattice_api::v1;
+use lattice_mesh::gpu_usage::{GpuTold, GpusTold};
+use lattice_mesh::usage::{Shown, Told};
+use lattice_model::{Allocation, AllocationState, NodeId, Principal};
+use lattice_observe::measuring::devices::gpus_of_node;
+use lattice_observe::measuring::{self, DURATION_MAX, UsageError};
+use std::time::Duration;
+use tonic::{Request, Status};
+
+/// Where nothing is said.
+const DURATION: Duration = Duration::from_secs(30);
+/// How far back the store is asked.
+const STORED_MAX: Duration = Duration::from_secs(90 * 86_400);
+
+pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::TopRequest { key, duration_ms, per_gpu, per_rank } = request.into_inner();
+    let asked = (duration_ms > 0).then(|| Duration::from_millis(duration_ms));
+    if asked.is_some_and(|asked| asked > STORED_MAX) {
+        return Err(Status::invalid_argument(format!("duration: at most {} days", STORED_MAX.as_secs() / 86_400)));
+    }
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    let has_ended = allocation.state.is_terminal() && allocation.started_at.is_some();
+    if !has_ended {
+        runs(&allocation)?;
+    }
+    api.looked_at(&caller.principal, &allocation, "top").await?;
+    if has_ended {
+        return stored::of_ended(api, &allocation, asked).await;
+    }
+    let duration = asked.unwrap_or(DURATION);
+    let of_store = async { if duration > DURATION_MAX { Some(stored::of_running(api, &allocation, duration).await) } else { None } };
+    let of_ranks = async { if per_rank { Some(ranks::of_all_nodes(api, &caller.principal, &allocation).await) } else { None } };
+    let of_nodes = of_all_nodes(api, &caller.principal, &allocation, duration.min(DURATION_MAX));
+    let (mut nodes, stored, ranks) = tokio::join!(of_nodes, of_store, of_ranks);
+    ranks::join(&mut nodes, ranks.unwrap_or_default());
+    let allocation_id = allocation.id.to_string();
+    let mut response =
+        v1::TopResponse { allocation: allocation_id, duration_ms: ms(duration), nodes, per_gpu, per_rank, ..Default::default() };
+    if per_gpu {
+        add_gpus(api, &caller.principal, &allocation, &mut response.nodes).await;
+    }
+    if let Some(stored) = stored {
+        stored::join(&mut response, stored);
+    }
+    Ok(response)
+}
+
+/// What each of its nodes tells, in their order, for a user who may know.
+pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation, duration: Duration) -> Vec<v1::NodeUsage> {
+    let nodes: Vec<_> = allocation.nodes().cloned().collect();
+    let asked = nodes.into_iter().map(|node| {
+        let open = open(user, allocation, duration);
+        async move {
+            let address = api.mesh_address(allocation.id, &node);
+            match measuring::of_node(&api.context.work.measuring, &node, address, open).await {
+                Ok(Told { age_ms, shown }) => {
+                    let measured = shown.into_iter().map(measured).collect();
+                    v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
+                }
+                Err(error) => v1::NodeUsage { node: node.to_string(), unreached: error.to_string(), ..Default::default() },
+            }
+        }
+    });
+    stream::iter(asked).buffered(AT_ONCE).collect().await
+}
+
+/// What each GPU does, of the nodes that told what they use.
+async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &mut [v1::NodeUsage]) {
+    // Both are in the order of the allocation's nodes. One that has just not answered would only be waited for once more.
+    let answered = allocation.nodes().cloned().zip(nodes.iter_mut()).filter(|(_, usage)| usage.unreached.is_empty());
+    let (all, usages): (Vec<NodeId>, Vec<&mut v1::NodeUsage>) = answered.unzip();
+    let asked = all.into_iter().map(|node| {
+        let open = open(user, allocation, Duration::ZERO);
+        async move {
+            let address = api.mesh_address(allocation.id, &node);
+            gpus_of_node(&api.context.work.measuring, &node, address, open).await
+        }
+    });
+    let told: Vec<Result<GpusTold, UsageError>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    for (usage, told) in usages.into_iter().zip(told) {
+        match told {
+            Ok(GpusTold { age_ms, gpus }) => {
+                usage.gpus_age_ms = age_ms;
+                usage.gpus = gpus.into_iter().map(gpu).collect();
+            }
+            Err(error) => usage.gpus_unreached = error.to_string(),
+        }
+    }
+}
+
+fn gpu(GpuTold { id, model, silent, shown, throttled }: GpuTold) -> v1::GpuUsage {
+    v1::GpuUsage { id, model, silent, measured: shown.into_iter().map(measured).collect(), throttled }
+}
+
+/// Refuses what is asked of agents about work that does not run.
+pub(super) fn runs(allocation: &Allocation) -> Result<(), Status> {
+    let short = allocation.id.short();
+    match allocation.state {
+        AllocationState::Running => Ok(()),
+        AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => {
+            let text = format!("allocation {short} is {}: nothing of it runs yet\nhint: lattice explain {short}", allocation.state);
+            Err(Status::failed_precondition(text))
+        }
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+            let text =
+                format!("allocation {short} is {}: its agents no longer measure it; what was pushed is in the store", allocation.state);
+            Err(Status::failed_precondition(text))
+        }
+    }
+}
+
+pub(super) fn measured(Shown { name, unit, source, now, mean, max }: Shown) -> v1::Measured {
+    v1::Measured { name, unit, source, now, mean, max, over_source: String::new() }
+}

@@ -1,0 +1,50 @@
+//! What each rank of an allocation's launches does, asked of the agents of its nodes.
+
+use super::Api;
+use super::asking::{AT_ONCE, open};
+use futures::stream::{self, StreamExt};
+use lattice_api::v1;
+use lattice_mesh::ranks::{RanksTold, WireRank};
+use lattice_meshd::diagnosis::{DiagnosisError, ranks};
+use lattice_model::{Allocation, Principal};
+use std::time::Duration;
+
+/// What each of its nodes tells, in their order, for a user who may know.
+pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<RanksTold, DiagnosisError>> {
+    let nodes: Vec<_> = allocation.nodes().cloned().collect();
+    let asked = nodes.into_iter().map(|node| {
+        let open = open(user, allocation, Duration::ZERO);
+        async move { ranks::of_node(&api.context, &node, api.mesh_address(allocation.id, &node), open).await }
+    });
+    stream::iter(asked).buffered(AT_ONCE).collect().await
+}
+
+/// Puts it to what the same nodes use.
+pub(super) fn join(nodes: &mut [v1::NodeUsage], told: Vec<Result<RanksTold, DiagnosisError>>) {
+    for (usage, told) in nodes.iter_mut().zip(told) {
+        match told {
+            Ok(RanksTold { over_ms, ranks, left_out, unknown }) => {
+                (usage.ranks_over_ms, usage.ranks_left_out, usage.ranks_unknown) = (over_ms, left_out, unknown);
+                usage.ranks = ranks.into_iter().map(rank).collect();
+            }
+            Err(error) => usage.ranks_unreached = error.to_string(),
+        }
+    }
+}
+
+fn rank(WireRank { launch, rank, pid, name, processes, cpu_cores, memory_bytes, threads, state }: WireRank) -> v1::RankUsage {
+    let state = word(&state).to_owned();
+    v1::RankUsage { launch, rank, pid, name, processes, cpu_cores, memory_bytes, threads, state }
+}
+
+/// The kernel's letter as a word.
+fn word(state: &str) -> &str {
+    match state {
+        "R" => "running",
+        "S" | "I" => "sleeping",
+        "D" => "uninterruptible",
+        "T" | "t" => "stopped",
+        "Z" | "X" => "ended",
+        other => other,
+    }
+}

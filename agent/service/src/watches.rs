@@ -1,0 +1,176 @@
+//! `WatchService`: nodes, allocations or leases as they change. The agent passes on what the quorum says, and goes on at
+//! another member where one is gone: its caller does not notice. Who may see what is as for lists.
+
+use super::Api;
+use super::api::{ANSWER, Streamed};
+use super::leases::visible_token;
+use super::privacy::Viewer;
+use super::refusal::status;
+use lattice_api::v1;
+use lattice_api::v1::watch_request::What;
+use lattice_api::v1::watch_service_server::WatchService;
+use lattice_meshd::places::Place;
+use lattice_model::{Generation, Principal, Resources, Revision, with_causes};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::following::{Following, News};
+use lattice_quorum_client::wire::{Change, WatchAllocations, WatchPlace, WatchRequest};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// Watches of one user at once: each is a stream from the quorum.
+const WATCHES_PER_USER: usize = 16;
+/// Events that wait for their reader.
+const QUEUE: usize = 4;
+/// Changes in one event.
+const CHANGES_MAX: usize = 500;
+
+#[tonic::async_trait]
+impl WatchService for Api {
+    type WatchStream = Streamed<v1::WatchEvent>;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = self.caller(&request).await?;
+        let nothing = WatchRequest::nothing();
+        let wanted = match request.get_ref().what.as_ref() {
+            None => return Err(Status::invalid_argument("what is to be watched? nodes, allocations or leases")),
+            Some(What::Nodes(_)) => WatchRequest { nodes: true, ..nothing },
+            Some(What::Leases(_)) => {
+                self.user(&request).await?;
+                WatchRequest { leases: true, ..nothing }
+            }
+            Some(What::Allocations(wanted)) if wanted.key.is_empty() => {
+                let user = self.user(&request).await?;
+                let uid = (!wanted.all_users).then_some(user.uid);
+                WatchRequest { allocations: WatchAllocations::Live, uid, ..nothing }
+            }
+            Some(What::Allocations(wanted)) => {
+                let allocation = self.allocation(&wanted.key).await?;
+                caller.check(allocation.id, &allocation.owner)?;
+                WatchRequest { allocations: WatchAllocations::One(allocation.id), ..nothing }
+            }
+        };
+        let since = request.get_ref().since.map(|s| WatchPlace { generation: Generation(s.generation), revision: Revision(s.revision) });
+        let place = self.watching(caller.principal.uid)?;
+        let (out, events) = mpsc::channel(QUEUE);
+        // A reader that stands still is not to hold up what this agent itself asks.
+        let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
+        let following = Following::new(quorum, WatchRequest { since, ..wanted });
+        let sees = Viewer::of(&caller);
+        let watch = Watch { following, sees, viewer: caller.principal, out };
+        tokio::spawn(async move {
+            watch.run().await;
+            drop(place);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(events))))
+    }
+}
+
+impl Api {
+    /// Room for one more watch of this user.
+    pub(super) fn watching(&self, uid: u32) -> Result<Place, Status> {
+        self.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
+            Status::resource_exhausted(format!(
+                "{WATCHES_PER_USER} of your {WATCHES_PER_USER} watches at this agent are open\nhint: end a `--watch` to open another"
+            ))
+        })
+    }
+}
+
+struct Watch {
+    following: Following,
+    /// What is shown of others' allocations.
+    sees: Viewer,
+    viewer: Principal,
+    out: mpsc::Sender<Result<v1::WatchEvent, Status>>,
+}
+
+/// The reader is gone.
+struct Gone;
+
+impl Watch {
+    async fn run(mut self) {
+        let mut away: Option<Instant> = None;
+        loop {
+            let news = tokio::select! {
+                () = self.out.closed() => return,
+                news = self.following.next() => news,
+            };
+            let told = match news {
+                Ok(news) => {
+                    away = None;
+                    self.tell(news).await
+                }
+                Err(error @ CallError::Unavailable { .. }) if away.get_or_insert_with(Instant::now).elapsed() < ANSWER => {
+                    tracing::debug!(%error, "a watch broke; it is opened again");
+                    tokio::time::sleep(Duration::from_millis(rand::random_range(50..250))).await;
+                    Ok(())
+                }
+                Err(error) => {
+                    // Its reader comes again, with the place that it has.
+                    let _gone = self.out.send(Err(status(&error))).await;
+                    return;
+                }
+            };
+            if let Err(Gone) = told {
+                return;
+            }
+        }
+    }
+
+    async fn tell(&self, news: News) -> Result<(), Gone> {
+        let (list, changes) = match news {
+            News::List { all, .. } => (true, all),
+            News::Changes { changes, .. } => (false, changes),
+            News::StartAgain { why } => return self.send(v1::WatchEvent { start_again: why, ..Default::default() }).await,
+        };
+        let place = self.following.place().map(|p| v1::WatchPlace { generation: p.generation.0, revision: p.revision.0 });
+        let mut parts = changes.chunks(CHANGES_MAX).peekable();
+        loop {
+            let part = event(parts.next().unwrap_or_default(), self.sees, &self.viewer);
+            let more = parts.peek().is_some();
+            self.send(v1::WatchEvent { list, more, place: place.filter(|_| !more), ..part }).await?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn send(&self, event: v1::WatchEvent) -> Result<(), Gone> {
+        self.out.send(Ok(event)).await.map_err(|_| Gone)
+    }
+}
+
+fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent {
+    let mut event = v1::WatchEvent::default();
+    for change in changes {
+        match change {
+            Change::Node(node) => event.nodes.push(lattice_api::node::to_proto(node, Vec::new(), &Resources::default(), "", 0)),
+            Change::Allocation(allocation) => {
+                event.allocations.push(sees.allocation(&allocation.owner, lattice_api::allocation::to_proto(allocation)));
+            }
+            Change::Lease(lease) => event.leases.push(v1::Lease {
+                name: lease.name.clone(),
+                holder: lease.holder.to_string(),
+                user: lease.user.clone().unwrap_or_default(),
+                token: visible_token(viewer, lease.user.as_deref(), lease.token),
+                ttl_ms: lease.ttl_ms,
+                left_ms: None,
+                bad: String::new(),
+            }),
+            Change::LeaseEnded(name) => event.leases_ended.push(name.clone()),
+            // Not asked for.
+            Change::Tenant(_)
+            | Change::TenantDeleted(_)
+            | Change::VCluster(_)
+            | Change::VClusterDeleted(_)
+            | Change::Domain { .. }
+            | Change::DomainReleased { .. }
+            | Change::VniPool(_)
+            | Change::Limits(_) => {}
+        }
+    }
+    event
+}
