@@ -37,8 +37,20 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     ("observe", "model node runtime telemetry ebpf pki agent-common mesh machine output registry"),
     (
+        "allocation",
+        "model node scheduler runtime telemetry agent-common mesh membership machine output registry launch agent-checkpoint observe",
+    ),
+    (
+        "meshd",
+        "model node runtime telemetry pki agent-common mesh membership machine output registry launch agent-checkpoint observe allocation",
+    ),
+    (
+        "service",
+        "model node scheduler gossip runtime api telemetry ledger pki quorum-client agent-common mesh membership machine output registry placing launch agent-checkpoint observe meshd",
+    ),
+    (
         "agent",
-        "model node scheduler gossip runtime objects api telemetry ebpf ledger pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe",
+        "model node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service",
     ),
     ("cli", "model api"),
     ("fuzz", ""),

@@ -7,6 +7,7 @@ pub mod file_system;
 pub mod files;
 pub mod limits;
 pub mod node_view;
+pub mod places;
 pub mod readiness;
 pub mod session_state;
 pub mod setup;

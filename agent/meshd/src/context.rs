@@ -1,7 +1,7 @@
 //! What the API's handlers and the answers to other agents need, made once at the start.
 
 use crate::diagnosis_slots::DiagnosisSlots;
-use crate::places::Places;
+use lattice_agent_common::places::Places;
 use lattice_agent_common::setup::Setup;
 use lattice_allocation::handles::Handles;
 use lattice_launch::Parents;

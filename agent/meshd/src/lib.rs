@@ -14,7 +14,6 @@ pub mod diagnosis;
 pub mod diagnosis_slots;
 pub mod entry;
 pub mod monitoring;
-pub mod places;
 pub mod signalling;
 pub mod terminal;
 pub mod words;

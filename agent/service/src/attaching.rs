@@ -3,13 +3,13 @@
 use super::access::{Whose, shown};
 use super::target::{Target, target};
 use super::{Api, command};
+use lattice_agent_common::places::Place;
 use lattice_api::v1;
 use lattice_api::v1::attach_event::{Ended, Started, What as Shown};
 use lattice_api::v1::attach_request::{Start, What as Typed};
 use lattice_ledger::{Access, AccessKind};
 use lattice_mesh::UnreachedNode;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
-use lattice_meshd::places::Place;
 use lattice_meshd::terminal::{self, Asker, Ends, over_mesh};
 use lattice_model::{NodeId, hostlist};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The socket's connections, so many of each user: anybody may connect, and nobody may take all descriptors. Who connects
 //! and says nothing is let go.
 
-use lattice_meshd::places::{Place, Places};
+use lattice_agent_common::places::{Place, Places};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -29,9 +29,9 @@ const OPENING_BYTES: usize = 24 + 9;
 /// How long that may take.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Connections as they come; those beyond a user's number are closed.
-pub(super) fn accept(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
-    futures::stream::unfold((listener, Places::default()), |(listener, places)| async {
+/// Connections as they come, counted in `places`; those beyond a user's number are closed.
+pub(super) fn accept(listener: UnixListener, places: Places) -> impl Stream<Item = io::Result<Connection>> {
+    futures::stream::unfold((listener, places), |(listener, places)| async {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -171,11 +171,13 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let most = if nix::unistd::geteuid().is_root() { OF_ROOT } else { OF_ONE_USER };
-        let mut accepted = std::pin::pin!(accept(listener));
+        let places = Places::default();
+        let mut accepted = std::pin::pin!(accept(listener, places.clone()));
         // Both ends are this process's, whose soft limit may be 1024: the places are taken without descriptors.
         let first = UnixStream::connect(&path).await.unwrap();
         let one = accepted.next().await.unwrap().unwrap();
-        let rest: Vec<Place> = one._place.more(most - 1);
+        let uid = nix::unistd::geteuid().as_raw();
+        let rest: Vec<Place> = (1..most).map(|_| places.take(uid, most).unwrap()).collect();
         let mut refused = UnixStream::connect(&path).await.unwrap();
         let mut nothing = [0; 1];
         tokio::select! {

@@ -13,7 +13,7 @@ use super::connections::Peer;
 use crate::user_shares::UserShares;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use lattice_agent_checkpoint::said;
-use lattice_meshd::places::Places;
+use lattice_agent_common::places::Places;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, SPEC_BYTES_MAX};
 use parking_lot::Mutex;
 use std::convert::Infallible;

@@ -57,6 +57,7 @@ pub use submitted::Submitted;
 pub use usage::tail as stored_tail;
 
 use intake::Intake;
+use lattice_agent_common::places::Places;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
@@ -114,6 +115,6 @@ pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: C
         .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
-        .serve_with_incoming_shutdown(connections::accept(listener), stop.cancelled_owned())
+        .serve_with_incoming_shutdown(connections::accept(listener, Places::default()), stop.cancelled_owned())
         .await
 }

@@ -27,14 +27,6 @@ pub struct Place {
     places: Places,
 }
 
-#[cfg(test)]
-impl Place {
-    /// So many more of the same user's.
-    pub fn more(&self, count: usize) -> Vec<Self> {
-        (0..count).map(|_| self.places.take(self.uid, usize::MAX).unwrap()).collect()
-    }
-}
-
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.0.lock();
