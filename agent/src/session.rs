@@ -23,12 +23,13 @@ use lattice_quorum_client::wire::{Down, HeldKeys, HeldShare, NodeHealth, Up};
 use lattice_quorum_client::{CallError, DownStream, QuorumClient};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::boottime_ms;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 /// How long the reports that a lone node is prepared, and that its command ended by itself, wait for company: short work is over and
@@ -160,6 +161,35 @@ enum Ended {
     Refused(String),
 }
 
+/// An open session.
+struct Line {
+    /// The peer that carries it.
+    through: Option<NodeId>,
+    up: mpsc::Sender<Up>,
+    /// Who is at the other end.
+    member: String,
+    /// The incarnation that the session gave the node; `None` until then.
+    incarnation: Option<Incarnation>,
+    heartbeat: Interval,
+    beats: Beats,
+    /// The last report that was sent.
+    sent: u64,
+    /// Until when reports that may wait do wait.
+    linger: Option<Instant>,
+}
+
+impl Line {
+    fn new(through: Option<NodeId>, up: mpsc::Sender<Up>, member: String) -> Self {
+        let beats = Beats { seq: 0, unanswered: None, health: None, conformance: MadeOf::default() };
+        let heartbeat = tokio::time::interval(Duration::from_secs(10));
+        Self { through, up, member, incarnation: None, heartbeat, beats, sent: 0, linger: None }
+    }
+
+    async fn send(&self, message: Up) -> Result<(), Ended> {
+        self.up.send(message).await.map_err(|_| Ended::Lost("the session's line broke".to_owned()))
+    }
+}
+
 struct Session {
     context: Shared,
     quorum: QuorumClient,
@@ -217,9 +247,88 @@ impl Session {
 
     /// One session, from registration to its end.
     async fn once(&mut self) -> Ended {
+        let Err(ended) = self.follow().await;
+        ended
+    }
+
+    async fn follow(&mut self) -> Result<Infallible, Ended> {
         let offer = self.registration.offer.borrow_and_update().clone();
         self.begin_beats();
-        let register = Up::Register {
+        let register = self.register(&offer);
+        let (through, up, mut down) = self.open(register).await.map_err(|error| Ended::Lost(error.to_string()))?;
+        // A session that is carried ends when a member serves without: others may need the place.
+        let straight = through.is_some().then(|| served_again(self.quorum.clone()));
+        let straight = async {
+            match straight {
+                Some(served) => served.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(straight);
+        let mut checks = self.context.machine.checks.watch();
+        let mut conformance = self.context.machine.conformance.watch();
+        let mut wiped = self.wipes.watch();
+        let mut line = Line::new(through, up, down.member().to_owned());
+        // Opening it may have taken its time.
+        self.begin_beats();
+        loop {
+            tokio::select! {
+                message = down.next() => {
+                    let message = message.map_err(|error| Ended::Lost(error.to_string()))?;
+                    let is_list = matches!(message, Down::Desired(_));
+                    self.hear(message, &mut line).await?;
+                    if is_list {
+                        // Where its order to wipe was carried out before this session began.
+                        wiped.mark_changed();
+                    }
+                }
+                Ok(()) = self.registration.offer.changed() => {
+                    if *self.registration.offer.borrow_and_update() != offer {
+                        return Err(Ended::Resized);
+                    }
+                }
+                _ = line.heartbeat.tick() => {
+                    self.keys.keep();
+                    self.revocations.keep();
+                    self.beat(&mut line).await?;
+                }
+                Ok(()) = checks.changed() => {
+                    checks.mark_unchanged();
+                    // Not with the next heartbeat: work may be placed meanwhile.
+                    if line.beats.health.as_ref() != Some(&self.health()) {
+                        self.beat(&mut line).await?;
+                    }
+                }
+                Ok(()) = conformance.changed() => {
+                    conformance.mark_unchanged();
+                    // Not with the next heartbeat: work that minds it may be placed meanwhile.
+                    if line.beats.conformance != self.context.machine.conformance.word() {
+                        self.beat(&mut line).await?;
+                    }
+                }
+                Ok(()) = wiped.changed() => {
+                    let done = wiped.borrow_and_update().clone();
+                    if let Some(done) = done.filter(|_| line.incarnation.is_some()) {
+                        line.send(Up::Wiped { order: done.order, failed: done.failed }).await?;
+                    }
+                }
+                changed = self.reports.changed() => {
+                    changed.map_err(|_| Ended::Lost("the agent stops".to_owned()))?;
+                    self.report(&mut line).await?;
+                }
+                () = passed(line.linger) => self.reports.mark_changed(),
+                () = &mut straight => return Err(Ended::Moved),
+                () = passed(line.beats.unanswered.map(|since| since + BEAT_TIMEOUT)) => {
+                    self.quorum.leave(&line.member);
+                    return Err(Ended::Lost(format!("{} does not acknowledge heartbeats", line.member)));
+                }
+            }
+        }
+    }
+
+    /// What this node registers with, now.
+    fn register(&self, offer: &Offer) -> Up {
+        Up::Register {
             node: self.context.setup.me.clone(),
             boot: self.registration.boot,
             size: offer.size,
@@ -235,190 +344,111 @@ impl Session {
             wipes: self.registration.wipes,
             health: self.health(),
             conformance: self.context.machine.conformance.word().components,
-        };
-        let (through, up, mut down) = match self.open(register).await {
-            Ok(session) => session,
-            Err(error) => return Ended::Lost(error.to_string()),
-        };
-        // A session that is carried ends when a member serves without: others may need the place.
-        let straight = through.is_some().then(|| served_again(self.quorum.clone()));
-        let straight = async {
-            match straight {
-                Some(served) => served.await,
-                None => std::future::pending().await,
+        }
+    }
+
+    /// What comes down the session.
+    async fn hear(&mut self, message: Down, line: &mut Line) -> Result<(), Ended> {
+        match message {
+            Down::Close { why } => {
+                self.quorum.leave(&line.member);
+                return Err(if line.incarnation.is_none() { Ended::Refused(why) } else { Ended::Lost(why) });
             }
-        };
-        tokio::pin!(straight);
-        let mut incarnation = None;
-        let mut checks = self.context.machine.checks.watch();
-        let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
-        let mut conformance = self.context.machine.conformance.watch();
-        let mut wiped = self.wipes.watch();
-        let mut beats = Beats { seq: 0, unanswered: None, health: None, conformance: MadeOf::default() };
-        // Opening it may have taken its time.
-        self.begin_beats();
-        let mut sent = 0;
-        // Until when reports that may wait do wait.
-        let mut linger: Option<Instant> = None;
-        loop {
-            tokio::select! {
-                message = down.next() => match message {
-                    Err(error) => return Ended::Lost(error.to_string()),
-                    Ok(Down::Close { why }) => {
-                        self.quorum.leave(down.member());
-                        return if incarnation.is_none() { Ended::Refused(why) } else { Ended::Lost(why) };
-                    }
-                    Ok(Down::Move) => {
-                        self.quorum.leave(down.member());
-                        return Ended::Moved;
-                    }
-                    Ok(Down::HeartbeatAck { seq }) => {
-                        beats.unanswered = None;
-                        if let Some(health) = beats.health.as_ref().filter(|_| seq == beats.seq) {
-                            self.heard.send_if_modified(|heard| *heard != *health && { heard.clone_from(health); true });
-                        }
-                        let waited = self.beats.is_lapsed();
-                        if let Err(Lapsed) = self.acknowledged(seq) {
-                            return Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned());
-                        }
-                        // Not with the next heartbeat: the node gets no work before the leader has this.
-                        if waited && !self.beats.is_lapsed()
-                            && let Some(incarnation) = incarnation
-                            && !beats.send(&up, incarnation, self.said(), &mut self.beats).await
-                        {
-                            return Ended::Lost("the session's line broke".to_owned());
-                        }
-                    }
-                    Ok(Down::Hear { nodes }) => {
-                        if up.send(Up::Hears { alive: self.hears(&nodes) }).await.is_err() {
-                            return Ended::Lost("the session's line broke".to_owned());
-                        }
-                    }
-                    Ok(Down::Members(list)) => self.members.learn(&list),
-                    Ok(Down::Revoked { names }) => self.revocations.learn(names),
-                    Ok(Down::Keyring { generation, ring }) => {
-                        self.keys.take(generation, &ring, &self.membership).await;
-                        // Not with the next heartbeat: a rotation waits for the last node to say this.
-                        let said = self.said();
-                        if let Some(incarnation) = incarnation
-                            && !beats.send(&up, incarnation, said, &mut self.beats).await
-                        {
-                            return Ended::Lost("the session's line broke".to_owned());
-                        }
-                    }
-                    Ok(Down::Registered { incarnation: issued, heartbeat_ms, report_seq, generation, members, .. }) => {
-                        self.members.learn(&members);
-                        incarnation = Some(issued);
-                        self.registered = Some(issued);
-                        // Before any report: it may be of what the quorum does not know yet.
-                        if let Some(holds) = self.unknown_to(generation, issued)
-                            && up.send(holds).await.is_err()
-                        {
-                            return Ended::Lost("the session's line broke".to_owned());
-                        }
-                        heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
-                        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                        sent = report_seq;
-                        self.context.work.tell(Event::Registered { incarnation: issued, report_seq }).await;
-                        self.reports.mark_changed();
-                        let member = down.member().to_owned();
-                        let session = told(&member, through.as_ref());
-                        tracing::info!(session, incarnation = issued.0, "registered");
-                        self.state.send_replace(SessionState::Connected { member, through: through.clone() });
-                    }
-                    Ok(Down::Desired(list)) => {
-                        self.shortest_lease_ms = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
-                        self.wipes.ask(list.wipe);
-                        // Where it was carried out before this session began.
-                        wiped.mark_changed();
-                        self.context.work.tell(Event::Listed(list)).await;
-                    }
-                    Ok(Down::Acked { incarnation, seq, superseded }) => {
-                        self.context.work.tell(Event::Acknowledged { incarnation, seq }).await;
-                        for (allocation, epoch) in superseded {
-                            tracing::info!(%allocation, %epoch, "what was reported of this claim is refused: another one followed it");
-                            self.context.work.tell(Event::Superseded { allocation, epoch }).await;
-                        }
-                    }
-                },
-                Ok(()) = self.registration.offer.changed() => {
-                    if *self.registration.offer.borrow_and_update() != offer {
-                        return Ended::Resized;
-                    }
+            Down::Move => {
+                self.quorum.leave(&line.member);
+                return Err(Ended::Moved);
+            }
+            Down::HeartbeatAck { seq } => self.heartbeat_is_acknowledged(seq, line).await?,
+            Down::Hear { nodes } => line.send(Up::Hears { alive: self.hears(&nodes) }).await?,
+            Down::Members(list) => self.members.learn(&list),
+            Down::Revoked { names } => self.revocations.learn(names),
+            Down::Keyring { generation, ring } => {
+                self.keys.take(generation, &ring, &self.membership).await;
+                // Not with the next heartbeat: a rotation waits for the last node to say this.
+                self.beat(line).await?;
+            }
+            Down::Registered { incarnation, heartbeat_ms, report_seq, generation, members, .. } => {
+                self.members.learn(&members);
+                line.incarnation = Some(incarnation);
+                self.registered = Some(incarnation);
+                // Before any report: it may be of what the quorum does not know yet.
+                if let Some(holds) = self.unknown_to(generation, incarnation) {
+                    line.send(holds).await?;
                 }
-                _ = heartbeat.tick() => {
-                    self.keys.keep();
-                    self.revocations.keep();
-                    let said = self.said();
-                    if let Some(incarnation) = incarnation
-                        && !beats.send(&up, incarnation, said, &mut self.beats).await
-                    {
-                        return Ended::Lost("the session's line broke".to_owned());
-                    }
-                }
-                Ok(()) = checks.changed() => {
-                    checks.mark_unchanged();
-                    let said = self.said();
-                    // Not with the next heartbeat: work may be placed meanwhile.
-                    if let Some(incarnation) = incarnation
-                        && beats.health.as_ref() != Some(&said.health)
-                        && !beats.send(&up, incarnation, said, &mut self.beats).await
-                    {
-                        return Ended::Lost("the session's line broke".to_owned());
-                    }
-                }
-                Ok(()) = conformance.changed() => {
-                    conformance.mark_unchanged();
-                    let said = self.said();
-                    // Not with the next heartbeat: work that minds it may be placed meanwhile.
-                    if let Some(incarnation) = incarnation
-                        && beats.conformance != said.made_of
-                        && !beats.send(&up, incarnation, said, &mut self.beats).await
-                    {
-                        return Ended::Lost("the session's line broke".to_owned());
-                    }
-                }
-                Ok(()) = wiped.changed() => {
-                    let done = wiped.borrow_and_update().clone();
-                    if let Some(done) = done.filter(|_| incarnation.is_some())
-                        && up.send(Up::Wiped { order: done.order, failed: done.failed }).await.is_err()
-                    {
-                        return Ended::Lost("the session's line broke".to_owned());
-                    }
-                }
-                changed = self.reports.changed() => {
-                    if changed.is_err() {
-                        return Ended::Lost("the agent stops".to_owned());
-                    }
-                    let pending = Arc::clone(&self.reports.borrow_and_update());
-                    let unsent = || pending.iter().filter(|r| Some(r.incarnation) == incarnation && r.seq > sent);
-                    if unsent().next().is_none() {
-                        // A time that has passed and that nothing waits for would wake this loop for ever.
-                        linger = None;
-                        continue;
-                    }
-                    if unsent().all(|r| self.may_linger(&r.item)) && Instant::now() < *linger.get_or_insert_with(|| Instant::now() + LINGER) {
-                        continue;
-                    }
-                    linger = None;
-                    for report in unsent() {
-                        let [unsent, on_its_way] = points_of(&report.item);
-                        failpoint::pass(unsent);
-                        if up.send(Up::Report(report.clone())).await.is_err() {
-                            return Ended::Lost("the session's line broke".to_owned());
-                        }
-                        failpoint::pass(on_its_way);
-                    }
-                    sent = unsent().next_back().map_or(sent, |r| r.seq);
-                }
-                () = passed(linger) => self.reports.mark_changed(),
-                () = &mut straight => return Ended::Moved,
-                () = passed(beats.unanswered.map(|since| since + BEAT_TIMEOUT)) => {
-                    self.quorum.leave(down.member());
-                    return Ended::Lost(format!("{} does not acknowledge heartbeats", down.member()));
+                line.heartbeat = tokio::time::interval(Duration::from_millis(heartbeat_ms.clamp(50, 60_000)));
+                line.heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                line.sent = report_seq;
+                self.context.work.tell(Event::Registered { incarnation, report_seq }).await;
+                self.reports.mark_changed();
+                let (member, through) = (line.member.clone(), line.through.clone());
+                let session = told(&member, through.as_ref());
+                tracing::info!(session, incarnation = incarnation.0, "registered");
+                self.state.send_replace(SessionState::Connected { member, through });
+            }
+            Down::Desired(list) => {
+                self.shortest_lease_ms = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
+                self.wipes.ask(list.wipe);
+                self.context.work.tell(Event::Listed(list)).await;
+            }
+            Down::Acked { incarnation, seq, superseded } => {
+                self.context.work.tell(Event::Acknowledged { incarnation, seq }).await;
+                for (allocation, epoch) in superseded {
+                    tracing::info!(%allocation, %epoch, "what was reported of this claim is refused: another one followed it");
+                    self.context.work.tell(Event::Superseded { allocation, epoch }).await;
                 }
             }
         }
+        Ok(())
+    }
+
+    async fn heartbeat_is_acknowledged(&mut self, seq: u64, line: &mut Line) -> Result<(), Ended> {
+        line.beats.unanswered = None;
+        if let Some(health) = line.beats.health.as_ref().filter(|_| seq == line.beats.seq) {
+            self.heard.send_if_modified(|heard| {
+                *heard != *health && {
+                    heard.clone_from(health);
+                    true
+                }
+            });
+        }
+        let waited = self.beats.is_lapsed();
+        if let Err(Lapsed) = self.acknowledged(seq) {
+            return Err(Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned()));
+        }
+        // Not with the next heartbeat: the node gets no work before the leader has this.
+        if waited && !self.beats.is_lapsed() { self.beat(line).await } else { Ok(()) }
+    }
+
+    /// Sends a heartbeat, once the session has registered the node.
+    async fn beat(&mut self, line: &mut Line) -> Result<(), Ended> {
+        let Some(incarnation) = line.incarnation else { return Ok(()) };
+        let message = line.beats.next(incarnation, self.said(), &mut self.beats);
+        line.send(message).await
+    }
+
+    /// Sends the reports that this session has not sent yet, unless they may wait for more.
+    async fn report(&mut self, line: &mut Line) -> Result<(), Ended> {
+        let pending = Arc::clone(&self.reports.borrow_and_update());
+        let (incarnation, sent) = (line.incarnation, line.sent);
+        let unsent = || pending.iter().filter(|r| Some(r.incarnation) == incarnation && r.seq > sent);
+        if unsent().next().is_none() {
+            // A time that has passed and that nothing waits for would wake the session for ever.
+            line.linger = None;
+            return Ok(());
+        }
+        let may_linger = unsent().all(|r| self.may_linger(&r.item));
+        if may_linger && Instant::now() < *line.linger.get_or_insert_with(|| Instant::now() + LINGER) {
+            return Ok(());
+        }
+        line.linger = None;
+        for report in unsent() {
+            let [unsent, on_its_way] = points_of(&report.item);
+            failpoint::pass(unsent);
+            line.send(Up::Report(report.clone())).await?;
+            failpoint::pass(on_its_way);
+        }
+        line.sent = unsent().next_back().map_or(sent, |r| r.seq);
+        Ok(())
     }
 
     /// A session with a member: straight, or carried by a peer where that takes too long. Members are tried again and again while peers
@@ -574,8 +604,8 @@ struct Beats {
 }
 
 impl Beats {
-    /// Sends one. False: the line broke.
-    async fn send(&mut self, up: &mpsc::Sender<Up>, incarnation: Incarnation, said: Said, beats: &mut Heartbeats) -> bool {
+    /// The next one.
+    fn next(&mut self, incarnation: Incarnation, said: Said, beats: &mut Heartbeats) -> Up {
         let Said { keys, health, made_of: MadeOf { components, stale }, running } = said;
         self.seq += 1;
         beats.sent(self.seq, boottime_ms());
@@ -584,8 +614,7 @@ impl Beats {
         // Only what is new: it seldom is.
         let conformance = components.filter(|news| self.conformance.components.as_ref() != Some(news));
         self.conformance = MadeOf { components: conformance.clone().or(self.conformance.components.take()), stale };
-        let keys = Some(keys);
-        up.send(Up::Heartbeat { incarnation, seq: self.seq, keys, health: Some(health), conformance, stale, running }).await.is_ok()
+        Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys), health: Some(health), conformance, stale, running }
     }
 }
 
