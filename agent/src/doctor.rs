@@ -20,6 +20,7 @@ use lattice_objects::ObjectsError;
 use lattice_output::log_store::{LogStore, StoreError};
 use lattice_pki::credentials::{Credentials, rough};
 use lattice_pki::tls::TlsFiles;
+use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_runtime::cgroup::{CgroupError, Slice};
 use lattice_runtime::pty;
 use lattice_runtime::topology::Discovered;
@@ -70,12 +71,14 @@ impl Finding {
     }
 }
 
+/// Takes what was found.
+type Add<'a> = &'a mut dyn FnMut(&'static str, Health, String);
+
 /// Looks at everything. `config`: the agent's, for what depends on it.
 pub fn examine(config: &AgentConfig) -> Vec<Finding> {
-    let root = nix::unistd::geteuid().is_root();
     let mut out = Vec::new();
     let mut add = |subject, health, text: String| out.push(Finding { subject, health, text });
-    if root {
+    if nix::unistd::geteuid().is_root() {
         add("privilege", Health::Ok, "running as root: work can be started as its user".to_owned());
     } else {
         add("privilege", Health::Missing, "not root: images cannot be mounted nor work started as other users; run it as root".to_owned());
@@ -85,16 +88,44 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Ok(slice) => add("cgroup scopes", Health::Ok, format!("cgroup v2 slice {}", slice.path().display())),
         Err(why) => add("cgroup scopes", Health::Degraded, why.to_string()),
     }
-    let (controllers, missing) = bounds::controllers(config, slice.as_ref().ok());
-    let filter = DeviceFilter::find(slice.as_ref().ok(), &controllers);
-    let [measured, in_kernel, audits] = telemetry::measured(config, slice.as_ref().ok(), &controllers);
+    let slice = slice.ok();
+    let (controllers, missing) = bounds::controllers(config, slice.as_ref());
+    let filter = DeviceFilter::find(slice.as_ref(), &controllers);
+    let [measured, in_kernel, audits] = telemetry::measured(config, slice.as_ref(), &controllers);
     controllers.remove_roots();
+    limits(&controllers, slice.as_ref(), missing, &mut add);
+    scratch(config, &mut add);
+    hooks(config, &mut add);
+    kernel(&filter, &mut add);
+    programs(config, &mut add);
+    stores(config, &mut add);
+    for (subject, (health, text)) in
+        [("measures", measured), ("kernel probes", in_kernel), ("audits", audits), ("energy", telemetry::energy(Path::new("/")))]
+    {
+        add(subject, health, text);
+    }
+    if let Some((health, text)) = telemetry::served(config) {
+        add("metrics", health, text);
+    }
+    if let Some((health, text)) = telemetry::pushed(config) {
+        add("metrics store", health, text);
+    }
+    mpi(config, &mut add);
+    network(config, &mut add);
+    add("CSIG", Health::Unsupported, format!("congestion signals of the network: {}", unsupported::csig(features::has_cxi())));
+    gpus(config, &filter, &mut add);
+    local(config, &mut add);
+    out
+}
+
+/// What limits work to its share.
+fn limits(controllers: &Controllers, slice: Option<&Slice>, missing: Vec<String>, add: Add<'_>) {
     if !controllers.told().is_empty() {
         add("cgroup limits", Health::Ok, controllers.told());
     }
     if let Some(weight) = controllers.io_weight() {
         let said = format!("shares are weighed against each other by {}", weight.file);
-        let mount = slice.as_ref().ok().map(Slice::tree);
+        let mount = slice.map(Slice::tree);
         if weight.counts_somewhere(mount) {
             add("disk shares", Health::Ok, said);
         } else {
@@ -105,6 +136,10 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     for why in missing {
         add("cgroup limits", Health::Degraded, why);
     }
+}
+
+/// Room for temporary files of work.
+fn scratch(config: &AgentConfig, add: Add<'_>) {
     let memory_bytes = memory_bytes(config.memory_reserved_bytes).unwrap_or_default();
     let scratch = scratch_of(config, memory_bytes, mount_namespace().err().map(|error| error.to_string()).as_deref());
     match (&scratch, unlimited(&scratch)) {
@@ -113,7 +148,10 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         (Scratch::Disk(_), None) => add("scratch", Health::Ok, format!("{scratch}, kept to a size that is asked for by project quota")),
         (Scratch::Memory { .. }, _) => add("scratch", Health::Ok, scratch.to_string()),
     }
-    hooks(config, &mut add);
+}
+
+/// What the kernel has to be able to do.
+fn kernel(filter: &DeviceFilter, add: Add<'_>) {
     let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
     look("kernel", tried::kernel());
     look("mount namespaces", tried::mount_namespace());
@@ -121,8 +159,12 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     look("other namespaces", tried::other_namespaces());
     look("loop devices", tried::loop_device());
     look("squashfs", tried::squashfs());
-    look("BPF", bpf(&filter));
+    look("BPF", bpf(filter));
     look("tracefs", tried::tracefs());
+}
+
+/// Terminals, and the program beside each allocation.
+fn programs(config: &AgentConfig, add: Add<'_>) {
     match terminal() {
         Ok(()) => add("terminals", Health::Ok, "one can be made".to_owned()),
         Err(error) => add(
@@ -136,6 +178,10 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
         Ok(path) => add("shim", Health::Missing, format!("{} is not there: install lattice-shim or set `shim`", path.display())),
         Err(error) => add("shim", Health::Missing, error.to_string()),
     }
+}
+
+/// The agent's certificate, and where output and checkpoints go.
+fn stores(config: &AgentConfig, add: Add<'_>) {
     if let Some((health, text)) = certificate(config) {
         add("certificate", health, text);
     }
@@ -150,23 +196,10 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     if let Some((health, text)) = checkpoints(config) {
         add("checkpoints", health, text);
     }
-    let (health, text) = measured;
-    add("measures", health, text);
-    let (health, text) = in_kernel;
-    add("kernel probes", health, text);
-    let (health, text) = audits;
-    add("audits", health, text);
-    let (health, text) = telemetry::energy(Path::new("/"));
-    add("energy", health, text);
-    if let Some((health, text)) = telemetry::served(config) {
-        add("metrics", health, text);
-    }
-    if let Some((health, text)) = telemetry::pushed(config) {
-        add("metrics store", health, text);
-    }
-    mpi(config, &mut add);
-    network(config, &mut add);
-    add("CSIG", Health::Unsupported, format!("congestion signals of the network: {}", unsupported::csig(features::has_cxi())));
+}
+
+/// Processors and GPUs.
+fn gpus(config: &AgentConfig, filter: &DeviceFilter, add: Add<'_>) {
     let machine = hardware::look(&config.simulated_gpus);
     add("CUPTI", Health::Unsupported, format!("profiles of kernels on GPUs: {}", unsupported::cupti(&machine.topology.gpu)));
     add("processors", Health::Ok, processors(&machine.topology));
@@ -178,7 +211,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     if !machine.topology.gpu.gpus.is_empty() {
         let (health, text) = telemetry::gpu_loads(&config.simulated_gpus, &machine.topology.gpu.gpus);
         add("GPU measures", health, text);
-        match (filter.shortcoming(&machine.topology.gpu), &filter) {
+        match (filter.shortcoming(&machine.topology.gpu), filter) {
             (Some(why), _) => add("GPU isolation", Health::Degraded, why),
             (None, DeviceFilter::V1) => add("GPU isolation", Health::Ok, "by the controller devices of cgroup version 1".to_owned()),
             (None, DeviceFilter::Bpf | DeviceFilter::None { .. }) => {
@@ -189,6 +222,10 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     if let Some(why) = gpu_memory(&machine.topology) {
         add("GPU memory", Health::Degraded, why);
     }
+}
+
+/// The clock, the disk, and what the agent has of its own.
+fn local(config: &AgentConfig, add: Add<'_>) {
     let mut look = |subject, (health, text): tried::Look| add(subject, health, text);
     look("clock", tried::clock());
     look("disk", tried::disk(config));
@@ -197,7 +234,6 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     if let Some(kept) = tried::kept_aside(config) {
         look("kept states", kept);
     }
-    out
 }
 
 /// Where work saves itself, where there is a store for that.
@@ -282,7 +318,7 @@ fn certificate(config: &AgentConfig) -> Option<tried::Look> {
 }
 
 /// The site's programs, where there are any.
-fn hooks(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) {
+fn hooks(config: &AgentConfig, add: Add<'_>) {
     for (subject, program) in [("prologue", &config.prologue), ("epilogue", &config.epilogue)] {
         if program.as_os_str().is_empty() {
             continue;
@@ -296,7 +332,7 @@ fn hooks(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)
     }
 }
 
-fn mpi(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) {
+fn mpi(config: &AgentConfig, add: Add<'_>) {
     let there = |name: &str| {
         ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
             .iter()
@@ -327,7 +363,7 @@ fn mpi(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) 
 }
 
 /// What a network domain is worth on this machine.
-fn network(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) {
+fn network(config: &AgentConfig, add: Add<'_>) {
     let text = if features::has_cxi() && !config.fabric_manager.is_empty() {
         return add("network domains", Health::Ok, format!("CXI devices are here, and keys are had from {}", config.fabric_manager));
     } else if features::has_cxi() {

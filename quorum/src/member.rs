@@ -173,14 +173,7 @@ impl Member {
     /// Starts a member on sockets that are bound already. With `bootstrap`, makes the cluster of all configured members.
     pub async fn start(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> Result<Self, MemberError> {
         config.validate()?;
-        let credentials = Credentials::open(&config.tls, &config.data_dir.join(certify::KEPT))?;
-        let present = Arc::clone(&credentials.material().borrow());
-        if present.own.member() != Some(config.id) {
-            let (path, own) = (config.tls.cert, present.own.clone());
-            return Err(MemberError::Certificate { path, name: own.name, role: own.role, id: config.id });
-        }
-        let has_key = !config.ca_key.as_os_str().is_empty();
-        let authority = has_key.then(|| Authority::open(&config.ca_key, &present.pem.ca)).transpose()?;
+        let (credentials, authority) = identity(&config)?;
         let peers = Peers::new(credentials.clone());
         if membership::was_removed(&config.data_dir) {
             return Err(MemberError::Removed { path: config.data_dir });
@@ -357,6 +350,19 @@ impl Member {
             tracing::warn!("the data folder is still in use");
         }
     }
+}
+
+/// The member's credentials, which must be its own, and the authority where its key is here.
+fn identity(config: &QuorumConfig) -> Result<(Credentials, Option<Authority>), MemberError> {
+    let credentials = Credentials::open(&config.tls, &config.data_dir.join(certify::KEPT))?;
+    let present = Arc::clone(&credentials.material().borrow());
+    if present.own.member() != Some(config.id) {
+        let (path, own) = (config.tls.cert.clone(), present.own.clone());
+        return Err(MemberError::Certificate { path, name: own.name, role: own.role, id: config.id });
+    }
+    let has_key = !config.ca_key.as_os_str().is_empty();
+    let authority = has_key.then(|| Authority::open(&config.ca_key, &present.pem.ca)).transpose()?;
+    Ok((credentials, authority))
 }
 
 /// openraft elects after a lease of the longest election timeout and a random one on top; both are derived from
