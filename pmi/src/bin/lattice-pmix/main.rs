@@ -105,6 +105,8 @@ fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<()
             Ok(0) => return Ok(()),
             Ok(read) => read,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            // The shim closed it before it read all: the launch is over.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(format!("the shim's socket: {error}")),
         };
         for message in frames.push(&chunk[..read]).map_err(|e| e.to_string())? {
@@ -139,5 +141,9 @@ fn serve_in(mut socket: UnixStream, directory: &mut Option<String>) -> Result<()
 
 fn tell(socket: &mut UnixStream, message: &FromBridge) -> Result<(), String> {
     let frame = encode(message).map_err(|e| e.to_string())?;
-    socket.write_all(&frame).map_err(|e| format!("the shim's socket: {e}"))
+    match socket.write_all(&frame) {
+        // The launch was over before this was ready: the next read finds the end, and the work's output has no line about it.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| format!("the shim's socket: {error}")),
+    }
 }
