@@ -1,4 +1,4 @@
-//! What every task of the agent needs to know, made once at the start.
+//! What every task of the agent needs, made once at the start.
 
 use crate::adoption::Adoption;
 use crate::diagnosis_slots::DiagnosisSlots;
@@ -40,117 +40,120 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Shared by the tasks. Nothing in it changes but through the handles that it holds.
+/// Shared by all tasks. Nothing in it changes except through its handles.
 pub struct Context {
     /// This node.
     pub me: NodeId,
-    /// Where allocations, journal and cache lie.
+    /// The directory of allocations, journal and cache.
     pub state_dir: PathBuf,
     /// The shim's program.
     pub shim: PathBuf,
-    /// The API's socket, as work on this node is to find it.
+    /// The API's socket, by the path that work on this node uses.
     pub socket: PathBuf,
-    /// The slice for scopes; `None`: this machine has no usable v2 tree, and processes are found by their ancestry alone.
+    /// The slice for scopes; `None`: this machine has no usable cgroup v2 tree, and processes are
+    /// found by their ancestry alone.
     pub slice: Option<Slice>,
     /// How much of this node an allocation's work may use.
     pub bounds: Bounds,
-    /// How work is kept from GPUs that are not its own.
+    /// How work is denied GPUs that are not its own.
     pub device_filter: DeviceFilter,
-    /// What this node is made of, with every GPU that it ever had in this life of the agent.
+    /// This node's topology, with every GPU that it has had in this life of the agent.
     pub topology: watch::Receiver<Arc<NodeTopology>>,
-    /// The topology as hwloc has it, for ranks.
+    /// The topology in hwloc's format, for ranks.
     pub hwloc: hwloc::Export,
     /// Whether work may run as root.
     pub allow_root: bool,
-    /// Whether setuid programs give rights to work.
+    /// Whether work may gain privileges by setuid programs.
     pub work_may_gain_privileges: bool,
-    /// Whether work may have images.
+    /// Which images users may bring.
     pub user_images: UserImages,
-    /// SIGTERM to SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// What the site runs before and after an allocation.
+    /// The site's prologue and epilogue.
     pub hooks: Hooks,
-    /// Images for work.
+    /// The cache of images.
     pub images: ImageCache,
     /// Home, scratch, output and mounts.
     pub data: DataPlane,
-    /// Work that saves itself, and what it begins from.
+    /// Checkpoints: saving work, and what work begins from.
     pub checkpoints: Checkpoints,
-    /// What these need of this node.
+    /// The handles that checkpoints need of this node.
     pub checkpoint_handles: Arc<checkpoint::Handles>,
-    /// Keys for the fabric.
+    /// Keys for the network fabric.
     pub fabric: Fabric,
-    /// What is the matter with this node.
+    /// The problems of this node.
     pub troubles: Troubles,
-    /// What its checks find.
+    /// The results of the node's checks.
     pub checks: Checks,
-    /// What nodes say of themselves.
+    /// The facts that nodes publish about themselves.
     pub facts: Facts,
-    /// What is the matter with its GPUs.
+    /// The state of the node's GPUs.
     pub gpus: watch::Receiver<Arc<GpuStandings>>,
-    /// How busy they are.
+    /// The load of the node's GPUs.
     pub gpu_readings: GpuReadings,
-    /// What its software and firmware are.
+    /// The node's software and firmware.
     pub conformance: Conformity,
-    /// What the work of allocations here uses.
+    /// The measurement of what allocations here use.
     pub measuring: Measuring,
-    /// What is kept of it in debug mode.
+    /// The records of work in debug or audit mode.
     pub traces: Traces,
-    /// How long heartbeats and beginnings take.
+    /// Latencies of heartbeats and of starting work.
     pub latencies: Latencies,
-    /// How many may find out at once what is the matter with it.
+    /// Limits how many diagnoses run at once.
     pub diagnosis_slots: DiagnosisSlots,
-    /// The way to other agents.
+    /// The connections to other agents.
     pub mesh: Mesh,
-    /// Where other nodes were, for a start without the quorum.
+    /// The last known addresses of other nodes, for a start without the quorum.
     pub peers: Peers,
-    /// Peers whose sessions this agent carries.
+    /// Peers whose sessions with the quorum this agent carries.
     pub carried: Carried,
-    /// When the newest heartbeat was sent that the leader acknowledged: what run leases count from.
+    /// When the newest heartbeat was sent that the leader acknowledged: run leases count from
+    /// there.
     pub acknowledged: watch::Receiver<Option<u64>>,
     /// The allocations on this node.
     pub workers: Allocations,
-    /// Output that lies here, and its way into the log store.
+    /// The output on this node, and its transfer into the log store.
     pub spools: Spools,
-    /// How much room the log files of one running allocation may take.
+    /// How many bytes the log files of one running allocation may take.
     pub log_room: LogRoom,
-    /// How far those of a former life are taken up again.
+    /// The progress of adopting the allocations of an earlier life.
     pub adoption: Adoption,
     /// Growing log files.
     pub growth: Growth,
-    /// The launches whose head this node is.
+    /// The launches of which this node is the head.
     pub launches: Launches,
-    /// Who speaks to this node's parts of launches that are headed elsewhere.
+    /// The parent connections of this node's parts of launches with heads elsewhere.
     pub parents: Parents,
-    /// Attached terminals, by user: those on this node, and those of its callers elsewhere.
+    /// Attached terminals by user: those on this node, and those of callers of this agent
+    /// elsewhere.
     pub attached: Places,
-    /// How many of them one user has at most.
+    /// How many terminals one user may have attached.
     pub attach_max_concurrent: usize,
-    /// What the quorum says of nodes, as last heard.
+    /// The quorum's last known state of nodes and allocations.
     pub cluster: watch::Receiver<Arc<Cluster>>,
-    /// What the driver says of this node, as last written down.
+    /// The driver's last published state of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
-    /// The way to the driver.
+    /// The driver's event queue.
     pub events: mpsc::Sender<Event>,
 }
 
 impl Context {
-    /// What this node is made of.
+    /// This node's topology.
     pub fn topology(&self) -> Arc<NodeTopology> {
         Arc::clone(&self.topology.borrow())
     }
 
-    /// Where a node's mesh is: as it registered last, or as the allocation's list had it.
+    /// The address of a node's mesh: from its last registration, or from the allocation's list.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
         cluster::mesh_address(&self.cluster.borrow(), share, node)
     }
 
-    /// Tells the driver. The queue is bounded: a task waits when the driver is behind.
+    /// Sends an event to the driver. The queue is bounded: a task waits while the driver is behind.
     pub async fn tell(&self, event: Event) {
-        // The driver ends last: a closed queue means that the agent has ended.
+        // The driver ends last, so a closed queue means that the agent has ended.
         let _ = self.events.send(event).await;
     }
 }
 
-/// What tasks hold.
+/// The context as tasks hold it.
 pub type Shared = Arc<Context>;

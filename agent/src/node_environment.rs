@@ -1,4 +1,4 @@
-//! What work finds in its environment of this node.
+//! The environment variables by which work learns about this node.
 
 use crate::context::Context;
 use lattice_agent_common::environment::base;
@@ -19,7 +19,8 @@ pub fn of_script(share: &DesiredShare, context: &Context) -> Vec<(String, String
     env.into_iter().collect()
 }
 
-/// The environment of a program on an attached terminal: a script's, with the caller's kind of terminal.
+/// The environment of a program on an attached terminal: that of a script, with the caller's
+/// terminal type.
 pub fn of_terminal(share: &DesiredShare, context: &Context, term: &str, shell: &str) -> Vec<(String, String)> {
     let mut env = base(share);
     of_this_node(&mut env, share, context);
@@ -28,12 +29,12 @@ pub fn of_terminal(share: &DesiredShare, context: &Context, term: &str, shell: &
     env.into_iter().collect()
 }
 
-/// What differs from node to node.
+/// Variables that differ from node to node.
 pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, context: &Context) {
     env.insert("LATTICE_NODE".to_owned(), context.me.to_string());
     env.insert("LATTICE_ENDPOINT".to_owned(), format!("unix:{}", context.socket.display()));
     let topology = machine::file(&context.state_dir, share.allocation, share.epoch);
-    // Not there where nothing of the node was told apart.
+    // The file is missing if the topology was not known.
     if topology.exists() {
         env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
     }
@@ -41,7 +42,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
     let index = share.nodes.iter().position(|(n, _)| n == &context.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
     env.extend(context.data.environment(share));
-    // Of the allocation from which it was submitted, they are not its own.
+    // These belong to the allocation from which the work was submitted.
     for name in ["LATTICE_CHECKPOINT_DIR", "LATTICE_CHECKPOINT_SHM", "LATTICE_RESTORE_FROM"] {
         env.remove(name);
     }

@@ -1,7 +1,9 @@
-//! The agent's session with the quorum: registration, heartbeats and reports up, the list of what to do down.
+//! The agent's session with the quorum: registration, heartbeats and reports up, the desired list
+//! down.
 //!
-//! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has. Where none is
-//! reached, a peer carries the session ([`lattice_membership::relay`]), until one is reached again.
+//! Any member serves. When the session breaks, the agent tries the next member, and the node goes
+//! on with the work that it has. If no member can be reached, a peer carries the session
+//! ([`lattice_membership::relay`]) until one can.
 
 use crate::context::Shared;
 use lattice_agent_common::node_view::NodeView;
@@ -31,43 +33,48 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// How long the reports that a lone node is prepared, and that its command ended by itself, wait for company: short work is over and
-/// undone before they were sent, which saves two commits. Nobody waits for the first, and who launched the work heard the second.
+/// How long two reports of an allocation on a single node are held back: that it is prepared, and
+/// that its command ended by itself. Short work is over and undone by then, and sending all reports
+/// together saves two commits. Nothing waits for the first report, and the user who launched the
+/// work already has the second.
 const LINGER: Duration = Duration::from_millis(5);
-/// Pause between two tries, doubling up to the second.
+/// The pause between two tries; it doubles up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the first checks, and the first look at what the node is made of, may take before it registers without: not well, until the
-/// checks are over, and of no conformance group, until the look is.
+/// How long the first health checks and the first look at the node's software may take before the
+/// node registers without them: as not well until the checks are done, and in no conformance group
+/// until the look is.
 const CHECKED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A heartbeat that is not acknowledged for so long: the member hangs, or does not reach the leader.
+/// How long a heartbeat may stay unacknowledged: after that the member hangs, or does not reach the
+/// leader.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a node whose session is carried looks for a member that serves it without, and how long it waits for each.
+/// How often a node whose session is carried looks for a member that it can reach itself, and how
+/// long it waits for each.
 const STRAIGHT_AGAIN: Duration = Duration::from_secs(10);
 const STRAIGHT_WITHIN: Duration = Duration::from_secs(2);
-/// Nodes that are looked up for one question.
+/// How many nodes are looked up for one query.
 const HEARD_MAX: usize = 256;
 
-/// Why a node gets no work whose run leases lapsed.
+/// Why a node whose run leases lapsed gets no work.
 const LAPSED: &str = "run leases: they lapsed, and no heartbeat of this node was acknowledged since";
 
 /// What the node registers with.
 pub struct Registration {
     pub boot: Boot,
-    /// What work may have of it, and ask for: registered anew when it changes.
+    /// What the node offers to work: it registers anew when this changes.
     pub offer: watch::Receiver<Offer>,
     pub addresses: NodeAddresses,
     pub schedulable: bool,
-    /// What cannot be limited here.
+    /// The resources that cannot be limited on this node.
     pub unlimited: Vec<String>,
-    /// The incarnation of the life before this one; 0 for the first.
+    /// The incarnation of the previous life; 0 for the first.
     pub previous: Incarnation,
-    /// What is left of the node's work, where its memory of it is lost.
+    /// If the node's stored state is lost: what is left of its work.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
-    /// Whether it has the site's hook that wipes the node.
+    /// Whether it has the site's hook for wiping the node.
     pub wipes: bool,
 }
 
@@ -115,7 +122,7 @@ pub async fn run(
         heard,
         registered: None,
     };
-    // A node is looked after before it is offered, and who sees it Ready knows what it is made of.
+    // A node is checked before it is offered, and whoever sees it Ready knows its software.
     let context = session.context.clone();
     let looked = async { tokio::join!(context.checks.made(), context.conformance.made()) };
     let checked = tokio::time::timeout(CHECKED_WITHIN, looked);
@@ -142,15 +149,15 @@ pub async fn run(
     }
 }
 
-/// How a session ended.
+/// Why a session ended.
 enum Ended {
-    /// Its member leads now: another one takes it.
+    /// Its member is the leader now; another member takes the session over.
     Moved,
-    /// The node has another size now.
+    /// The node's offer has changed.
     Resized,
-    /// For this reason.
+    /// The session was lost, for this reason.
     Lost(String),
-    /// A member took no registration, for this reason.
+    /// A member refused the registration, for this reason.
     Refused(String),
 }
 
@@ -159,24 +166,24 @@ struct Session {
     quorum: QuorumClient,
     members: QuorumList,
     registration: Registration,
-    /// What gossip is sealed with.
+    /// The keys that seal gossip.
     keys: GossipKeys,
     revocations: Revocations,
     membership: Membership,
     relay: Relay,
-    /// What of its orders to wipe the node were carried out.
+    /// Which orders to wipe the node were carried out.
     wipes: Wipes,
     reports: watch::Receiver<Arc<Vec<NodeReport>>>,
-    /// What is on the node.
+    /// The allocations on the node.
     view: watch::Receiver<Arc<NodeView>>,
     state: watch::Sender<SessionState>,
-    /// What of this life's heartbeats the leader has.
+    /// Which of this life's heartbeats the leader has acknowledged.
     beats: Heartbeats,
     /// The shortest run lease of the quorum's last list, in milliseconds.
     shortest_lease_ms: Option<u64>,
-    /// Told of the newest of them.
+    /// Publishes when the newest acknowledged heartbeat was sent.
     acknowledged: watch::Sender<Option<u64>>,
-    /// How the quorum last heard that the node is.
+    /// Publishes the node's health as the quorum last received it.
     heard: watch::Sender<NodeHealth>,
     /// The incarnation that this life was given.
     registered: Option<Incarnation>,
@@ -197,7 +204,8 @@ impl Session {
         });
     }
 
-    /// The session ended before it began. An agent that never was registered has nothing else in its log that says why.
+    /// The session was refused before it began. Logged, since the log of an agent that never
+    /// registered has no other reason.
     fn refused(&self, why: String) {
         let is_new = match &*self.state.borrow() {
             SessionState::Lost { why: known, .. } => *known != why,
@@ -234,7 +242,8 @@ impl Session {
             Ok(session) => session,
             Err(error) => return Ended::Lost(error.to_string()),
         };
-        // A session that is carried ends when a member serves without: others may need the place.
+        // A carried session ends when a member can be reached directly: other nodes may need the
+        // peer's place.
         let straight = through.is_some().then(|| served_again(self.quorum.clone()));
         let straight = async {
             match straight {
@@ -249,10 +258,10 @@ impl Session {
         let mut conformance = self.context.conformance.watch();
         let mut wiped = self.wipes.watch();
         let mut beats = Beats { seq: 0, unanswered: None, health: None, conformance: MadeOf::default() };
-        // Opening it may have taken its time.
+        // Opening the session may have taken long.
         self.begin_beats();
         let mut sent = 0;
-        // Until when reports that may wait do wait.
+        // Until when reports are held back.
         let mut linger: Option<Instant> = None;
         loop {
             tokio::select! {
@@ -275,7 +284,8 @@ impl Session {
                         if let Err(Lapsed) = self.acknowledged(seq) {
                             return Ended::Lost("run leases lapsed while the leader was not heard: the node registers anew".to_owned());
                         }
-                        // Not with the next heartbeat: the node gets no work before the leader has this.
+                        // Sent at once, not with the next heartbeat: the node gets no work before
+                        // the leader has this.
                         if waited && !self.beats.is_lapsed()
                             && let Some(incarnation) = incarnation
                             && !beats.send(&up, incarnation, self.said(), &mut self.beats).await
@@ -292,7 +302,8 @@ impl Session {
                     Ok(Down::Revoked { names }) => self.revocations.learn(names),
                     Ok(Down::Keyring { generation, ring }) => {
                         self.keys.take(generation, &ring, &self.membership).await;
-                        // Not with the next heartbeat: a rotation waits for the last node to say this.
+                        // Sent at once, not with the next heartbeat: a key rotation waits for the
+                        // last node's confirmation.
                         let said = self.said();
                         if let Some(incarnation) = incarnation
                             && !beats.send(&up, incarnation, said, &mut self.beats).await
@@ -304,7 +315,8 @@ impl Session {
                         self.members.learn(&members);
                         incarnation = Some(issued);
                         self.registered = Some(issued);
-                        // Before any report: it may be of what the quorum does not know yet.
+                        // Before any report: a report may be about work that the quorum does not
+                        // know yet.
                         if let Some(holds) = self.unknown_to(generation, issued)
                             && up.send(holds).await.is_err()
                         {
@@ -323,7 +335,7 @@ impl Session {
                     Ok(Down::Desired(list)) => {
                         self.shortest_lease_ms = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
                         self.wipes.ask(list.wipe);
-                        // Where it was carried out before this session began.
+                        // The order may have been carried out before this session began.
                         wiped.mark_changed();
                         self.context.tell(Event::Listed(list)).await;
                     }
@@ -353,7 +365,7 @@ impl Session {
                 Ok(()) = checks.changed() => {
                     checks.mark_unchanged();
                     let said = self.said();
-                    // Not with the next heartbeat: work may be placed meanwhile.
+                    // Sent at once, not with the next heartbeat: work may be placed meanwhile.
                     if let Some(incarnation) = incarnation
                         && beats.health.as_ref() != Some(&said.health)
                         && !beats.send(&up, incarnation, said, &mut self.beats).await
@@ -364,7 +376,8 @@ impl Session {
                 Ok(()) = conformance.changed() => {
                     conformance.mark_unchanged();
                     let said = self.said();
-                    // Not with the next heartbeat: work that minds it may be placed meanwhile.
+                    // Sent at once, not with the next heartbeat: work that requires conformity may
+                    // be placed meanwhile.
                     if let Some(incarnation) = incarnation
                         && beats.conformance != said.made_of
                         && !beats.send(&up, incarnation, said, &mut self.beats).await
@@ -387,7 +400,8 @@ impl Session {
                     let pending = Arc::clone(&self.reports.borrow_and_update());
                     let unsent = || pending.iter().filter(|r| Some(r.incarnation) == incarnation && r.seq > sent);
                     if unsent().next().is_none() {
-                        // A time that has passed and that nothing waits for would wake this loop for ever.
+                        // A deadline in the past without a pending report would wake this loop for
+                        // ever.
                         linger = None;
                         continue;
                     }
@@ -415,8 +429,9 @@ impl Session {
         }
     }
 
-    /// A session with a member: straight, or carried by a peer where that takes too long. Members are tried again and again while peers
-    /// are asked: those may be as dead as the quorum was, and it may be back.
+    /// Opens a session with a member: directly, or carried by a peer if that takes too long.
+    /// Members are tried again while peers are asked: the peers may be cut off as well, and a
+    /// member may be back.
     async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), NoSession> {
         let (context, quorum) = (Arc::clone(&self.context), self.quorum.clone());
         let (beats, shortest_ms) = (&self.beats, self.shortest_ms());
@@ -426,7 +441,7 @@ impl Session {
             loop {
                 let mut register = register.clone();
                 if let Up::Register { health, .. } = &mut register {
-                    // As it is now: peers may have taken their time.
+                    // The present health: peers may have taken long.
                     *health = health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms));
                 }
                 match quorum.session(register).await {
@@ -442,7 +457,7 @@ impl Session {
         let through = |Through { peer, up, down }| (Some(peer), up, down);
         tokio::select! {
             biased;
-            // Refused: whoever carries it, the answer is the same.
+            // A refusal is final: the answer would be the same through a peer.
             opened = &mut straight => Ok(opened.map(|(up, down)| (None, up, down))?),
             opened = &mut carried => match opened {
                 Ok(opened) => Ok(through(opened)),
@@ -455,14 +470,14 @@ impl Session {
         }
     }
 
-    /// Which of these nodes gossip has alive.
+    /// Which of these nodes are alive in gossip.
     fn hears(&self, nodes: &[NodeId]) -> Vec<NodeId> {
         let alive = self.membership.alive();
         nodes.iter().take(HEARD_MAX).filter(|node| alive.contains(*node)).cloned().collect()
     }
 
-    /// All that is on the node, for a quorum of a later generation than the one that the node's last list is of: it was
-    /// recovered from a backup since.
+    /// If the quorum's generation is later than that of the node's last list, it was recovered from
+    /// a backup: then everything on the node is reported.
     fn unknown_to(&self, generation: Generation, incarnation: Incarnation) -> Option<Up> {
         let view = Arc::clone(&self.view.borrow());
         if generation <= view.generation.max(Generation(1)) {
@@ -477,18 +492,18 @@ impl Session {
                 Phase::Stopping | Phase::Undoing => None,
             },
         });
-        // Of work alone: a member may be of a level at which it does not know the rest.
+        // Only reports about work: a member of a lower level may not know the others.
         let unreported = self.reports.borrow().iter().filter(|r| r.item.subject().is_some()).map(|r| r.item.clone()).collect();
         Some(Up::Holds { incarnation, held: held.collect(), unreported })
     }
 
-    /// The shortest run lease of the quorum's last list and of what is here besides, in milliseconds.
+    /// The shortest run lease, in milliseconds, of the quorum's last list and the allocations here.
     fn shortest_ms(&self) -> Option<u64> {
         let here = self.view.borrow().locals.iter().filter_map(|local| local.share.run_lease_ms).min();
         self.shortest_lease_ms.into_iter().chain(here).min()
     }
 
-    /// A session begins: leases of before that are over grant nothing in it.
+    /// Begins a session: leases that lapsed before it stay lapsed.
     fn begin_beats(&mut self) {
         self.beats.begin(boottime_ms(), self.shortest_ms());
         self.publish_acknowledged();
@@ -503,19 +518,20 @@ impl Session {
         result
     }
 
-    /// Tells those who pass run leases on. Gives when the newest acknowledged heartbeat was sent, where that is news.
+    /// Publishes when the newest acknowledged heartbeat was sent, for extending run leases. Returns
+    /// it if it has changed.
     fn publish_acknowledged(&self) -> Option<u64> {
         let now = self.beats.newest_acknowledged();
         let is_new = self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
         now.filter(|_| is_new)
     }
 
-    /// How the node is, as the quorum is told.
+    /// The node's health as reported to the quorum.
     fn health(&self) -> NodeHealth {
         health_under(&self.context, self.beats.is_lapsed())
     }
 
-    /// What the next heartbeat says.
+    /// The contents of the next heartbeat.
     fn said(&self) -> Said {
         let running = {
             let view = self.view.borrow();
@@ -540,7 +556,8 @@ impl Session {
     }
 }
 
-/// How the node is: one whose run leases lapsed gets no work before the leader acknowledged a heartbeat again.
+/// The node's health; if its run leases lapsed, it gets no work before the leader has acknowledged
+/// a heartbeat again.
 fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
     match context.checks.word() {
         NodeHealth::Well if is_lapsed => NodeHealth::Unwell { why: LAPSED.to_owned(), drain: None },
@@ -548,7 +565,7 @@ fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
     }
 }
 
-/// What a heartbeat says.
+/// The contents of a heartbeat.
 struct Said {
     keys: HeldKeys,
     health: NodeHealth,
@@ -559,23 +576,23 @@ struct Said {
 /// The heartbeats of one session.
 struct Beats {
     seq: u64,
-    /// Since when the oldest one without an acknowledgement is under way.
+    /// Since when the oldest unacknowledged heartbeat has been under way.
     unanswered: Option<Instant>,
-    /// What was last said of the node's health.
+    /// The node's health as last reported.
     health: Option<NodeHealth>,
-    /// What this session was last told of the node's software and firmware.
+    /// The node's software and firmware as last reported in this session.
     conformance: MadeOf,
 }
 
 impl Beats {
-    /// Sends one. False: the line broke.
+    /// Sends a heartbeat. `false`: the connection broke.
     async fn send(&mut self, up: &mpsc::Sender<Up>, incarnation: Incarnation, said: Said, beats: &mut Heartbeats) -> bool {
         let Said { keys, health, made_of: MadeOf { components, stale }, running } = said;
         self.seq += 1;
         beats.sent(self.seq, boottime_ms());
         self.unanswered.get_or_insert_with(Instant::now);
         self.health = Some(health.clone());
-        // Only what is new: it seldom is.
+        // Sent only when it has changed, which is rare.
         let conformance = components.filter(|news| self.conformance.components.as_ref() != Some(news));
         self.conformance = MadeOf { components: conformance.clone().or(self.conformance.components.take()), stale };
         let keys = Some(keys);
@@ -583,7 +600,7 @@ impl Beats {
     }
 }
 
-/// Returns once a member would take a session from here.
+/// Returns once a member can be reached directly.
 async fn served_again(quorum: QuorumClient) {
     loop {
         tokio::time::sleep(STRAIGHT_AGAIN.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -600,7 +617,8 @@ async fn passed(until: Option<Instant>) {
     }
 }
 
-/// Where a test may kill the agent: before a report is sent, and before its acknowledgement can come.
+/// The points at which a test may kill the agent: before a report is sent, and before its
+/// acknowledgement can arrive.
 fn points_of(item: &ReportItem) -> [Point; 2] {
     match item {
         ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } => [Point::PreparedReportUnsent, Point::PreparedReportSent],
