@@ -321,7 +321,7 @@ fn mpi(config: &AgentConfig, add: &mut dyn FnMut(&'static str, Health, String)) 
     match pmix::library(config) {
         Ok(version) => add("PMIx", Health::Ok, format!("served with libpmix {version}")),
         Err(why) => {
-            // A machine without an MPI that needs it lacks nothing.
+            // Only Open MPI needs PMIx: without it, nothing is missing.
             let health = if there("libmpi.so.40").is_some() { Health::Degraded } else { Health::Ok };
             add("PMIx", health, format!("not served: {why}; --pmi=pmix is refused here (an agent looks when it starts)"));
         }

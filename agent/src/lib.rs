@@ -5,7 +5,7 @@
 //!   session ───┤  reports, node view (watch)            │ Command, bounded 256 each
 //!   (quorum)   └────────────────────────────────────────▼
 //!                                    allocation tasks, one each ── Unix socket ── shims
-//!   membership (UDP), facts (what it says)  ▲ ToHead / ToPart
+//!   membership (UDP), facts about nodes     ▲ ToHead / ToPart
 //!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
 //!   placing (scheduler's role)       meshd: parts, output and launches for others
 //!   health, gpus (look at the machine): what keeps work off, what is offered

@@ -8,8 +8,8 @@
 //!   it: that head only;
 //! * a session with the quorum: any agent ([`lattice_membership::relay`]);
 //! * this node's facts about itself: every agent, on behalf of any user;
-//! * what an allocation's work uses of this node, its alerts while it runs, and its diagnosis:
-//!   agents of role `api`, for its owner;
+//! * what an allocation's work uses of this node, its alerts while it runs, and its diagnosis: the
+//!   allocation's other nodes, and agents of role `api`, for its owner;
 //! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner
 //!   only.
 

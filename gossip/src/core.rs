@@ -1,9 +1,9 @@
 //! The core: one `handle` in front of foca, the sealing, the view and the comparison of views.
 //!
 //! ```text
-//!   Apart ──somebody answers──▶ Joined ──declared Down──▶ Defunct ──at once, then with a growing pause──▶ Apart
-//!     ▲                           │                                         (under a renewed identity)
-//!     └──nobody active is left────┘            any ──Leave──▶ Left
+//!   Apart ──a node answers──▶ Joined ──declared Down──▶ Defunct ──at once, then after a growing pause──▶ Apart
+//!     ▲                         │                                           (under a renewed identity)
+//!     └──no active node is left─┘              any ──Leave──▶ Left
 //! ```
 
 use crate::config::Config;

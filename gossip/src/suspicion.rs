@@ -3,7 +3,7 @@
 //! Detection", arXiv 1707.00788). The time that a suspect has is called patience here.
 //!
 //! ```text
-//!   own probe failed ──▶ patience_max ──each further node that found the same──▶ ... ──▶ patience_min ──▶ Down
+//!   own probe failed ──▶ patience_max ──each further node whose probe failed──▶ ... ──▶ patience_min ──▶ Down
 //!        │                      ╰── × (1 + health): a node that is slow itself waits longer
 //!        ├──▶ Accusation, appended to the own fact: foca spreads one suspicion, but not who else shares it
 //!        ╰──▶ a ping to the suspect at every tick that names the suspicion, until it refutes: LHA's buddy system

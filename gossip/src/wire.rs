@@ -1,7 +1,7 @@
 //! The bodies of datagrams: foca's messages and members in our own encoding. Numbers are big endian.
 //!
 //! ```text
-//!   name     length 1, bytes (0: nobody in particular)
+//!   name     length 1, bytes (0: no particular node)
 //!   peer     name, family 1 (4 or 6), ip, port 2, incarnation 8, renewal 4
 //!   member   peer, foca's incarnation 2, state 1
 //!   header   peer (from), foca's incarnation 2, peer or an empty name (to), tag 1, what the tag needs

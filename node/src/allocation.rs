@@ -2,10 +2,12 @@
 //! milliseconds since boot.
 //!
 //! ```text
-//!   Idle ──its shim is there──▶ AwaitingReady ──ready──▶ Idle ──start──▶ Started
-//!    ╰── stop ──▶ Stopping ◀─────────│──────────── stop ──╯────── stop ──╯
-//!                    │ nothing is left│ stop
-//!                    ╰──▶ Stopped ◀──╯
+//!   Idle ──shim connected──▶ AwaitingReady ──ready──▶ Idle ──start──▶ Started
+//!    │ stop                      │ stop                │ stop            │ stop
+//!    ▼      processes gone       ▼                     │                 │
+//!   Stopping ───────────────▶ Stopped                  │                 │
+//!    ▲                                                 │                 │
+//!    ╰─────────────────────────────────────────────────┴─────────────────╯
 //! ```
 
 /// How long background processes get between SIGTERM and SIGKILL after the entry point has ended.

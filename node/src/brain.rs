@@ -1,9 +1,9 @@
 //! The brain: it compares a node's allocations with the list from the quorum, and reports back.
 //!
 //! ```text
-//!              list has it            image, scope, shim            list says Running
+//!              list has share         image, scope, shim            list has it Running
 //!   (nothing) ───────────▶ Preparing ──────────────▶ Prepared ────────────────────▶ Running
-//!                              │ failed                  │   list lacks it, or the      │
+//!                              │ failed                  │   list lacks share, or the   │
 //!                              ▼                         ▼   entry point is over        ▼
 //!   Gone, Released ◀────── Undoing ◀──────────────── Stopping ◀──────────────────────────
 //! ```
@@ -168,8 +168,7 @@ impl Brain {
         self.durable.locals().values()
     }
 
-    /// The node's allocations, with what the last list has changed of their shares since they
-    /// began.
+    /// The node's allocations, each with the last list's requests for preemption and telemetry.
     pub fn told(&self) -> impl Iterator<Item = Local> {
         self.locals().cloned().map(|mut local| {
             let listed = self.durable.listed(local.share.allocation, local.share.epoch);

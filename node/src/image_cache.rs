@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   disk: | everything else | images in use | unused images ≤ limit | free ≥ reserve |
-//!                                             └── unused for a day ▶ of who has most
+//!                                             └── unused for a day ▶ of the largest user
 //! ```
 
 use std::cmp::Reverse;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   NotNeeded
-//!   Ungranted ──acknowledged lately, or the shim has it──▶ Due ──take_due──▶ Granted
+//!   Ungranted ──acknowledged lately, or granted before─▶ Due ──take_due──▶ Granted
 //!       ╰──────────────────────────┴── the shim reports that it lapsed ─────────┴──▶ Lapsed
 //! ```
 

@@ -91,7 +91,7 @@ impl LocalLaunch {
         self.tell(ToHead::Absent { ranks });
     }
 
-    /// Passes on a call, or an answer, from the name server here to that of another part. If it
+    /// Passes on a call, or an answer, from the PMI server here to that of another part. If it
     /// does not reach the head, the caller repeats it.
     pub(super) fn call(&mut self, call: Call) {
         self.tell(ToHead::Call(Box::new(call.into())));

@@ -63,7 +63,7 @@ impl AllocationTask {
         }
     }
 
-    /// Passes on a call, or an answer, from another part's name server.
+    /// Passes on a call, or an answer, from another part's PMI server.
     async fn call(&mut self, launch: LaunchId, call: WireCall) {
         if let Ok(call) = Call::try_from(call) {
             self.send(ToShim::Call { launch, call }).await;
