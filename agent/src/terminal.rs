@@ -122,7 +122,8 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let (keyboard, typed) = mpsc::channel(QUEUE);
     let (screen, shown) = mpsc::channel(QUEUE);
     let standing = handle.standing.clone();
-    // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns it is dropped.
+    // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns
+    // it is dropped.
     let master = unsafe { AsyncFd::register_with_interest(master, tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE) };
     let master = master.map_err(|error| AttachError::Watch(error.into()))?;
     let argv = made.argv.clone();

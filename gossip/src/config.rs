@@ -6,7 +6,8 @@ use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::Duration;
 use thiserror::Error;
 
-/// The largest datagram that is ever sent, seal included: fits an Ethernet frame through the usual tunnels.
+/// The largest datagram that is ever sent, seal included: it fits an Ethernet frame through the
+/// usual tunnels.
 pub const PACKET_BYTES_MAX: usize = 1400;
 /// How far the life of a node (its machine's clock in milliseconds at its start) may be ahead of
 /// another machine's clock: one day, which is also how far certificates let two clocks differ.
@@ -15,8 +16,8 @@ pub const LIFE_AHEAD_MS_MAX: u64 = 24 * 3_600_000;
 /// fit into it.
 pub const PACKET_BYTES_MIN: usize = 640;
 
-/// Gossip's configuration. The default suits the network of one machine room; [`Config::lab`] is quicker, for many
-/// nodes on one machine. All nodes of a cluster should have the same.
+/// Gossip's configuration. The default suits the network of one machine room; [`Config::lab`] is
+/// quicker, for many nodes on one machine. All nodes of a cluster should have the same.
 ///
 /// A dead node is declared Down after about `probe_period_ms` (until some node probes it) +
 /// `probe_period_ms` (until that probe has failed) + `suspect_after_ms` (when other nodes' probes
@@ -151,7 +152,8 @@ impl Config {
         (self.probe_period_ms * 2_000 / halves).max(2 * self.probe_rtt_ms + 1)
     }
 
-    /// foca's configuration for a cluster of `nodes`, and datagrams of `body_bytes_max` before they are sealed.
+    /// foca's configuration for a cluster of `nodes`, with datagrams of at most `body_bytes_max`
+    /// before they are sealed. `much_new`: many changes are pending.
     pub(crate) fn foca(&self, nodes: usize, body_bytes_max: usize, much_new: bool) -> foca::Config {
         let by_size = if much_new { 1 } else { log10_milli(nodes + 1).div_ceil(1_000).max(1) };
         let transmissions = u64::from(self.retransmit_factor) * by_size;

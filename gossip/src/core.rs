@@ -528,7 +528,8 @@ impl Core {
         }
     }
 
-    /// Whether the view, which follows changes alone, is equal to foca's list. Checked in small clusters only.
+    /// Whether the view is equal to foca's list, which it follows by changes alone. Checked in
+    /// small clusters only.
     fn view_is_focas(&self) -> bool {
         let same = |member: &foca::Member<Peer>| {
             self.view.of(member.id().key).is_some_and(|(peer, entry)| {

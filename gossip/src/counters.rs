@@ -15,7 +15,8 @@ pub struct Counters {
     pub refused: Refusals,
     /// Times we were declared Down by others and came back under a new identity.
     pub rejoins: u64,
-    /// Probe rounds that were cut short because the caller's timers came late or out of order: this node is overloaded.
+    /// Probe rounds that were cut short because the caller's timers came late or out of order: this
+    /// node is overloaded.
     pub probes_late: u64,
     /// Probes by this node that went unanswered and made it suspect the probed node.
     pub suspicions: u64,
@@ -44,7 +45,8 @@ pub struct Refusals {
     pub version: u64,
     /// Of another cluster.
     pub foreign_cluster: u64,
-    /// Sealed with a key that is not in the ring: one that was removed, or one that this node does not have yet.
+    /// Sealed with a key that is not in the ring: it was removed, or this node does not have it
+    /// yet.
     pub unknown_key: u64,
     /// Sealed with a secret that does not belong to its key id, or altered on the way.
     pub not_sealed: u64,

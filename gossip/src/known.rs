@@ -1,7 +1,7 @@
 //! A cache of decoded names, lives and facts: one that is received again is shared, not copied.
 //!
-//! Thousands of datagrams name each node. Here each life and each fact is stored once, and a known life needs neither
-//! parsing nor a digest.
+//! Thousands of datagrams name each node. Each life and each fact is stored here once, and a known
+//! life needs neither parsing nor a digest.
 
 use crate::fact::KnownFact;
 use crate::malformed::Malformed;

@@ -69,7 +69,8 @@ impl Subkeys {
             }
         }
         let sender = sender.bytes();
-        // The label and the sender have fixed lengths, so the name between them cannot be shifted into either.
+        // The label and the sender have fixed lengths, so bytes of the name between them cannot
+        // count as either.
         let info = [self.label, self.cluster.as_bytes(), &sender];
         let mut subkey = [0; 32];
         self.root.expand(&info, KeyBytes).and_then(|okm| okm.fill(&mut subkey)).expect("32 bytes are within HKDF-SHA256's reach");

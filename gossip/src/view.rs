@@ -127,7 +127,8 @@ impl Keyed for Row {
 
 pub(crate) struct View {
     me: u64,
-    /// By [`Peer::key`]: searched for every update of every datagram, and iterated only in the order of `names`.
+    /// The rows by [`Peer::key`]: searched for every update of every datagram, and iterated only in
+    /// the order of `names`.
     rows: Rows<Row>,
     /// The positions of the rows, in order of the nodes' names.
     names: Vec<u32>,

@@ -1,4 +1,5 @@
-//! The bodies of datagrams: foca's messages and members in our own encoding. Numbers are big endian.
+//! The bodies of datagrams: foca's messages and members in our own encoding. Numbers are big
+//! endian.
 //!
 //! ```text
 //!   name     length 1, bytes (0: no particular node)

@@ -89,7 +89,8 @@ impl World {
 
 #[test]
 fn with_failures_alone_it_is_young_s_interval() {
-    // 32 nodes, 6.5 failures in a thousand node-days, a minute to write: Young's interval is close to two hours.
+    // 32 nodes, 6.5 failures in a thousand node-days, a minute to write: Young's interval is nearly
+    // two hours.
     let rate: f64 = 32.0 * 0.0065 / 86_400.0;
     let young_s = (2.0 * 60.0 / rate).sqrt();
     assert!((6_900.0..7_200.0).contains(&young_s), "{young_s}");

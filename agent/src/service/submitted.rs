@@ -34,7 +34,8 @@ impl Submitted {
         Submitting { all: self, id }
     }
 
-    /// The revision that committed it, if known. `being_submitted`: wait for the submission if it is under way.
+    /// The revision that committed the allocation, if known. `being_submitted`: first wait for the
+    /// submission to begin.
     pub(super) async fn at(&self, id: AllocationId, being_submitted: bool) -> Option<Revision> {
         let mut all = self.0.subscribe();
         if being_submitted {
