@@ -1,14 +1,17 @@
-//! What work in audit mode opens and whom it connects to: from the kernel's buffer into the allocation's place in the object store.
+//! What audited work opens and which hosts it connects to, from the kernel's ring buffer to the
+//! allocation's place in the object store.
 //!
 //! ```text
-//!   the quorum's list ──▶ Recorder (audit) ──▶ begin, end ──▶ programs in the kernel, attached while somebody is audited
-//!                                                                  │ ring buffer: read some times a second, or when a quarter is full
-//!                                                                  ▼
-//!                                                        lines ──▶ Recorder ──▶ lattice_observe::traces
+//!   desired list ──▶ Recorder (audit) ──▶ begin, end ──▶ programs in the kernel, attached while work is audited
+//!                                                             │ ring buffer, read every 100 ms,
+//!                                                             │ or when a quarter is full
+//!                                                             ▼
+//!                                                   lines ──▶ Recorder ──▶ lattice_observe::traces
 //! ```
 //!
-//! What was in the buffer when the agent was killed is lost, and what happens until the next one has attached its programs: a line says
-//! from when to when nobody was there. How many events did not fit is counted in the kernel, and said in a line as well.
+//! Events are lost that are in the buffer when the agent is killed, and those until the next agent
+//! has attached its programs: a line in the record has the begin and end of that gap. The kernel
+//! counts the events that did not fit into the buffer, and a line has that number too.
 
 mod line;
 
@@ -28,18 +31,19 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks into the buffer; what fills a quarter of it is looked at at once.
+/// The interval between two reads of the buffer; a buffer that is a quarter full is read at once.
 const EVERY: Duration = Duration::from_millis(100);
-/// How often it is written down that the agent is at it.
+/// The interval at which the time up to which the record is complete is saved.
 const IS_AT_EVERY: Duration = Duration::from_secs(1);
-/// Bytes of lines that are written at once.
+/// How many bytes of lines are written at once.
 const BATCH_BYTES: usize = 256 << 10;
-/// Events that one turn reads: who makes them as fast as they are read does not keep the rest waiting.
+/// How many events one turn reads: work that makes events as fast as they are read must not delay
+/// the rest.
 const EVENTS_MAX: usize = 16_384;
-/// The subject of what is the matter.
+/// The subject under which problems are reported.
 const SUBJECT: &str = "audits";
 
-/// Audits until `stop`.
+/// Records audits until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
     let kernel = context.work.measuring.kernel().clone();
     let events = match kernel.audit(|audit| audit.events()) {
@@ -65,7 +69,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
         let took;
         (auditor, took) = match turn.await {
             Ok(done) => done,
-            // It is being stopped: the programs go with the agent.
+            // The agent is stopping; the kernel programs end with it.
             Err(error) if error.is_cancelled() => return,
             Err(error) => {
                 tracing::error!(%error, "audits are kept no more");
@@ -74,7 +78,8 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             }
         };
         let waits = auditor.recorder.wanted().next().is_some();
-        // A quarter of a processor at most: what does not fit meanwhile is counted by the kernel.
+        // At most a quarter of one processor's time; the kernel counts the events that do not fit
+        // meanwhile.
         let _stopped = stop.run_until_cancelled(tokio::time::sleep(took * 3)).await;
         tokio::select! {
             () = stop.cancelled() => {}
@@ -83,11 +88,11 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             () = filled(ready.as_ref()), if waits => {}
         }
     }
-    // What waits in the kernel is as much as there will be.
+    // Nothing more will come: read the rest of the buffer.
     let _last = tokio::task::spawn_blocking(move || auditor.take_in(Duration::ZERO)).await;
 }
 
-/// Says that what is asked for is not kept, while it is asked for, until `stop`.
+/// Reports, until `stop`, that audits are not recorded, as long as an audit is requested.
 async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
     let mut view = context.work.view.clone();
     loop {
@@ -123,25 +128,25 @@ struct Auditor {
     events: Events,
     recorder: Recorder,
     audited: BTreeMap<Key, Audited>,
-    /// When it was last written down until when the agent was at it.
+    /// When the time up to which the record is complete was last saved.
     is_at: Instant,
-    /// Until when all that the kernel told was read.
+    /// The time up to which all events of the kernel have been read.
     whole: SystemTime,
-    /// One could not be begun.
+    /// Whether an audit could not begin.
     troubled: bool,
 }
 
-/// One allocation's.
+/// The audit of one allocation.
 struct Audited {
     cgroup: u64,
     owner: Owner,
-    /// How many events the kernel had lost of it when that was last asked.
+    /// The kernel's count of lost events of it, at the last query.
     lost_in_kernel: u64,
-    /// Those that no line has said yet.
+    /// Lost events that no line reports yet.
     unsaid: u64,
 }
 
-/// Lines of one allocation that are to be written.
+/// Lines of one allocation to be written.
 #[derive(Default)]
 struct Batch {
     lines: Vec<u8>,
@@ -149,7 +154,7 @@ struct Batch {
 }
 
 impl Auditor {
-    /// Reads what there is, and follows the list.
+    /// Reads pending events and follows the desired list.
     fn turn(&mut self) {
         self.take_in(IS_AT_EVERY);
         self.follow();
@@ -167,14 +172,14 @@ impl Auditor {
         }
     }
 
-    /// Follows the list, and has the record of what ends say so.
+    /// Follows the desired list, and ends the record of each audit that ends.
     fn follow(&mut self) {
         let (view, boottime_ms) = (Arc::clone(&self.context.work.view.borrow()), boottime_ms());
         loop {
             for key in self.recorder.ending(&view, boottime_ms) {
                 self.finish(key);
             }
-            // What a former life began may be over by now.
+            // An audit that an earlier life began may have ended by now.
             if self.recorder.follow_at(&view, boottime_ms).is_empty() {
                 break;
             }
@@ -189,7 +194,7 @@ impl Auditor {
                 let lost = if audited.unsaid > 0 { line::lost(now_ms, audited.unsaid) } else { Vec::new() };
                 [lost, line::ended(ms(self.whole))].concat()
             }
-            // It was over before it was begun again.
+            // It ended before this life had begun it again.
             None => match before {
                 Some(until) => [line::away(ms(until), now_ms), line::ended(now_ms)].concat(),
                 None => return,
@@ -198,7 +203,8 @@ impl Auditor {
         self.recorder.take_lines(key, now_ms, 1, lines);
     }
 
-    /// Reads what there is, and writes down from time to time until when all was read: an agent that is killed was away from then on.
+    /// Reads pending events, and saves at times how far the record is complete: if the agent is
+    /// killed, the gap begins there.
     fn take_in(&mut self, every: Duration) {
         let now = SystemTime::now();
         if !self.read() {
@@ -207,7 +213,7 @@ impl Auditor {
         self.whole = now;
         if self.is_at.elapsed() >= every {
             self.is_at = Instant::now();
-            // What is lost and not said yet would be forgotten with this life.
+            // Not for allocations with unreported losses: those would be forgotten with this life.
             let told = self.audited.iter().filter(|(_, audited)| audited.unsaid == 0);
             told.for_each(|(key, _)| self.recorder.is_at(*key, now));
         }
@@ -244,10 +250,10 @@ impl Auditor {
         self.recorder.is_at(key, SystemTime::now());
     }
 
-    /// Reads what is in the buffer and writes it down; whether that was all.
+    /// Reads the buffer and writes the events. Returns whether the buffer is empty.
     fn read(&mut self) -> bool {
         if self.audited.is_empty() {
-            // Of one that is over.
+            // Discards events of an audit that has ended.
             while self.events.next(|_, _| ()).is_some() {}
             return true;
         }
@@ -283,7 +289,7 @@ impl Auditor {
                 self.recorder.missed(*key, more);
             }
             audited.unsaid += self.recorder.take_dropped(*key);
-            // Also where nothing comes any more.
+            // Losses are also reported if no more events come.
             if audited.unsaid > 0 {
                 batches.entry(*key).or_default();
             }

@@ -1,4 +1,5 @@
-//! `lattice dev`: a member, an agent and all roles in one process, everything in one directory, on loopback alone.
+//! `lattice dev`: one quorum member and one agent with all roles in one process, with all files in
+//! one directory, on loopback only.
 
 use crate::doctor::{self, Finding, Health};
 use crate::recovery::Unusable;
@@ -21,21 +22,22 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 const MEMBER: MemberId = MemberId(1);
-/// Between two looks at whether the agent answers.
+/// The interval at which the start checks whether the agent answers.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The ports that this cluster took when it began: kept, because members know each other by them.
+/// The ports that this cluster chose at its first start. They are stored, because members know each
+/// other by them.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Ports {
     service: u16,
     raft: u16,
     mesh: u16,
     gossip: u16,
-    /// Of the agent's and the member's metrics.
+    /// The ports of the agent's and the member's metrics.
     metrics: [u16; 2],
 }
 
-/// Runs until `stop`. What is in `dir` from another time goes on.
+/// Runs until `stop`. A cluster that is already in `dir` continues.
 pub async fn run(
     dir: Option<PathBuf>,
     scratch_dir: Option<PathBuf>,
@@ -58,14 +60,14 @@ pub async fn run(
     let socket = agent.socket.clone();
     let mut welcome = pin!(async {
         until_served(&socket).await;
-        // The last that is said, so that it is what stands on the screen.
+        // Printed last, so that it stays visible on the screen.
         eprintln!("  in another shell:  export LATTICE_ENDPOINT=unix:{}", socket.display());
         eprintln!("                     lattice submit -- hostname && lattice logs -f @last");
         eprintln!("  Ctrl-C ends it; what runs then goes on and is found again at the next start.");
         std::future::pending::<()>().await;
     });
 
-    // The member outlives the agent, which gives back its lease at its end.
+    // The member ends after the agent, which returns its lease when it ends.
     let member_stop = CancellationToken::new();
     let mut member = pin!(run_member(quorum, member_stop.clone()));
     let mut agent = pin!(crate::run(agent, Unusable::Refuse, memory_bytes_max, stop.clone()));
@@ -87,7 +89,8 @@ pub async fn run(
     }
 }
 
-/// What this machine lacks: each thing without which no work is possible, and on one line what work has less of.
+/// What this machine lacks: one line for each thing without which no work is possible, and one line
+/// for all limitations.
 fn shortcomings(findings: &[Finding]) -> String {
     let of = |health| findings.iter().filter(move |finding| finding.health == health);
     let mut text: String =
@@ -107,7 +110,8 @@ async fn until_served(socket: &Path) {
     }
 }
 
-/// A member that forms its cluster unless it has: a crash in the middle of the first start harms nothing.
+/// A member that forms its cluster unless it already has: a crash in the middle of the first start
+/// does no harm.
 async fn run_member(config: QuorumConfig, stop: CancellationToken) -> Result<(), MemberError> {
     match member::run(config.clone(), true, stop.clone()).await {
         Err(MemberError::Bootstrapped { .. }) => member::run(config, false, stop).await,
@@ -115,7 +119,8 @@ async fn run_member(config: QuorumConfig, stop: CancellationToken) -> Result<(),
     }
 }
 
-/// Makes the directory ours alone. One in a place that others can write to is taken only if it is ours already.
+/// Makes the directory accessible to this user only. A directory in a place where others can write
+/// is used only if this user already owns it.
 fn prepare_dir(dir: &Path, uid: u32) -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;

@@ -1,4 +1,4 @@
-//! `lattice doctor`: what this machine can do for Lattice, tried rather than guessed.
+//! `lattice doctor`: what this machine can do for Lattice. It tries things rather than guesses.
 
 mod health;
 mod telemetry;
@@ -32,22 +32,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Characters of a line's text, however narrow the screen is.
+/// The least width of a line's text, in characters, on any screen.
 const TEXT_CHARS_MIN: usize = 24;
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was examined.
     pub subject: &'static str,
-    /// What was found.
+    /// The result.
     pub health: Health,
-    /// Details; with a remedy where something is missing.
+    /// Details, with a remedy if something is missing.
     pub text: String,
 }
 
 impl Finding {
-    /// For people: on one line, or on lines of so many characters whose text stands below the first one's.
+    /// The finding for people: on one line, or wrapped to `columns` characters, with the text
+    /// aligned.
     pub fn lines(&self, columns: Option<usize>) -> String {
         let head = format!("{:<12} {:<17} ", self.health, self.subject);
         let indent = head.chars().count();
@@ -236,7 +237,7 @@ fn local(config: &AgentConfig, add: Add<'_>) {
     }
 }
 
-/// Where work saves itself, where there is a store for that.
+/// Where work saves its checkpoints, if there is a store for them.
 fn checkpoints(config: &AgentConfig) -> Option<tried::Look> {
     let stored = !config.checkpoint_store.is_empty() || !config.log_store.is_empty();
     match config.makes_checkpoints() {
@@ -246,7 +247,7 @@ fn checkpoints(config: &AgentConfig) -> Option<tried::Look> {
     }
 }
 
-/// What came of loading a program and attaching it to a scope.
+/// The result of loading a BPF program and attaching it to a scope.
 fn bpf(filter: &DeviceFilter) -> tried::Look {
     let remedy = "give the agent CAP_BPF and CAP_NET_ADMIN, and a kernel with CONFIG_CGROUP_BPF";
     match filter {
@@ -256,7 +257,7 @@ fn bpf(filter: &DeviceFilter) -> tried::Look {
     }
 }
 
-/// What is amiss with this machine's GPUs: some that cannot be used, some that are not there.
+/// What is wrong with this machine's GPUs: unusable ones and simulated ones.
 pub fn gpu_shortcoming(machine: &Discovered) -> Option<String> {
     let simulated = machine.topology.gpu.gpus.iter().filter(|g| g.vendor == GpuVendor::Simulated).count();
     let simulated = (simulated > 0).then(|| format!("{simulated} of them SIMULATED: not there, but in the configuration (simulated_gpus)"));
@@ -264,15 +265,16 @@ pub fn gpu_shortcoming(machine: &Discovered) -> Option<String> {
     (!all.is_empty()).then(|| format!("GPUs: {}", all.join("; ")))
 }
 
-/// That GPUs' memory is not cleared when an allocation ends, where there are GPUs. The vendors' management libraries have no
-/// call for it (NVML and ROCm SMI only reset a whole device, which needs it idle and takes seconds).
+/// A warning, if there are GPUs, that their memory is not cleared when an allocation ends. The
+/// vendors' management libraries have no call for that (NVML and ROCm SMI only reset a whole
+/// device, which must be idle and takes seconds).
 pub fn gpu_memory(topology: &NodeTopology) -> Option<String> {
     let text = "is not cleared between allocations, since no driver's library has a call for that: what the next program can find there is \
                 the driver's doing; a site that must be sure resets the GPUs in its epilogue (nvidia-smi --gpu-reset, rocm-smi --gpureset)";
     (!topology.gpu.gpus.is_empty()).then(|| text.to_owned())
 }
 
-/// Makes a terminal as an attached one is made, and lets it go.
+/// Opens a terminal like an attached one, and closes it.
 fn terminal() -> std::io::Result<()> {
     let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let us = Principal { name: String::new(), uid, gid, groups: Vec::new() };
@@ -286,7 +288,7 @@ fn processors(topology: &NodeTopology) -> String {
     format!("{packages} package(s), {cores} cores, {cpus} processors; {domains} memory domain(s)")
 }
 
-/// Whose certificate it is, and how long it holds.
+/// The name in the agent's certificate, and how long the certificate is valid.
 fn certificate(config: &AgentConfig) -> Option<tried::Look> {
     let kept = config.certificate_file();
     if config.tls == TlsFiles::default() && !kept.exists() {
@@ -355,7 +357,7 @@ fn mpi(config: &AgentConfig, add: Add<'_>) {
     match pmix::library(config) {
         Ok(version) => add("PMIx", Health::Ok, format!("served with libpmix {version}")),
         Err(why) => {
-            // Who has no need of it lacks nothing.
+            // Only Open MPI needs PMIx: without it, nothing is missing.
             let health = if there("libmpi.so.40").is_some() { Health::Degraded } else { Health::Ok };
             add("PMIx", health, format!("not served: {why}; --pmi=pmix is refused here (an agent looks when it starts)"));
         }
@@ -376,7 +378,7 @@ fn network(config: &AgentConfig, add: Add<'_>) {
     add("network domains", Health::Degraded, text.to_owned());
 }
 
-/// Why allocations get no cgroups of their own here.
+/// Why allocations get no cgroups of their own on this machine.
 #[derive(Debug, Error)]
 #[error("{}; mount cgroup2 and delegate {} to the agent", with_causes(.source), .root.display())]
 pub struct NoScopes {
@@ -397,7 +399,8 @@ enum LogStoreFailed {
     Panicked,
 }
 
-/// Finds the slice and makes and removes a scope in it: whether it is there is not the question, but whether it is ours.
+/// Finds the slice, and makes and removes a scope in it: the slice must be writable, not only
+/// there.
 pub fn probe_slice(root: &Path) -> Result<Slice, NoScopes> {
     let failed = |source| NoScopes { root: root.to_owned(), source };
     let slice = Slice::find(root).map_err(failed)?;
@@ -409,7 +412,7 @@ pub fn probe_slice(root: &Path) -> Result<Slice, NoScopes> {
     Ok(slice)
 }
 
-/// Tries the log store. On a thread of its own: who asks may be within a runtime.
+/// Tries the log store on its own thread, because the caller may be inside a runtime.
 fn log_store(config: &AgentConfig) -> Result<Option<String>, LogStoreFailed> {
     let Some(store) = LogStore::configured(config)? else { return Ok(None) };
     let probing = std::thread::spawn(move || {

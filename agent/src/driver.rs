@@ -1,5 +1,6 @@
-//! The one owner of the node's state: a thread that takes events in order, and for each batch of them decides, writes
-//! down, acts. Nothing is done before the records of its decision are in the journal.
+//! The only owner of the node's state: a thread that takes events in order. For each batch of
+//! events it decides, writes the journal, then acts. No action begins before the records of its
+//! decision are in the journal.
 
 use crate::journal::{Journal, JournalError};
 use crate::supervisor;
@@ -16,21 +17,22 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Events taken into one sync of the journal.
+/// How many events share one sync of the journal.
 const BATCH: usize = 64;
-/// How long the driver waits for an event at most where nobody wants to hear of it meanwhile.
+/// The longest wait for an event if no service manager expects a sign of life in between.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
 
-/// Where the driver's outputs go.
+/// The driver's outputs.
 pub struct Outputs {
-    /// Reports to be sent, all that are not acknowledged.
+    /// All reports that the quorum has not acknowledged.
     pub reports: watch::Sender<Arc<Vec<NodeReport>>>,
     /// What `node status` shows.
     pub view: watch::Sender<Arc<NodeView>>,
 }
 
-/// Runs until `stop`, or until the journal cannot be written; writes a last checkpoint. Call on a thread of its own that
-/// has entered the runtime. An event that comes after `stop` is not lost: whoever told it tells it to the next life.
+/// Runs until `stop`, or until the journal cannot be written; then writes a last checkpoint. Call
+/// it on its own thread, which has entered the runtime. An event that comes after `stop` is not
+/// lost: its sender repeats it in the agent's next life.
 pub fn run(
     mut brain: Brain,
     mut journal: Journal,
@@ -52,7 +54,8 @@ pub fn run(
         act(action, context);
     }
     failpoint::pass(Point::ResumedTold);
-    // The view comes after the actions: who waits for it finds every allocation's task begun.
+    // The view is published after the actions, so whoever waits for it finds every allocation's
+    // task begun.
     publish(&brain, outputs, true);
     let pulse = supervisor::pulse();
     let mut said = Instant::now();
@@ -61,7 +64,8 @@ pub fn run(
             supervisor::alive();
             said = Instant::now();
         }
-        // The runtime's own workers end the pause: where they hang, this loop is as silent as if it hung itself.
+        // The runtime's own workers end the pause: if they hang, this loop sends no sign of life,
+        // as if it hung itself.
         let next = async { tokio::time::timeout(pulse.unwrap_or(IDLE_MAX), events.recv()).await };
         let first = match runtime.block_on(stop.run_until_cancelled(next)) {
             Some(Ok(Some(first))) => first,
@@ -114,7 +118,8 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         reports_pending: reports.len(),
         ended: ended.collect(),
     };
-    // Who looks at the view and then at the reports misses nothing: what is gone from the one was reported in the other.
+    // Reports before the view: a reader of the view and then the reports misses nothing, because
+    // what is gone from the view was reported before.
     outputs.reports.send_replace(Arc::new(reports));
     outputs.view.send_replace(Arc::new(view));
 }
@@ -140,16 +145,16 @@ fn act(action: Action, context: &Shared) {
     allocation::ensure(context, &share).command(command);
 }
 
-/// How far a batch of records is.
+/// How far a batch of records has come.
 #[derive(Clone, Copy)]
 enum Moment {
     Unwritten,
     Written,
-    /// The tasks were told what is to be done.
+    /// The tasks have received their commands.
     Told,
 }
 
-/// Where a test may kill the agent.
+/// The points at which a test may kill the agent.
 fn pass(records: &[Record], moment: Moment) {
     if failpoint::armed() {
         records.iter().filter_map(|r| point_of(r, moment)).for_each(failpoint::pass);
@@ -159,7 +164,7 @@ fn pass(records: &[Record], moment: Moment) {
 fn point_of(record: &Record, moment: Moment) -> Option<Point> {
     let points = match record {
         Record::Entered { phase: Phase::Preparing, .. } => [Point::PreparingUnwritten, Point::PreparingWritten, Point::PreparingTold],
-        // Nothing is told: the other nodes are waited for.
+        // No command follows: the other nodes are waited for.
         Record::Entered { phase: Phase::Prepared, .. } => [Point::PreparedUnwritten, Point::PreparedWritten, Point::PreparedWritten],
         Record::Entered { phase: Phase::Running, .. } => [Point::RunningUnwritten, Point::RunningWritten, Point::RunningTold],
         Record::Entered { phase: Phase::Stopping, .. } => [Point::StoppingUnwritten, Point::StoppingWritten, Point::StoppingTold],

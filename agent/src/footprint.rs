@@ -1,36 +1,39 @@
-//! What the agent keeps of its node's memory.
+//! Reduces how much of its node's memory the agent uses.
 //!
-//! Threads that allocate have heaps of their own, each with what was freed there and is not given back. The agent has dozens of threads
-//! that seldom run, and two heaps serve them all: 39 MB resident instead of 40 with 50 allocations (docs/benchmarks.md).
+//! Each allocating thread normally has a malloc heap of its own, with freed memory that it does not
+//! return. The agent has dozens of threads that seldom run, so two heaps serve them all: 39 MB
+//! resident instead of 40 with 50 allocations (docs/benchmarks.md).
 //!
-//! Reading settings, taking up work and making the first connections touches two thirds of the program, and the kernel maps
-//! 64 KiB around each touch. Hardly any of it is needed again. Mapped program pages are what the kernel gives up last, and the node's memory is
-//! for its work: so they are unmapped once. They stay in the page cache as long as there is room, and one that is needed
-//! after all is mapped again at its next use.
+//! Reading the configuration, adopting work and making the first connections touches two thirds of
+//! the program, and the kernel maps 64 KiB around each touch. Hardly any of it is needed again.
+//! Mapped program pages are what the kernel reclaims last, and the node's memory is for its work,
+//! so these pages are unmapped once. They stay in the page cache while there is memory, and a page
+//! that is needed again is mapped at its next use.
 
 use std::io;
 use std::ops::Range;
 
-/// Heaps that threads share, however many processors there are.
+/// How many heaps all threads share.
 const HEAPS: i32 = 2;
 
-/// Few heaps for all threads: to be called before there are any.
+/// Makes all threads share few heaps; call it before there are threads.
 pub fn share_heaps() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it sets a limit, and changes nothing that anybody has.
+    // SAFETY: it sets a limit and changes no existing allocation.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, HEAPS);
     }
 }
 
-/// Unmaps the agent's own program text. How many bytes of addresses that were.
+/// Unmaps the agent's own program text. Returns the size of the unmapped address ranges, in bytes.
 pub fn unmap_program() -> io::Result<usize> {
     let program = std::fs::read_link("/proc/self/exe")?;
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let texts = program_text(&maps, &program.to_string_lossy());
     for text in &texts {
-        // SAFETY: a mapping of this process that is executable, private and not writable has what its file has: after this its pages are
-        // read from there again. It is the kernel's page tables that change, not what any address holds.
+        // SAFETY: an executable, private, unwritable mapping of this process has the contents of
+        // its file, and its pages are read from there again after this call. Only the kernel's page
+        // tables change, not the contents of any address.
         if unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(text.start), text.len(), libc::MADV_DONTNEED) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -38,11 +41,12 @@ pub fn unmap_program() -> io::Result<usize> {
     Ok(texts.iter().map(Range::len).sum())
 }
 
-/// Where `maps` (proc_pid_maps(5)) has code of this file: executable and not writable. Its other read-only mappings may have been written
-/// while the program was loaded.
+/// The ranges where `maps` (proc_pid_maps(5)) has code of this file: executable and not writable.
+/// Its other read-only mappings may have been written while the program was loaded.
 fn program_text(maps: &str, program: &str) -> Vec<Range<usize>> {
     let text = |line: &str| {
-        // address, permissions, offset, device, inode; then the path, which may have spaces.
+        // Fields: address, permissions, offset, device, inode, then the path, which may contain
+        // spaces.
         let mut words = line.split_ascii_whitespace();
         let (addresses, permissions) = (words.next()?, words.next()?);
         let path = line.get(line.find('/')?..)?;
@@ -72,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_program_goes_on_without_its_mapped_pages() {
-        // Of the text alone, as its page tables have it.
+        // Of the text only, by its page tables.
         let resident = || -> u64 {
             let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let of_program = maps.split("VmFlags:").find(|one| one.contains(" r-xp ") && one.contains("lattice_agent-")).unwrap();

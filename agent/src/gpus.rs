@@ -1,14 +1,15 @@
-//! The node's GPUs, looked at again while the agent runs: what the node offers follows what there is.
+//! Watches the node's GPUs while the agent runs, and adapts what the node offers.
 //!
 //! ```text
 //!   bus, kernel log (every 5 s) ─┐                          ┌─▶ Offer: the session registers anew
-//!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: who had a lost one fails, or one whose error hit it; nobody
-//!   both behind each allocation                             │          gets one that is not well
+//!   drivers (health.period) ─────┴─▶ device_health (pure) ──┼─▶ Brain: ends work whose GPU is lost, or whose GPU's
+//!   both after each allocation                              │   error hit it; withholds GPUs that are not well
 //!                                                           └─▶ Health, `lattice node status`
 //! ```
 //!
-//! Drivers are asked beside the looks at the bus: one that hangs delays no other news. Behind allocations that follow each other
-//! quickly they are asked every 5 s. A GPU that came since other work was begun is offered once that work is kept from it.
+//! Drivers are queried on their own thread: one that hangs delays no look at the bus. If
+//! allocations follow each other quickly, drivers are queried every 5 s. A GPU that appears after
+//! other work has begun is offered once that work is denied access to it.
 
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::AgentConfig;
@@ -33,28 +34,29 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks at the bus: with a re-registration well within one heartbeat.
+/// The interval between two looks at the bus: with a new registration well within one heartbeat.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Errors of GPUs that are counted apart, by GPU and number.
+/// How many counters of GPU errors there may be, one for each GPU and error number.
 const XIDS_MAX: usize = 512;
-/// How long drivers may take before that is said.
+/// How long drivers may take before that becomes a finding.
 const READ_MAX: Duration = Duration::from_secs(30);
 
-/// What drivers said, and the node anew where that was asked for.
+/// The drivers' answers, and the node's topology if that was read again.
 type Read = (GpuReads, Option<NodeTopology>);
 
-/// The side that looks.
+/// The task that watches the GPUs.
 pub struct GpuWatching {
     simulated: Vec<SimulatedGpu>,
-    /// Away while a look is under way.
+    /// `None` while a look is under way.
     watch: Option<GpuWatch>,
     gpus: Gpus,
     on_bus: BTreeSet<String>,
-    /// Came since other work was begun: how often all of that was kept from it since.
+    /// GPUs that appeared after other work had begun, and how often that work has since been denied
+    /// them.
     newcomers: BTreeMap<String, u32>,
-    /// Why newcomers still wait.
+    /// Why these GPUs are not offered yet.
     unfiltered: String,
-    /// How often which error was reported of which GPU.
+    /// How often each error was reported of each GPU.
     xids: BTreeMap<(String, u32), u64>,
     reading: Option<(Instant, JoinHandle<Read>)>,
     looked_at: Instant,
@@ -69,7 +71,7 @@ fn machine_files() -> Files {
 }
 
 impl GpuWatching {
-    /// Looks for the first time. Blocking, for as long as drivers take.
+    /// Makes the first look. Blocks for as long as the drivers take.
     pub fn begin(found: &NodeTopology, simulated: Vec<SimulatedGpu>, policy: Policy) -> Self {
         let mut watching = Self {
             watch: Some(GpuWatch::new(machine_files(), &simulated)),
@@ -94,12 +96,12 @@ impl GpuWatching {
         watching
     }
 
-    /// What the node is made of.
+    /// The node's topology.
     pub fn topology(&self) -> watch::Receiver<Arc<NodeTopology>> {
         self.topology.subscribe()
     }
 
-    /// How the GPUs stand.
+    /// The state of the GPUs.
     pub fn standings(&self) -> watch::Receiver<Arc<GpuStandings>> {
         self.standings.subscribe()
     }
@@ -109,7 +111,7 @@ impl GpuWatching {
         for (key, event) in &look.said {
             let GpuEvent::Xid { number, .. } = event else { continue };
             let kind = (key.clone(), *number);
-            // What is counted already goes on where no more kinds are.
+            // Beyond the limit, existing counters still count.
             if let Some(count) = self.xids.get_mut(&kind) {
                 *count += 1;
             } else if self.xids.len() < XIDS_MAX {
@@ -145,14 +147,14 @@ impl GpuWatching {
         });
     }
 
-    /// What the bus shows and no driver ever did.
+    /// GPUs on the bus that no driver has ever reported.
     fn unknown(&self) -> Vec<String> {
         let topology = self.topology.borrow();
         let is_known = |key: &&String| topology.gpu.gpus.iter().any(|gpu| gpu_key(gpu) == *key);
         self.on_bus.iter().filter(|key| !is_known(key)).cloned().collect()
     }
 
-    /// Looks until `stop`.
+    /// Watches until `stop`.
     pub async fn run(mut self, context: Shared, offering: Offering, finds: Finds, stop: CancellationToken) {
         let period = Duration::from_secs(offering.config.health.period_seconds);
         let between = LOOK_EVERY.min(period);
@@ -160,7 +162,7 @@ impl GpuWatching {
         let (mut checked, mut asked, mut news) = (false, false, true);
         loop {
             self.tell(&context, &offering).await;
-            // Who waits for the first round of the checks waits for all of it.
+            // The first round of checks is reported only when it is complete.
             if checked && news {
                 finds.found(self.findings(offering.config.health.expect.gpus));
             }
@@ -173,7 +175,8 @@ impl GpuWatching {
                 Ok(()) = ended.changed(), if !asked => (asked, news) = (!self.on_bus.is_empty(), false),
                 read = answered(&mut self.reading) => self.take(read),
                 () = tokio::time::sleep_until(due.into()) => {
-                    // One look with what drivers say to it: what is well twice was looked at twice.
+                    // A look counts once, with the drivers' answers to it: a GPU that is found well
+                    // twice was examined twice.
                     let asks = self.look(&context, period, asked).await;
                     (asked, news) = (asked && !asks, !asks);
                 }
@@ -181,13 +184,13 @@ impl GpuWatching {
         }
     }
 
-    /// When it is to be looked again; `asked`: drivers as well.
+    /// When to look next; `asked`: a query of the drivers is requested.
     fn due(&self, between: Duration, asked: bool) -> Instant {
         let next = self.looked_at + between;
         if asked && self.reading.is_none() && !self.on_bus.is_empty() { next.min(self.read_at + between) } else { next }
     }
 
-    /// Takes what drivers said.
+    /// Takes in the drivers' answers.
     fn take(&mut self, read: Result<Read, JoinError>) {
         match read {
             Ok((reads, found)) => {
@@ -200,7 +203,8 @@ impl GpuWatching {
         }
     }
 
-    /// Looks at bus and kernel log, and asks drivers where that is due or `asked` for: whether it does.
+    /// Looks at the bus and the kernel log, and queries the drivers if that is due or `asked`.
+    /// Returns whether it does query.
     async fn look(&mut self, context: &Shared, period: Duration, asked: bool) -> bool {
         self.looked_at = Instant::now();
         let Some(mut watch) = self.watch.take() else { return false };
@@ -232,21 +236,21 @@ impl GpuWatching {
         asks
     }
 
-    /// Work that had a GPU when an error came that asks for the program to be started again: it fails, as its owner wants it begins
-    /// again, and the GPU is offered as before.
+    /// Ends work that had a GPU when an error came after which the program must start again. The
+    /// work fails and begins again if its owner wants that; the GPU is offered as before.
     async fn hit(&self, context: &Shared, look: &GpuLook) {
         let topology = Arc::clone(&self.topology.borrow());
         for (key, event) in &look.said {
             let GpuEvent::Xid { number, ago_ms } = event else { continue };
             let (Response::RestartApplication, what) = self.gpus.policy().xid(*number) else { continue };
             let mut devices = topology.gpu.gpus.iter().filter(|gpu| gpu_key(gpu) == key);
-            // Of one that is partitioned it is not known which instance was meant, nor so whose.
+            // On a partitioned GPU it is not known which instance was meant, so no work is ended.
             let (Some(gpu), None) = (devices.next(), devices.next()) else { continue };
             let at = now().0.saturating_sub(*ago_ms);
             let view = context.work.view.borrow().clone();
             let has = |local: &&Local| local.assignment.as_ref().is_some_and(|had| had.gpus.contains(&gpu.id));
             let Some(Local { share, .. }) = view.locals.iter().find(has) else { continue };
-            // Whoever had the GPU before it has gone by itself.
+            // The allocation that had the GPU before has ended by itself.
             let had = |worker: AllocationHandle| worker.since.0 <= at;
             if context.work.workers.of_epoch(share.allocation, share.epoch).is_some_and(had) {
                 let why = format!("XID {number} ({what}) of its GPU {key} hit it: it has to start again, the GPU is well");
@@ -264,7 +268,7 @@ impl GpuWatching {
         self.topology.send_replace(Arc::new(machine::with_lost(found, &before)));
     }
 
-    /// Offers newcomers once all that runs is kept from them.
+    /// Offers new GPUs once all running work is denied access to them.
     async fn admit(&mut self, context: &Shared) {
         if self.newcomers.is_empty() {
             return;
@@ -276,7 +280,7 @@ impl GpuWatching {
         })
         .await;
         match kept {
-            // Twice: what was being prepared at the first time may not have known of it.
+            // Twice, because work that was being prepared the first time may not have been covered.
             Ok(Ok(())) => self.newcomers.retain(|_, kept| {
                 *kept += 1;
                 *kept < 2
@@ -286,7 +290,7 @@ impl GpuWatching {
         }
     }
 
-    /// What the checks say of them.
+    /// The findings for the node's checks.
     fn findings(&self, expected: u64) -> Vec<(String, Finding)> {
         let mut findings = self.gpus.findings(now(), expected, &self.topology.borrow().gpu.gpus);
         if self.reading.as_ref().is_some_and(|(began, _)| began.elapsed() > READ_MAX) {
@@ -297,7 +301,8 @@ impl GpuWatching {
         findings
     }
 
-    /// Tells brain and session what there is now. For the first time before the driver begins: no share gets what is not well.
+    /// Informs the brain and the session of a change. The first call is before the driver begins,
+    /// so that no share gets a GPU that is not well.
     pub async fn tell(&mut self, context: &Shared, offering: &Offering) {
         self.judge();
         let (topology, standings) = (Arc::clone(&self.topology.borrow()), Arc::clone(&self.standings.borrow()));
@@ -316,7 +321,8 @@ impl GpuWatching {
             return;
         }
         let offer = offering.of(context, &topology, &gpus.withheld);
-        // Before whoever had it gives the rest back: no claim is made for what is gone.
+        // Before the work that had a lost GPU gives back the rest: the quorum must make no claim on
+        // what is gone.
         offering.offer.send_if_modified(|known| {
             let differs = *known != offer;
             if differs {
@@ -333,7 +339,7 @@ impl GpuWatching {
     }
 }
 
-/// Waits for what drivers say, where they were asked.
+/// Waits for the drivers' answers, if a query is under way.
 async fn answered(reading: &mut Option<(Instant, JoinHandle<Read>)>) -> Result<Read, JoinError> {
     let Some((_, answer)) = reading else { return std::future::pending().await };
     let read = answer.await;
@@ -341,16 +347,16 @@ async fn answered(reading: &mut Option<(Instant, JoinHandle<Read>)>) -> Result<R
     read
 }
 
-/// Makes of what there is what is offered.
+/// Derives what the node offers from what it has.
 pub struct Offering {
     config: AgentConfig,
-    /// With every GPU that was found at the start.
+    /// The node's size with every GPU found at the start.
     size: Resources,
     offer: watch::Sender<Offer>,
 }
 
 impl Offering {
-    /// Of a node of this size, with what `watching` found at first.
+    /// The offer of a node of this size, with what `watching` found at first.
     pub fn begin(watching: &GpuWatching, size: Resources, config: &AgentConfig, context: &Context) -> Self {
         let nothing = Offer { size, features: Vec::new() };
         let offering = Self { config: config.clone(), size, offer: watch::Sender::new(nothing) };
@@ -360,7 +366,7 @@ impl Offering {
         offering
     }
 
-    /// What is offered, and changes of it.
+    /// What the node offers, now and later.
     pub fn offer(&self) -> watch::Receiver<Offer> {
         self.offer.subscribe()
     }

@@ -1,13 +1,15 @@
-//! Whether launches hang: the first node of an allocation asks the others, where its own ranks have done nothing for long.
+//! Detects launches that hang: when an allocation's ranks on its first node have been idle for
+//! long, that node asks the others.
 //!
-//! A launch hangs where none of its ranks, on no node, did anything for `alerts.hang_seconds`; one that moves is enough that it does not.
-//! A node that cannot be asked changes nothing: nobody is told that work hangs, or goes on, by a node that is away.
+//! A launch hangs if none of its ranks on any node has done anything for `alerts.hang_seconds`; one
+//! active rank is enough that it does not. A node that does not answer leaves the verdict as it
+//! was.
 //!
-//! A rank does nothing below a hundredth of a processor, while its allocation uses no block device,
-//! has no GPU above 1 %, and moves at most a KiB over the network in 5 s: keep-alives are no work.
-//! An MPI program that waits in a loop looks like one that computes. The nodes are asked together,
-//! because a rank that waits for another one is the usual case. Sessions and work with a liveness
-//! probe are left out.
+//! A rank is idle below a hundredth of a processor, while its allocation uses no block device, has
+//! no GPU above 1 %, and moves at most a KiB over the network in 5 s: keep-alives do not count. An
+//! MPI program that waits in a busy loop looks like one that computes. The nodes are asked
+//! together, because a rank that waits for another node is the usual case. Sessions and work with a
+//! liveness probe are left out.
 
 use futures::StreamExt;
 use futures::stream;
@@ -22,16 +24,17 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Between two rounds, or as long as the last one took.
+/// The pause between two rounds, unless the last one took longer.
 const EVERY: Duration = Duration::from_secs(5);
-/// Nodes that are asked at once.
+/// How many nodes are asked at once.
 const AT_ONCE: usize = 32;
-/// How long one may take.
+/// How long one node may take to answer.
 const ANSWER: Duration = Duration::from_secs(6);
-/// How long who moved last is asked alone: launches are looked at one after the other, and it may be away.
+/// How long the node that was active last may take when it is asked alone: launches are checked one
+/// after the other, and that node may be unreachable.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Looks after the launches of allocations that are headed here, until `stop`.
+/// Watches the launches of allocations with their head here, until `stop`.
 pub async fn run(context: Shared, stop: CancellationToken) {
     let Some(limit_ms) = context.work.measuring.hang_ms() else { return };
     // Who moved last is asked first: mostly one question is enough.
@@ -51,7 +54,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             if let (Verdict::Moves, Some(node)) = &found {
                 movers.insert(key, node.clone());
             } else {
-                // Nobody is asked before the others next time.
+                // Next time all nodes are asked together.
                 movers.remove(&key);
             }
             context.work.measuring.decide((suspect.share.allocation, suspect.share.epoch), suspect.launch, found.0);
@@ -64,7 +67,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     }
 }
 
-/// What becomes of asking all nodes, and who moves.
+/// The verdict after asking the nodes, and an active node.
 async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limit_ms: u64) -> (Verdict, Option<NodeId>) {
     let mut words = vec![suspect.report];
     if verdict([suspect.report], limit_ms) == Verdict::Moves && suspect.report != IdleReport::None {
@@ -72,7 +75,7 @@ async fn found(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, limi
     }
     let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.setup.me);
     let moves = |report: IdleReport| report != IdleReport::None && verdict([report], limit_ms) == Verdict::Moves;
-    // Alone: while work goes on nobody else is asked.
+    // Asks one node alone first: while the work goes on, no other need be asked.
     let mut answered = None;
     if let Some(node) = nodes().find(|node| Some(*node) == mover)
         && let Ok(word) = timeout(ALONE, ask(context, suspect, node)).await

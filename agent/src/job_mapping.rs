@@ -1,10 +1,12 @@
-//! The files by which NVIDIA's dcgm-exporter says whose job uses a GPU (`--hpc-job-mapping-dir`, `DCGM_HPC_JOB_MAPPING_DIR`): one for each
-//! GPU that work has, named by the GPU's number as DCGM counts, with the allocation's id in it. Others' files stay as they are, and so do
-//! ours while an agent is away: the work goes on.
+//! Writes the files from which NVIDIA's dcgm-exporter reads whose job uses a GPU
+//! (`--hpc-job-mapping-dir`, `DCGM_HPC_JOB_MAPPING_DIR`): one for each GPU that work has, named by
+//! the GPU's number in DCGM, with the allocation's id in it. Files of others stay unchanged, and so
+//! do ours while the agent is down, because the work goes on.
 //!
-//! Instances of partitioned GPUs have no file: the exporter reads only whole numbers as names, and
-//! would charge each instance to everybody who has one. When a GPU is lost no new file is written:
-//! the exporter then counts differently, and charging a neighbour is worse than charging nobody.
+//! Instances of partitioned GPUs get no file: the exporter reads only whole numbers as names, and
+//! would charge each instance to every job on that GPU. When a GPU is lost, no new file is written:
+//! the exporter then counts GPUs differently, and charging a neighbour is worse than charging
+//! nobody.
 
 use lattice_meshd::context::{Context, Shared};
 use lattice_model::AllocationId;
@@ -21,18 +23,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How often what should be there is compared with what is, where nothing changed: somebody may clear the folder.
+/// The interval at which the files are checked if nothing has changed: the folder may have been
+/// cleared.
 const AGAIN: Duration = Duration::from_secs(30);
-/// Bytes of a file that are read: an id and a line's end, and what somebody else may have written.
+/// How many bytes of a file are read: an id and a line end, or what others may have written.
 const BYTES_MAX: u64 = 4096;
-/// What cannot be written is said under this name.
+/// The subject under which problems are reported.
 const TROUBLE: &str = "GPU job mapping";
 const UNCERTAIN: &str = "a GPU is lost or new, and DCGM may count them otherwise: no files are there of NVIDIA's GPUs until it is as it was, or \
                          dcgm-exporter and the agent are restarted together";
-/// Names in the folder that are looked at.
+/// How many names in the folder are read.
 const FILES_MAX: usize = 4096;
 
-/// Keeps the folder as the node's work is, until `stop`.
+/// Keeps the folder up to date with the node's work, until `stop`.
 pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
     let mut view = context.work.view.clone();
     loop {
@@ -56,13 +59,14 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
     }
 }
 
-/// What each file should say, and whether GPUs of NVIDIA are left out because it is not certain how DCGM counts them.
+/// The contents of each file, and whether NVIDIA GPUs are left out because their numbers in DCGM
+/// are uncertain.
 fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
     let topology = context.machine.topology();
     let mut numbers = numbers(&topology.gpu);
     let standings = context.machine.gpus.borrow().clone();
     let of_nvidia = |gpu: &&GpuDevice| gpu.vendor == GpuVendor::Nvidia;
-    // A driver that is asked anew counts without one that is lost, and with one that came.
+    // A driver that is started again leaves out lost GPUs and counts new ones.
     let is_other = standings.has_newcomers() || topology.gpu.gpus.iter().filter(of_nvidia).any(|gpu| !standings.is_there(gpu_key(gpu)));
     let uncertain = is_other && topology.gpu.gpus.iter().any(|gpu| of_nvidia(&gpu));
     if uncertain {
@@ -77,8 +81,9 @@ fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
     (wanted.collect(), uncertain)
 }
 
-/// What DCGM calls the GPUs: NVML's numbers, which are in the order of their addresses. Instances of partitioned GPUs are left out: DCGM
-/// names them by numbers that the topology lacks. Simulated ones are counted for themselves.
+/// The GPUs' numbers in DCGM: those of NVML, which are in the order of the bus addresses. Instances
+/// of partitioned GPUs are left out: DCGM gives them numbers that the topology does not have.
+/// Simulated GPUs are counted separately.
 fn numbers(gpus: &GpuTopology) -> BTreeMap<&str, String> {
     let of_nvidia = |gpu: &&GpuDevice| gpu.vendor == GpuVendor::Nvidia;
     let addresses: BTreeSet<&str> = gpus.gpus.iter().filter(of_nvidia).filter_map(|gpu| gpu.pci_address.as_deref()).collect();
@@ -91,19 +96,20 @@ fn numbers(gpus: &GpuTopology) -> BTreeMap<&str, String> {
     gpus.gpus.iter().filter_map(|gpu| Some((gpu.id.as_str(), number(gpu)?))).collect()
 }
 
-/// Makes the files so, all that can be; of several errors the first. Of files that are named as a GPU is and have an allocation's id in
-/// them, those that are not wanted are removed: who reads them charges that allocation.
+/// Writes as many files as possible; gives the first error. Files that are named like a GPU,
+/// contain an allocation's id and are not wanted are removed: the exporter would charge that
+/// allocation.
 fn keep(dir: &Path, wanted: &BTreeMap<String, AllocationId>) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
     let flags = (OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).bits();
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(dir)?;
     let found = folder.metadata()?;
-    // Others could have root write and read what they name.
+    // Others could make root write and read files of their choice.
     if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
         let why = "others than root may write in this folder: give it to root with mode 755, or name another one";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
-    // The folder that was looked at, whatever its name is by now.
+    // The folder that was checked, even if its name has changed since.
     let at = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
     let mut result = Ok(());
     for (name, allocation) in wanted {
@@ -124,11 +130,11 @@ fn keep(dir: &Path, wanted: &BTreeMap<String, AllocationId>) -> io::Result<()> {
 }
 
 fn write(at: &Path, name: &str, line: &str) -> io::Result<()> {
-    // No name that the exporter takes for a GPU's.
+    // A name that the exporter does not take for a GPU's.
     let part = at.join(format!(".{name}.part"));
     remove(&part)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
-    // Whatever the umask is: the exporter need not be root.
+    // Readable whatever the umask is: the exporter need not run as root.
     file.set_permissions(fs::Permissions::from_mode(0o644))?;
     file.write_all(line.as_bytes())?;
     fs::rename(&part, at.join(name))
@@ -141,7 +147,7 @@ fn remove(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Of a file, and of nothing else that waits or leads elsewhere.
+/// The text of a regular file; links and files that block are not read.
 fn text(file: &Path) -> Option<String> {
     let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(file).ok()?;
@@ -198,7 +204,7 @@ mod tests {
         fs::write(dir.join("9"), "somebody else's\n").unwrap();
         assert_eq!(fs::read_to_string(dir.join("0")).unwrap(), format!("{id}\n"));
         assert_eq!(fs::metadata(dir.join("0")).unwrap().permissions().mode() & 0o777, 0o644);
-        // One of a GPU that is not counted any more goes as well.
+        // The file of a GPU that is no longer counted is removed as well.
         fs::write(dir.join("12"), format!("{id}\n")).unwrap();
         keep(&dir, &[("1".to_owned(), id)].into()).unwrap();
         let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -222,7 +228,7 @@ mod tests {
         nix::unistd::mkfifo(&dir.join("1"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         fs::create_dir(dir.join("2")).unwrap();
         let wanted = ["0", "1", "2", "3"].map(|name| (name.to_owned(), id)).into();
-        // The folder at 2 cannot be replaced, and keeps no other from being written.
+        // The directory named 2 cannot be replaced; the other files are written all the same.
         assert!(keep(&dir, &wanted).is_err());
         for name in ["0", "1", "3"] {
             assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), format!("{id}\n"));

@@ -1,24 +1,27 @@
-//! The node's journal: what was decided, on disk before it is done.
+//! The node's journal: each decision is on the disk before it is acted upon.
 //!
 //! ```text
 //!   journal = header, then records: length (u32 LE), CRC-32 (u32 LE), MessagePack of lattice_node::Record
-//!   header = "LATTJRN2", checkpoint that it follows, life (u64 LE each), boot id (16 bytes), CRC-32 of all this (u32 LE)
+//!   header = "LATTJRN2", checkpoint that it follows, life (u64 LE each), boot id (16 bytes),
+//!            CRC-32 of all this (u32 LE)
 //!   agent-state.json = readable checkpoint: the whole Brain, and the CRC-32 of it as JSON without spaces, keys sorted
 //! ```
 //!
-//! What is written outlives the agent. The end of work, which users are told before the quorum has it, is synced before it is
-//! told, with all that stands before it; the rest need not outlive the machine, because work does not: whatever a node was at
-//! is lost when it comes back under another boot id, and the quorum says so by that id alone.
+//! What is written outlives the agent. The end of work is synced before it is reported, with
+//! everything before it, because users learn of it before the quorum does. The rest need not
+//! outlive the machine, because work does not: a node that comes back under another boot id has
+//! lost all its work, and the quorum concludes that from the boot id alone.
 //!
-//! The journal is the record. A checkpoint is written at times so that the journal stays short; it is moved into its
-//! place first and the journal cut after it, so that a crash between the two replays records that the checkpoint has:
-//! the journal's header carries the number of the checkpoint that it follows, and an older one is set aside.
+//! The journal has the truth. A checkpoint is written at times to keep the journal short. It is
+//! first moved into place, then the journal is cut, so a crash in between replays records that the
+//! checkpoint already has. To prevent that, the journal's header has the number of the checkpoint
+//! that it follows, and an older journal is ignored.
 //!
-//! A state that cannot be used is never thrown away: see [`crate::recovery`] for what is done instead.
+//! A state that cannot be used is never deleted: [`crate::recovery`] handles it.
 //!
-//! A full disk must not keep the agent from ending the work that fills it. The journal's blocks are therefore reserved,
-//! its header is rewritten in place, and a checkpoint for which there is no space is put off: the journal alone has
-//! everything.
+//! A full disk must not keep the agent from ending the work that fills it. Therefore the journal's
+//! blocks are reserved, its header is rewritten in place, and a checkpoint for which there is no
+//! space is postponed: the journal alone has everything.
 
 mod aside;
 mod counts;
@@ -40,22 +43,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
-/// How long a lock of a life that is just ending is waited for, and between two looks.
+/// How long to wait for the lock of an agent that is just ending, and the pause between two tries.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
 const VERSION: u32 = 1;
-/// The last byte is the version of the form.
+/// The last byte is the version of the format.
 const MAGIC: &[u8; 8] = b"LATTJRN2";
 const HEADER_BYTES: u64 = 44;
-/// A record is a list of one node's work at most.
+/// The largest record is a list of one node's work.
 const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// A journal beyond this is folded into a new checkpoint.
+/// A longer journal is folded into a new checkpoint.
 const CHECKPOINT_AFTER_BYTES: u64 = 4 * 1024 * 1024;
-/// What the journal may grow by while there is no space for a checkpoint.
+/// How far the journal may grow beyond that while there is no space for a checkpoint.
 const ROOM_BYTES: u64 = 1024 * 1024;
-/// Growth of the journal until a checkpoint that had no space is tried again.
+/// How far the journal grows before a checkpoint that had no space is tried again.
 const CHECKPOINT_AGAIN_BYTES: u64 = 64 * 1024;
-/// What is reserved on the disk for the journal.
+/// How much disk space is reserved for the journal.
 const RESERVED_BYTES: i64 = (CHECKPOINT_AFTER_BYTES + ROOM_BYTES) as i64;
 
 /// Why the node's state cannot be used.
@@ -85,11 +88,11 @@ struct Checkpoint {
     node: NodeId,
     boot: Boot,
     brain: Brain,
-    /// Of `brain`.
+    /// The checksum of `brain`.
     checksum: u32,
 }
 
-/// A node's directory, held by this agent alone for as long as this lives.
+/// A node's state directory, locked by this agent as long as this value lives.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
@@ -97,7 +100,7 @@ pub struct StateDir {
     held: File,
 }
 
-/// The open journal. One per state directory: it is locked.
+/// The open journal. It is locked, so there is one per state directory.
 #[derive(Debug)]
 pub struct Journal {
     #[expect(dead_code, reason = "the lock is held for as long as the journal is open")]
@@ -105,7 +108,7 @@ pub struct Journal {
     file: File,
     path: PathBuf,
     state_file: PathBuf,
-    /// The boot that the node's state is of: the machine's present one only once [`Self::resumed`] was called.
+    /// The boot of the node's state; the machine's present boot only after [`Self::resumed`].
     boot: Boot,
     booted: Boot,
     life: u64,
@@ -115,7 +118,7 @@ pub struct Journal {
     counts: Arc<JournalCounts>,
 }
 
-/// What the journal's first bytes say.
+/// The contents of the journal's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     follows: u64,
@@ -123,14 +126,14 @@ struct Header {
     boot: Boot,
 }
 
-/// What was on disk.
+/// What was on the disk.
 #[derive(Debug)]
 pub struct Opened {
     pub journal: Journal,
     pub brain: Brain,
-    /// Whether the machine has not been restarted since. True for a node that never did anything.
+    /// Whether the machine has not been restarted since. True for a node without history.
     pub same_boot: bool,
-    /// Bytes of an unfinished last record that were cut.
+    /// The length of an unfinished last record that was cut, in bytes.
     pub torn_bytes: u64,
 }
 
@@ -140,7 +143,7 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Journal
 }
 
 impl StateDir {
-    /// Takes the directory, made where it is missing.
+    /// Locks the directory, which is made if missing.
     pub fn take(path: &Path, state_file: &Path) -> Result<Self, JournalError> {
         fs::create_dir_all(path).map_err(failed(path, "making the state directory"))?;
         let held = File::open(path).map_err(failed(path, "opening the state directory"))?;
@@ -160,7 +163,7 @@ impl StateDir {
         Ok(file)
     }
 
-    /// Opens the state of `node`; `None`: there is none, and never was.
+    /// Opens the state of `node`; `None`: it never had one.
     pub fn open(&self, node: &NodeId, boot: Boot) -> Result<Option<Opened>, JournalError> {
         let (path, state_file) = (self.journal(), &self.state_file);
         let file = self.open_journal()?;
@@ -170,7 +173,7 @@ impl StateDir {
         let damaged = |why: &str| JournalError::Damaged { path: path.clone(), why: why.to_owned() };
         let (header, checkpoint) = match (Header::read(&path, &bytes)?, checkpoint) {
             (None, None) => return Ok(None),
-            // The header is written before the first checkpoint is.
+            // The header is written before the first checkpoint.
             (None, Some(_)) => return Err(damaged("it is gone, or empty, beside a state file")),
             (Some(header), None) if header.follows > 0 => return Err(damaged("its state file is gone")),
             (Some(header), checkpoint) => (header, checkpoint),
@@ -179,7 +182,7 @@ impl StateDir {
             return Err(JournalError::ForeignNode { path: state_file.clone(), found: c.node.clone(), expected: node.clone() });
         }
         let (number, mut brain) = checkpoint.map_or_else(|| (0, Brain::new(node.clone())), |c| (c.number, c.brain));
-        // The header is the later of the two: it is rewritten where a checkpoint is not.
+        // The header is the newer of the two: it is rewritten even when no checkpoint is.
         let life = life_after(header.life.max(number));
         let mut journal = self.journal_of(file, header.boot, boot, life, number)?;
         let torn_bytes = if header.follows >= number { journal.replay(&bytes, header.follows, &mut brain)? } else { 0 };
@@ -188,7 +191,7 @@ impl StateDir {
         Ok(Some(Opened { journal, brain, same_boot: header.boot == boot, torn_bytes }))
     }
 
-    /// Begins with `brain` where nothing is. `life`: higher than any before.
+    /// Begins with `brain` where there is no state. `life`: higher than any before.
     pub fn begin(&self, brain: &Brain, boot: Boot, life: u64) -> Result<Journal, JournalError> {
         let mut journal = self.journal_of(self.open_journal()?, boot, boot, life, 0)?;
         journal.cut()?;
@@ -215,16 +218,16 @@ impl StateDir {
     }
 }
 
-/// Higher than `before`, and than any life whose number is not known here (a state brought back from an older copy, for
-/// one): peers in gossip believe the highest.
+/// A life higher than `before`, and than any life unknown here (for example after the state was
+/// restored from an older copy): in gossip the highest life wins.
 pub fn life_after(before: u64) -> u64 {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0));
     clock.max(before + 1)
 }
 
-/// Another agent in the same directory would have it locked.
-/// A former life that was just killed may hold it for a moment longer: by a thread that is still in a call, or by a process that
-/// it was making and that is not its program yet.
+/// Takes the lock, which another agent in the same directory would hold. An earlier life that was
+/// just killed may hold it for a moment longer: by a thread that is still in a system call, or by a
+/// child process that has not yet called exec.
 fn lock(file: &File, path: &Path) -> Result<(), JournalError> {
     let until = Instant::now() + LOCK_WAIT;
     loop {
@@ -254,8 +257,9 @@ impl Journal {
                     let what = format!("the record at byte {at} is whole, and nothing that this version knows");
                     return Err(JournalError::Newer { path: self.path.clone(), what });
                 }
-                // An append that a crash cut short is the last thing in the file; anything behind it means damage. Where the machine
-                // went down, the pages of what was not synced are there in any number.
+                // Only the last record can be an append that a crash cut short; valid records
+                // behind it mean damage. After a crash of the machine, though, any of the unsynced
+                // pages may be missing.
                 Found::Nothing if self.boot == self.booted && Found::anything_behind(bytes, at + 1) => {
                     return Err(damaged(format!("the record at byte {at} does not match its checksum, and others follow it")));
                 }
@@ -266,25 +270,25 @@ impl Journal {
         Ok((bytes.len() - at) as u64)
     }
 
-    /// Cuts the file behind what counts, says in its header what it is now, and reserves its blocks.
+    /// Cuts the file after the last valid record, updates its header, and reserves its blocks.
     fn cut(&mut self) -> Result<(), JournalError> {
         self.file.set_len(self.end.max(HEADER_BYTES)).map_err(failed(&self.path, "cutting it"))?;
         self.write_header()?;
-        // A file system that cannot reserve serves as well, for as long as it has space.
+        // A file system that cannot reserve space works too, as long as it has space.
         if let Err(error) = fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES) {
             tracing::warn!(path = %self.path.display(), %error, "no space can be reserved for the journal: the agent ends should the disk be full");
         }
         Ok(())
     }
 
-    /// In place, within one sector.
+    /// Writes the header in place, within one sector.
     fn write_header(&self) -> Result<(), JournalError> {
         let bytes = Header { follows: self.number, life: self.life, boot: self.boot }.bytes();
         self.file.write_all_at(&bytes, 0).and_then(|()| self.file.sync_all()).map_err(failed(&self.path, "writing its header"))
     }
 
-    /// Says that what a restart of the machine means for the node's work is in the journal: from now on the state is of
-    /// this boot.
+    /// Call this once the journal has what a restart of the machine means for the node's work: from
+    /// then on the state is of this boot.
     pub fn resumed(&mut self) -> Result<(), JournalError> {
         if self.boot == self.booted {
             return Ok(());
@@ -293,7 +297,8 @@ impl Journal {
         self.write_header()
     }
 
-    /// Appends. When it returns, the records outlive this process, and those that must outlive the machine are on the disk.
+    /// Appends records. On return they outlive this process, and those that must outlive the
+    /// machine are synced.
     pub fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if records.is_empty() {
             return Ok(());
@@ -317,22 +322,23 @@ impl Journal {
         Ok(())
     }
 
-    /// What it does, for metrics.
+    /// Counters for metrics.
     pub fn counts(&self) -> Arc<JournalCounts> {
         Arc::clone(&self.counts)
     }
 
-    /// A number that is higher at each start than at any before.
+    /// A number that is higher at each start than ever before.
     pub fn life(&self) -> u64 {
         self.life
     }
 
-    /// Whether the journal has grown enough to be folded.
+    /// Whether the journal is long enough to be folded into a checkpoint.
     pub fn wants_checkpoint(&self) -> bool {
         self.end > self.checkpoint_at
     }
 
-    /// Writes the readable checkpoint and begins the journal anew behind it. Without space for one the journal goes on.
+    /// Writes the readable checkpoint and begins the journal anew after it. If there is no space
+    /// for one, the journal goes on.
     pub fn checkpoint(&mut self, brain: &Brain) -> Result<(), JournalError> {
         let number = self.number + 1;
         let part = self.state_file.with_extension("json.part");
@@ -380,13 +386,13 @@ impl Header {
         bytes
     }
 
-    /// `None` where the file was never begun.
+    /// `None` if the file was never begun.
     fn read(path: &Path, bytes: &[u8]) -> Result<Option<Self>, JournalError> {
         let damaged = |why: &str| JournalError::Damaged { path: path.to_owned(), why: why.to_owned() };
         let Some(header) = bytes.first_chunk::<{ HEADER_BYTES as usize }>() else {
             return if bytes.is_empty() { Ok(None) } else { Err(damaged("it is too short for a journal")) };
         };
-        // A crash can leave the length of the first header without its bytes.
+        // A crash can leave the file with the length of its first header and without its bytes.
         if header.iter().all(|b| *b == 0) {
             return Ok(None);
         }
@@ -407,16 +413,16 @@ impl Header {
     }
 }
 
-/// Whether a write failed for want of space, which somebody may make.
+/// Whether a write failed for lack of space, which an operator can free.
 fn no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// What stands somewhere in a journal.
+/// What is at one position of a journal.
 enum Found {
-    /// A record, and where the next one begins.
+    /// A record, and the position of the next one.
     Record(Box<Record>, usize),
-    /// Something whole whose checksum is right, and that this version does not know.
+    /// A complete entry with a valid checksum that this version does not know.
     Unknown,
     Nothing,
 }
@@ -427,13 +433,13 @@ impl Found {
         rmp_serde::from_slice(body).map_or(Self::Unknown, |record| Self::Record(Box::new(record), next))
     }
 
-    /// Whether anything whole begins behind `from`.
+    /// Whether any complete entry begins at or after `from`.
     fn anything_behind(bytes: &[u8], from: usize) -> bool {
         (from..bytes.len()).any(|at| whole(bytes, at).is_some())
     }
 }
 
-/// The body at `at`, where its length and checksum are right, and where it ends.
+/// The body at `at` and the position after it, if length and checksum are valid.
 fn whole(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let length = u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize;
     let crc = u32::from_le_bytes(bytes.get(at + 4..at + 8)?.try_into().ok()?);
@@ -465,7 +471,7 @@ fn read_checkpoint(path: &Path) -> Result<Option<Checkpoint>, JournalError> {
     if stated.is_none() || json.get("brain").map(|brain| u64::from(checksum(brain))) != stated {
         return Err(damaged("it does not match its checksum".to_owned()));
     }
-    // Whole, and yet not to be read: only a version that knows more can have written it.
+    // Complete but unreadable: only a newer version can have written it.
     serde_json::from_value(json).map(Some).map_err(|e| newer(e.to_string()))
 }
 

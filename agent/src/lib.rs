@@ -5,20 +5,22 @@
 //!   session ───┤  reports, node view (watch)            │ Command, bounded 256 each
 //!   (quorum)   └────────────────────────────────────────▼
 //!                                    allocation tasks, one each ── Unix socket ── shims
-//!   membership (UDP), facts (what it says)  ▲ ToHead / ToPart
+//!   membership (UDP), facts about nodes     ▲ ToHead / ToPart
 //!   cluster (watch on the quorum)    launch heads and their part tasks ── mesh (QUIC) ── other agents
 //!   placing (scheduler's role)       meshd: parts, output and launches for others
-//!   health, gpus (looks at the machine): what keeps work off, what is offered
-//!   gpu_loads (a thread): how busy the GPUs are
-//!   measuring (a thread, with programs in the kernel), metrics (/metrics, push), hangs: what work uses, whether it stands still, how the agent is
-//!   checkpoint: sightings (who catches a signal); where the default queue's lease is, broker and retention
-//!   audit: what work in audit mode opens and whom it connects to, from the kernel's buffer
-//!   traces: that, and every look at work in debug mode, on their way into the log store
+//!   health, gpus (look at the machine): what keeps work off, what is offered
+//!   gpu_loads (a thread): the GPUs' load
+//!   measuring (a thread, with programs in the kernel), metrics (/metrics, push), hangs: use by work, the agent's state
+//!   checkpoint: sightings (which processes catch a signal); at the holder of the default queue's lease, broker and
+//!   retention
+//!   audit: what audited work opens and connects to, from the kernel's buffer
+//!   traces: that, and every measurement of work in debug mode, on their way into the log store
 //!   service (lattice.v1 on the agent's socket)
 //! ```
 //!
-//! Every queue is bounded; what is the latest value travels in a `watch`. Stopping, in order: the API, the roles, the
-//! session and the mesh, then the driver, which writes a last checkpoint. Work and shims stay.
+//! Every queue is bounded; a latest value is in a `watch`. The order of stopping: the API, the
+//! roles, the session and the mesh, then the driver, which writes a last checkpoint. Work and shims
+//! stay.
 
 mod audit;
 pub mod dev;
@@ -46,8 +48,9 @@ use crate::stages::Configured;
 use lattice_agent_common::config::AgentConfig;
 use tokio_util::sync::CancellationToken;
 
-/// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a newer version or of
-/// another node. `memory_bytes_max`: how much memory this process may have, where it lies in a cgroup of its own.
+/// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a
+/// newer version or of another node. `memory_bytes_max`: this process's memory limit, which is set
+/// if the process has a cgroup of its own.
 pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Option<u64>, stop: CancellationToken) -> anyhow::Result<()> {
     let opened = Configured::new(config)?.open(unusable, memory_bytes_max, stop).await?;
     opened.sweep().await?.adopt().await?.serve().await.until_stopped().await

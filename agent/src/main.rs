@@ -95,7 +95,7 @@ enum Command {
     Failpoints,
 }
 
-/// Forms of a report.
+/// Formats of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// Aligned columns for people
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         None => return serve(&cli.serve),
         Some(Command::Dev(args)) => {
-            // What it says to who tries it is text.
+            // A person who tries it out reads its log as text.
             LogForm::Text.begin("agent", None);
             own_memory::wanted().and_then(|memory| in_runtime(|stop| dev::run(args.dir, args.scratch_dir, memory, stop)))
         }
@@ -188,7 +188,7 @@ fn configured(args: &Serve) -> anyhow::Result<AgentConfig> {
     Ok(config)
 }
 
-/// A runtime, and a token that SIGTERM and SIGINT cancel.
+/// Runs `work` in a runtime, with a token that SIGTERM and SIGINT cancel.
 fn in_runtime<F>(work: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -196,7 +196,8 @@ where
     lattice_agent::footprint::share_heaps();
     lattice_agent_common::limits::raise_open_files();
     die_of_panics();
-    // One processor is left to what is not asynchronous: the journal's thread, shims, the work itself.
+    // One processor is left to what is not asynchronous: the journal's thread, shims, the work
+    // itself.
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).clamp(1, 8));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).max_blocking_threads(64).enable_all().build()?;
     let done = runtime.block_on(async {
@@ -212,12 +213,13 @@ where
         });
         work(stop).await
     });
-    // Whatever still blocks (a copy of an image, a kernel call) must not keep the process.
+    // A blocking call (a copy of an image, a kernel call) must not keep the process alive.
     runtime.shutdown_background();
     done
 }
 
-/// A task that broke leaves an agent half alive. A dead one is started again, and finds all its work.
+/// Aborts on any panic: a panicked task would leave an agent that works only in part, while a
+/// restarted agent finds all its work again.
 fn die_of_panics() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -226,7 +228,8 @@ fn die_of_panics() {
     }));
 }
 
-/// Characters of a line of standard output: what `COLUMNS` says, else those of the terminal that it is. `None`: it has no end.
+/// The width of standard output's lines, in characters: `COLUMNS`, or else that of the terminal.
+/// `None`: no limit.
 fn columns() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
     said.or_else(|| lattice_runtime::pty::columns_of(&std::io::stdout()))

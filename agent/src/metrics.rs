@@ -1,4 +1,4 @@
-//! What this agent tells of itself, its gossip, its mesh and its node at `/metrics`, and pushes.
+//! The metrics of this agent, its gossip, its mesh and its node, served at `/metrics` and pushed.
 
 use crate::hangs;
 use crate::journal::JournalCounts;
@@ -29,10 +29,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What scrapers of the documents' configuration call these series' job.
+/// The name of the scrape job in the specification's configuration.
 const JOB: &str = "lattice-agents";
 
-/// Who has numbers of the agent itself.
+/// The source of the agent's own metrics.
 struct Own {
     context: Shared,
     session: watch::Receiver<SessionState>,
@@ -138,7 +138,7 @@ impl Collect for Own {
         samples.count(&family::CONNECTED, &[], u64::from(connected));
         let acknowledged_ms = *self.context.work.acknowledged.borrow();
         if let Some(acknowledged_ms) = acknowledged_ms {
-            // Kept by the clock since the boot, which is never set.
+            // The acknowledgement has a time since boot, a clock that is never set.
             let ago_ms = boottime_ms().saturating_sub(acknowledged_ms);
             samples.add(&family::LAST_HEARTBEAT, &[], lattice_agent_common::clock::now().0.saturating_sub(ago_ms) as f64 / 1e3);
         }
@@ -163,7 +163,8 @@ impl Own {
     }
 }
 
-/// Measures, serves `/metrics` and pushes; `counted`: what others count besides. What cannot be had is said in `degraded`, and keeps nobody from working.
+/// Begins to measure, serve `/metrics` and push; `counted`: other sources of metrics. What fails is
+/// noted in `degraded` and does not keep the agent from working.
 pub async fn begin(
     config: &AgentConfig,
     context: &Shared,
@@ -187,7 +188,7 @@ pub async fn begin(
         lacks(format!("metrics of GPUs: no thread could be started for them ({error})"));
     }
     tasks.spawn(hangs::run(Arc::clone(context), stop.child_token()));
-    // Whoever was first is as good: there is one provider in this program.
+    // An error means that another caller installed the same provider first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let settings = &config.telemetry;
     let pushing = match settings.store() {
@@ -231,7 +232,7 @@ pub async fn begin(
     let Some(listen) = config.metrics_listen() else { return };
     let token = match settings.token() {
         Ok(token) => token,
-        // Without the token nobody is shown allocations, which is the safe side.
+        // Without the token no scraper gets allocations, which is the safe side.
         Err(error) => {
             lacks(format!("metrics_token_file: {}: /metrics shows no allocations", with_causes(&error)));
             None

@@ -1,5 +1,6 @@
-//! How full the node's file systems are, every half minute. Asking one whose server is away can wait for ever: a helper does it that is
-//! left behind, and the same is not asked again while it waits.
+//! How full the node's file systems are, every half minute. A query can block for ever if a file
+//! system's server does not answer, so a helper thread makes it and may be abandoned; the same file
+//! system is not queried again while that thread waits.
 
 use lattice_machine::questions::{Asked, OF_NODE, Question};
 use lattice_meshd::diagnosis::storage::{Mount, parse, room};
@@ -15,16 +16,16 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(30);
-/// How long one may take.
+/// How long one query may take.
 const WITHIN: Duration = Duration::from_secs(1);
-/// Those that are told.
+/// How many file systems are reported.
 const MOUNTS_MAX: usize = 32;
-/// Where sessions of users have their own.
+/// Where user sessions have their own file systems.
 const OF_SESSIONS: &str = "/run/user";
-/// Kinds that are no storage of the node's own, or none that lasts.
+/// Kinds of file systems that are not the node's own storage, or do not last.
 const IN_MEMORY: &[&str] = &["overlay", "tmpfs"];
 
-/// What was last found. Cloneable; all clones are one.
+/// The last results. Cloneable; all clones share them.
 #[derive(Clone, Default)]
 pub struct Mounts(Arc<Mutex<Vec<Found>>>);
 
@@ -32,19 +33,19 @@ pub struct Mounts(Arc<Mutex<Vec<Found>>>);
 struct Found {
     at: String,
     kind: String,
-    /// Free and all bytes; `None`: it does not answer.
+    /// Free and total bytes; `None`: it does not answer.
     room: Option<(u64, u64)>,
 }
 
 impl Mounts {
-    /// Looks on a thread of its own until `stop`.
+    /// Queries the file systems on a thread of its own until `stop`.
     pub fn begin(&self, stop: CancellationToken) -> io::Result<()> {
         let mounts = self.clone();
         let run = move || {
             let (mut next, mut left_out) = (Instant::now(), 0);
             while !stop.is_cancelled() {
                 if Instant::now() < next {
-                    // Not all of it at once: it may be time to stop.
+                    // In short sleeps, so that it notices a stop.
                     std::thread::sleep(WITHIN);
                     continue;
                 }
@@ -64,8 +65,8 @@ impl Mounts {
     }
 }
 
-/// Of several mounts at one place the last, which covers the others. Disks and network file systems come before what lies in memory, and
-/// what sessions of users mount for themselves is left out.
+/// Of several mounts at one place only the last, which covers the others. Disks and network file
+/// systems come before those in memory; mounts of user sessions are left out.
 fn seen(mounts: Vec<Mount>) -> Vec<Mount> {
     let last: BTreeMap<PathBuf, String> = mounts.iter().map(|mount| (mount.at.clone(), mount.device.clone())).collect();
     let is_told = |mount: &Mount| last.get(&mount.at) == Some(&mount.device) && !mount.at.starts_with(OF_SESSIONS);
@@ -74,11 +75,12 @@ fn seen(mounts: Vec<Mount>) -> Vec<Mount> {
     mounts
 }
 
-/// `None`: it cannot be asked for another reason than that it waits, such as what is covered by another mount, or too many that wait; or it
-/// has no size, as users' own file systems (FUSE) have that tell root nothing.
+/// `None` if it cannot be queried for another reason than that it blocks, for example because
+/// another mount covers it or too many queries are blocked; or if it has no size, like FUSE file
+/// systems of users that give root no access.
 fn ask(mount: &Mount) -> Option<Found> {
     let (at, kind) = (mount.at.to_string_lossy().into_owned(), mount.kind.clone());
-    // Who asks for work's mounts may be waiting for the same one.
+    // A diagnosis of work may be waiting for the same file system.
     let Ok(question) = Question::begin(&mount.device) else { return Some(Found { at, kind, room: None }) };
     let path = mount.at.clone();
     let answer = OF_NODE.ask(WITHIN, move || {

@@ -1,7 +1,8 @@
-//! How much memory this agent may have: a variable, set by its unit for systemd.
+//! This agent's memory limit: a variable that its systemd unit sets.
 //!
-//! Not the unit's `MemoryMax=`: work lies in the same unit. The agent limits the cgroup in which it lies alone
-//! (`DelegateSubgroup=`); at the limit the kernel kills it, systemd starts it again, and work goes on.
+//! It is not the unit's `MemoryMax=`, because work is in the same unit. The agent limits its own
+//! cgroup (`DelegateSubgroup=`); at the limit the kernel kills it, systemd starts it again, and
+//! work goes on.
 
 use anyhow::Context as _;
 use lattice_model::size;
@@ -9,18 +10,18 @@ use lattice_runtime::cgroup::controllers::Controllers;
 
 /// The variable: an amount such as `2G`.
 pub const VARIABLE: &str = "LATTICE_AGENT_MEMORY_MAX";
-/// Below this an agent at work would be killed over and over, in bytes.
+/// The least limit, in bytes: with less, a working agent would be killed again and again.
 const BYTES_MIN: u64 = 64 << 20;
 
-/// For `--help`, below the variables of the log.
+/// Text for `--help`, below the variables of the log.
 pub const HELP: &str = "  LATTICE_AGENT_MEMORY_MAX
                       how much memory the agent itself may use, such as 2G
                       [default: no limit]";
 
-/// What the variable asks for, in bytes; `None`: no limit.
+/// The requested limit in bytes; `None`: no limit.
 ///
 /// # Errors
-/// Where that is no amount, or too little for any agent.
+/// The variable is no amount, or too small for any agent.
 pub fn wanted() -> anyhow::Result<Option<u64>> {
     let text = std::env::var_os(VARIABLE).unwrap_or_default().to_string_lossy().into_owned();
     if text.is_empty() {
@@ -31,7 +32,7 @@ pub fn wanted() -> anyhow::Result<Option<u64>> {
     Ok(Some(bytes))
 }
 
-/// Limits this process. A limit that cannot be set is a shortcoming of the node.
+/// Limits this process. A limit that cannot be set is noted as a limitation of the node.
 pub(crate) fn limit(bytes: Option<u64>, controllers: &Controllers, degraded: &mut Vec<String>) {
     let Some(bytes) = bytes else { return };
     if let Err(error) = controllers.limit_own_memory(bytes) {

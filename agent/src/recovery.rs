@@ -1,16 +1,17 @@
-//! The node's state at the start, whatever is on the disk.
+//! Opening the node's state at the start, whatever is on the disk.
 //!
-//! | what is there | what is done |
+//! | on the disk | action |
 //! |---|---|
-//! | nothing | begin; what shims live here are asked |
-//! | a torn last record | cut: nothing of it was acted on |
-//! | damage elsewhere, a file gone, too short, older than can be read, or nobody's | moved aside, named; begin from the shims |
-//! | written by a newer version, or another node's | refused; `--recover` is the operator's word to do the same with it |
+//! | nothing | begin; find the shims that live here |
+//! | a torn last record | cut it: nothing of it was acted on |
+//! | damage elsewhere; a file missing, too short, too old, or of no node | moved aside, named; begin from the shims |
+//! | written by a newer version, or of another node | refused; with `--recover`, moved aside like a damaged one |
 //!
-//! What the shims know is enough to go on: each has its allocation's share in its `shim.json`, and tells its launches
-//! and ends. What a damaged state says of allocations is not used: what cannot be read may have ended them. The quorum is
-//! told at the next registration what was found, and takes everything else from this node as lost, so that nothing is
-//! begun twice. Without the quorum the found work just goes on.
+//! The shims know enough to go on: each has its allocation's share in its `shim.json`, and reports
+//! its launches and ends. What a damaged state has of allocations is not used, because its
+//! unreadable part may have ended them. At the next registration the agent reports to the quorum
+//! what it found. The quorum treats everything else of this node as lost, so that nothing is begun
+//! twice. Without the quorum the found work just goes on.
 
 use crate::journal::{JournalError, Opened, Salvaged, StateDir, life_after};
 use lattice_model::{AllocationId, Assignment, Boot, DesiredShare, Epoch, NodeId, with_causes};
@@ -28,14 +29,15 @@ use thiserror::Error;
 pub enum Unusable {
     /// Do not start.
     Refuse,
-    /// The operator said: move it aside and begin from the shims.
+    /// The operator decided: move it aside and begin from the shims.
     SetAside,
 }
 
-/// How long a shim may take to tell all that it has.
+/// How long a shim may take to report everything.
 const TELLS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens the state, or begins anew from what lives here. `notes`: what the operator should hear of it, now and later.
+/// Opens the state, or begins anew from the shims that live here. `notes`: what the operator should
+/// know.
 pub fn open(
     dir: &StateDir,
     state_dir: &Path,
@@ -81,14 +83,14 @@ fn told(why: &JournalError, kept: &[PathBuf], salvaged: &Salvaged, found: &Found
     )
 }
 
-/// What the shims' directories tell.
+/// What the shims' directories contain.
 #[derive(Debug, Default)]
 struct Found {
     locals: Vec<Local>,
     unknown: Vec<Unknown>,
 }
 
-/// Something that was begun here, and is not enough to go on with.
+/// Work that was begun here and cannot go on, because its files are not enough.
 #[derive(Debug)]
 struct Unknown {
     dir: PathBuf,
@@ -116,21 +118,22 @@ fn look_for_shims(state_dir: &Path, me: &NodeId, boot: Boot) -> Found {
             Err(error) => found.unknown.push(Unknown { dir: dir.0, why: error.to_string() }),
         }
     }
-    // Of two epochs of one allocation only the later can be wanted; the earlier is swept as a stray.
+    // Of two epochs of one allocation only the later can be wanted; the earlier is swept as a
+    // stray.
     found.locals.sort_by_key(|l| (l.share.allocation, l.share.epoch));
     found.locals.reverse();
     found.locals.dedup_by_key(|l| l.share.allocation);
     found
 }
 
-/// What an agent wrote down for one that has no memory of it.
+/// What an agent stored with the shim for a later agent without a journal.
 struct Written {
     by_boot: Option<Boot>,
     share: DesiredShare,
     assignment: Option<Assignment>,
 }
 
-/// Why work is not gone on with by its shim.json.
+/// Why work cannot go on from its shim.json.
 #[derive(Debug, Error)]
 enum UnusableConfig {
     #[error("its shim.json cannot be read: {0}")]
@@ -155,21 +158,22 @@ fn written(dir: &ShimDir, text: &[u8], me: &NodeId) -> Result<Written, UnusableC
     same.then_some(Written { by_boot: config.boot, share, assignment }).ok_or(UnusableConfig::OfAnotherAllocation)
 }
 
-/// How far the work is. What the shim is asked to do again it does not do twice; what a dead shim had ends as its file of
-/// ends says, or as lost.
+/// The phase of the work. The shim does nothing twice that it is asked again; what a dead shim had
+/// ends as its `exits` file says, or as lost.
 fn phase_of(dir: &ShimDir, share: &DesiredShare, same_boot: bool) -> Phase {
     if !same_boot {
         return Phase::Undoing;
     }
     match ask(dir, share.allocation, share.epoch) {
-        // Not yet told to go: the other nodes may not be ready.
+        // It has not started: the other nodes may not be ready.
         Ok(Told { going: false }) => Phase::Preparing,
-        // Unreachable now: the allocation's task looks again, and tells a dead shim from a busy one.
+        // The shim cannot be reached now: the allocation's task tries again, and tells a dead shim
+        // from a busy one.
         Ok(Told { going: true }) | Err(_) => Phase::Running,
     }
 }
 
-/// What a shim says about itself.
+/// What a shim reports about itself.
 struct Told {
     going: bool,
 }

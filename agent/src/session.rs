@@ -1,7 +1,9 @@
-//! The agent's session with the quorum: registration, heartbeats and reports up, the list of what to do down.
+//! The agent's session with the quorum: registration, heartbeats and reports up, the desired list
+//! down.
 //!
-//! Any member will do. When the session breaks the next member is tried, and the node goes on with what it has. Where none is
-//! reached, a peer carries the session ([`lattice_membership::relay`]), until one is reached again.
+//! Any member serves. When the session breaks, the agent tries the next member, and the node goes
+//! on with the work that it has. If no member can be reached, a peer carries the session
+//! ([`lattice_membership::relay`]) until one can.
 
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::{SessionState, told};
@@ -32,43 +34,48 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-/// How long the reports that a lone node is prepared, and that its command ended by itself, wait for company: short work is over and
-/// undone before they were sent, which saves two commits. Nobody waits for the first, and who launched the work heard the second.
+/// How long two reports of an allocation on a single node are held back: that it is prepared, and
+/// that its command ended by itself. Short work is over and undone by then, and sending all reports
+/// together saves two commits. Nothing waits for the first report, and the user who launched the
+/// work already has the second.
 const LINGER: Duration = Duration::from_millis(5);
-/// Pause between two tries, doubling up to the second.
+/// The pause between two tries; it doubles up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the first checks, and the first look at what the node is made of, may take before it registers without: not well, until the
-/// checks are over, and of no conformance group, until the look is.
+/// How long the first health checks and the first look at the node's software may take before the
+/// node registers without them: as not well until the checks are done, and in no conformance group
+/// until the look is.
 const CHECKED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A heartbeat that is not acknowledged for so long: the member hangs, or does not reach the leader.
+/// How long a heartbeat may stay unacknowledged: after that the member hangs, or does not reach the
+/// leader.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a node whose session is carried looks for a member that serves it without, and how long it waits for each.
+/// How often a node whose session is carried looks for a member that it can reach itself, and how
+/// long it waits for each.
 const STRAIGHT_AGAIN: Duration = Duration::from_secs(10);
 const STRAIGHT_WITHIN: Duration = Duration::from_secs(2);
-/// Nodes that are looked up for one question.
+/// How many nodes are looked up for one query.
 const HEARD_MAX: usize = 256;
 
-/// Why a node gets no work whose run leases lapsed.
+/// Why a node whose run leases lapsed gets no work.
 const LAPSED: &str = "run leases: they lapsed, and no heartbeat of this node was acknowledged since";
 
 /// What the node registers with.
 pub struct Registration {
     pub boot: Boot,
-    /// What work may have of it, and ask for: registered anew when it changes.
+    /// What the node offers to work: it registers anew when this changes.
     pub offer: watch::Receiver<Offer>,
     pub addresses: NodeAddresses,
     pub schedulable: bool,
-    /// What cannot be limited here.
+    /// The resources that cannot be limited on this node.
     pub unlimited: Vec<String>,
-    /// The incarnation of the life before this one; 0 for the first.
+    /// The incarnation of the previous life; 0 for the first.
     pub previous: Incarnation,
-    /// What is left of the node's work, where its memory of it is lost.
+    /// If the node's stored state is lost: what is left of its work.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
-    /// Whether it has the site's hook that wipes the node.
+    /// Whether it has the site's hook for wiping the node.
     pub wipes: bool,
 }
 
@@ -122,7 +129,7 @@ pub async fn run(
         heard,
         registered: None,
     };
-    // A node is looked after before it is offered, and who sees it Ready knows what it is made of.
+    // A node is checked before it is offered, and whoever sees it Ready knows its software.
     let context = session.context.clone();
     let looked = async { tokio::join!(context.machine.checks.made(), context.machine.conformance.made()) };
     let checked = tokio::time::timeout(CHECKED_WITHIN, looked);
@@ -149,15 +156,15 @@ pub async fn run(
     }
 }
 
-/// How a session ended.
+/// Why a session ended.
 enum Ended {
-    /// Its member leads now: another one takes it.
+    /// Its member is the leader now; another member takes the session over.
     Moved,
-    /// The node has another size now.
+    /// The node's offer has changed.
     Resized,
-    /// For this reason.
+    /// The session was lost, for this reason.
     Lost(String),
-    /// A member took no registration, for this reason.
+    /// A member refused the registration, for this reason.
     Refused(String),
 }
 
@@ -195,24 +202,24 @@ struct Session {
     quorum: QuorumClient,
     members: QuorumList,
     registration: Registration,
-    /// What gossip is sealed with.
+    /// The keys that seal gossip.
     keys: GossipKeys,
     revocations: Revocations,
     membership: Membership,
     relay: Relay,
-    /// What of its orders to wipe the node were carried out.
+    /// Which orders to wipe the node were carried out.
     wipes: Wipes,
     reports: watch::Receiver<Arc<Vec<NodeReport>>>,
-    /// What is on the node.
+    /// The allocations on the node.
     view: watch::Receiver<Arc<NodeView>>,
     state: watch::Sender<SessionState>,
-    /// What of this life's heartbeats the leader has.
+    /// Which of this life's heartbeats the leader has acknowledged.
     beats: Heartbeats,
     /// The shortest run lease of the quorum's last list, in milliseconds.
     shortest_lease_ms: Option<u64>,
-    /// Told of the newest of them.
+    /// Publishes when the newest acknowledged heartbeat was sent.
     acknowledged: watch::Sender<Option<u64>>,
-    /// How the quorum last heard that the node is.
+    /// Publishes the node's health as the quorum last received it.
     heard: watch::Sender<NodeHealth>,
     /// The incarnation that this life was given.
     registered: Option<Incarnation>,
@@ -233,7 +240,8 @@ impl Session {
         });
     }
 
-    /// The session ended before it began. An agent that never was registered has nothing else in its log that says why.
+    /// The session was refused before it began. Logged, since the log of an agent that never
+    /// registered has no other reason.
     fn refused(&self, why: String) {
         let is_new = match &*self.state.borrow() {
             SessionState::Lost { why: known, .. } => *known != why,
@@ -451,8 +459,9 @@ impl Session {
         Ok(())
     }
 
-    /// A session with a member: straight, or carried by a peer where that takes too long. Members are tried again and again while peers
-    /// are asked: those may be as dead as the quorum was, and it may be back.
+    /// Opens a session with a member: directly, or carried by a peer if that takes too long.
+    /// Members are tried again while peers are asked: the peers may be cut off as well, and a
+    /// member may be back.
     async fn open(&mut self, register: Up) -> Result<(Option<NodeId>, mpsc::Sender<Up>, DownStream), NoSession> {
         let (context, quorum) = (Arc::clone(&self.context), self.quorum.clone());
         let (beats, shortest_ms) = (&self.beats, self.shortest_ms());
@@ -462,7 +471,7 @@ impl Session {
             loop {
                 let mut register = register.clone();
                 if let Up::Register { health, .. } = &mut register {
-                    // As it is now: peers may have taken their time.
+                    // The present health: peers may have taken long.
                     *health = health_under(&context, beats.is_lapsed_at(boottime_ms(), shortest_ms));
                 }
                 match quorum.session(register).await {
@@ -478,7 +487,7 @@ impl Session {
         let through = |Through { peer, up, down }| (Some(peer), up, down);
         tokio::select! {
             biased;
-            // Refused: whoever carries it, the answer is the same.
+            // A refusal is final: the answer would be the same through a peer.
             opened = &mut straight => Ok(opened.map(|(up, down)| (None, up, down))?),
             opened = &mut carried => match opened {
                 Ok(opened) => Ok(through(opened)),
@@ -491,14 +500,14 @@ impl Session {
         }
     }
 
-    /// Which of these nodes gossip has alive.
+    /// Which of these nodes are alive in gossip.
     fn hears(&self, nodes: &[NodeId]) -> Vec<NodeId> {
         let alive = self.membership.alive();
         nodes.iter().take(HEARD_MAX).filter(|node| alive.contains(*node)).cloned().collect()
     }
 
-    /// All that is on the node, for a quorum of a later generation than the one that the node's last list is of: it was
-    /// recovered from a backup since.
+    /// If the quorum's generation is later than that of the node's last list, it was recovered from
+    /// a backup: then everything on the node is reported.
     fn unknown_to(&self, generation: Generation, incarnation: Incarnation) -> Option<Up> {
         let view = Arc::clone(&self.view.borrow());
         if generation <= view.generation.max(Generation(1)) {
@@ -513,18 +522,18 @@ impl Session {
                 Phase::Stopping | Phase::Undoing => None,
             },
         });
-        // Of work alone: a member may be of a level at which it does not know the rest.
+        // Only reports about work: a member of a lower level may not know the others.
         let unreported = self.reports.borrow().iter().filter(|r| r.item.subject().is_some()).map(|r| r.item.clone()).collect();
         Some(Up::Holds { incarnation, held: held.collect(), unreported })
     }
 
-    /// The shortest run lease of the quorum's last list and of what is here besides, in milliseconds.
+    /// The shortest run lease, in milliseconds, of the quorum's last list and the allocations here.
     fn shortest_ms(&self) -> Option<u64> {
         let here = self.view.borrow().locals.iter().filter_map(|local| local.share.run_lease_ms).min();
         self.shortest_lease_ms.into_iter().chain(here).min()
     }
 
-    /// A session begins: leases of before that are over grant nothing in it.
+    /// Begins a session: leases that lapsed before it stay lapsed.
     fn begin_beats(&mut self) {
         self.beats.begin(boottime_ms(), self.shortest_ms());
         self.publish_acknowledged();
@@ -539,19 +548,20 @@ impl Session {
         result
     }
 
-    /// Tells those who pass run leases on. Gives when the newest acknowledged heartbeat was sent, where that is news.
+    /// Publishes when the newest acknowledged heartbeat was sent, for extending run leases. Returns
+    /// it if it has changed.
     fn publish_acknowledged(&self) -> Option<u64> {
         let now = self.beats.newest_acknowledged();
         let is_new = self.acknowledged.send_if_modified(|known| std::mem::replace(known, now) != now);
         now.filter(|_| is_new)
     }
 
-    /// How the node is, as the quorum is told.
+    /// The node's health as reported to the quorum.
     fn health(&self) -> NodeHealth {
         health_under(&self.context, self.beats.is_lapsed())
     }
 
-    /// What the next heartbeat says.
+    /// The contents of the next heartbeat.
     fn said(&self) -> Said {
         let running = {
             let view = self.view.borrow();
@@ -576,7 +586,8 @@ impl Session {
     }
 }
 
-/// How the node is: one whose run leases lapsed gets no work before the leader acknowledged a heartbeat again.
+/// The node's health; if its run leases lapsed, it gets no work before the leader has acknowledged
+/// a heartbeat again.
 fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
     match context.machine.checks.word() {
         NodeHealth::Well if is_lapsed => NodeHealth::Unwell { why: LAPSED.to_owned(), drain: None },
@@ -584,7 +595,7 @@ fn health_under(context: &Shared, is_lapsed: bool) -> NodeHealth {
     }
 }
 
-/// What a heartbeat says.
+/// The contents of a heartbeat.
 struct Said {
     keys: HeldKeys,
     health: NodeHealth,
@@ -595,11 +606,11 @@ struct Said {
 /// The heartbeats of one session.
 struct Beats {
     seq: u64,
-    /// Since when the oldest one without an acknowledgement is under way.
+    /// Since when the oldest unacknowledged heartbeat has been under way.
     unanswered: Option<Instant>,
-    /// What was last said of the node's health.
+    /// The node's health as last reported.
     health: Option<NodeHealth>,
-    /// What this session was last told of the node's software and firmware.
+    /// The node's software and firmware as last reported in this session.
     conformance: MadeOf,
 }
 
@@ -611,14 +622,14 @@ impl Beats {
         beats.sent(self.seq, boottime_ms());
         self.unanswered.get_or_insert_with(Instant::now);
         self.health = Some(health.clone());
-        // Only what is new: it seldom is.
+        // Sent only when it has changed, which is rare.
         let conformance = components.filter(|news| self.conformance.components.as_ref() != Some(news));
         self.conformance = MadeOf { components: conformance.clone().or(self.conformance.components.take()), stale };
         Up::Heartbeat { incarnation, seq: self.seq, keys: Some(keys), health: Some(health), conformance, stale, running }
     }
 }
 
-/// Returns once a member would take a session from here.
+/// Returns once a member can be reached directly.
 async fn served_again(quorum: QuorumClient) {
     loop {
         tokio::time::sleep(STRAIGHT_AGAIN.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -635,7 +646,8 @@ async fn passed(until: Option<Instant>) {
     }
 }
 
-/// Where a test may kill the agent: before a report is sent, and before its acknowledgement can come.
+/// The points at which a test may kill the agent: before a report is sent, and before its
+/// acknowledgement can arrive.
 fn points_of(item: &ReportItem) -> [Point; 2] {
     match item {
         ReportItem::Prepared { .. } | ReportItem::PrepareFailed { .. } => [Point::PreparedReportUnsent, Point::PreparedReportSent],

@@ -1,9 +1,10 @@
-//! How an agent starts and stops: stages, each of which consumes the one before it, so that none begins too early.
+//! How an agent starts and stops: stages, each of which consumes the previous one, so that none
+//! begins too early.
 //!
 //! ```text
 //!   Configured ──open──▶ Opened ──sweep──▶ Swept ──adopt──▶ Adopted ──serve──▶ Serving ──until_stopped──▶ over
-//!   settings that        state, machine    nothing is left  each allocation    everybody is
-//!   can be used          and sockets       that is unknown  has its task       answered
+//!   usable settings      state, machine    no unknown       each allocation    requests are
+//!                        and sockets       work is left     has its task       answered
 //! ```
 
 mod adopted;

@@ -1,5 +1,6 @@
-//! What the service manager is told (sd_notify(3)): ready once the node's work is taken up again, how it stands, that the
-//! driver still works, and that the agent stops. Without a service manager nothing is said to anybody.
+//! Notices to the service manager (sd_notify(3)): ready once the node's work is adopted, a status
+//! text, a watchdog signal from the driver, and stopping. Without a service manager nothing is
+//! sent.
 
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::{self, SessionState};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Between two status lines at least.
+/// The shortest pause between two status lines.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 fn tell(state: &[NotifyState<'_>]) {
@@ -19,33 +20,35 @@ fn tell(state: &[NotifyState<'_>]) {
     }
 }
 
-/// What the agent does before it is ready.
+/// Reports what the agent does before it is ready.
 pub fn status(text: &str) {
     tell(&[NotifyState::Status(text)]);
 }
 
-/// The node's work is taken up again.
+/// Reports that the node's work is adopted.
 pub fn ready(adopted: Adopted) {
     let text = format!("{} allocation(s) taken up again, {} of them lost, {} not answering", adopted.all, adopted.lost, adopted.open);
     tell(&[NotifyState::Ready, NotifyState::Status(&text)]);
 }
 
-/// The agent ends; its work goes on.
+/// Reports that the agent ends; its work goes on.
 pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping; the node's work goes on")]);
 }
 
-/// How often the service manager wants to hear that the agent works, with room; `None`: it does not ask.
+/// The interval at which the driver sends a watchdog signal, a third of the service manager's
+/// timeout; `None`: the watchdog is off.
 pub fn pulse() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|within| within / 3)
 }
 
-/// Said by the driver between two turns, and by nobody else: a driver that hangs is silent.
+/// Sends the watchdog signal. Only the driver does, between two turns: a driver that hangs is
+/// silent.
 pub fn alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// Tells how the node stands, whenever that changes.
+/// Reports the node's status whenever it changes.
 pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch::Receiver<Arc<NodeView>>, stop: CancellationToken) {
     let mut said = String::new();
     loop {

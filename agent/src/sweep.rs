@@ -1,6 +1,7 @@
-//! What a former life may have left, and the journal does not know: hooks that it ran, scopes and groups of cgroup
-//! version 1, shims and their files, scratch, mounts, loop devices.
-//! Nothing may live in them. All of it goes at once: a process that cannot be ended holds up nobody else's restart.
+//! Removes what an earlier life may have left and the journal does not know: hooks that it ran,
+//! scopes and cgroup v1 groups, shims and their files, scratch, mounts, loop devices. No process
+//! may live in them. All are removed concurrently: a process that cannot be ended delays nothing
+//! else.
 
 use lattice_machine::data_plane::remove_scratch_at;
 use lattice_machine::hooks;
@@ -18,13 +19,14 @@ use std::time::Duration;
 
 /// How long killed processes may take to be gone.
 const KILL_WAIT: Duration = Duration::from_secs(3);
-/// How long a stray shim without a scope may take to end what it has.
+/// How long a stray shim without a scope may take to end its processes.
 const QUIT_WAIT: Duration = Duration::from_secs(12);
-/// Strays swept beside each other.
+/// How many strays are swept at once.
 const AT_ONCE: usize = 32;
 
-/// Ends and removes what no local allocation is behind. Said in the log, each by name. Scratch can be large: it is
-/// removed behind our back. Gives the allocations of which something may live on.
+/// Ends and removes everything that belongs to no local allocation, and logs each item by name.
+/// Scratch can be large and is removed in the background. Gives the allocations of which something
+/// may live on.
 pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     let mut work: Vec<Stray> = context.machine.slice.iter().flat_map(|slice| slice.hooks()).map(|group| Stray::Hook { group }).collect();
     work.extend(stray_scopes(context, brain));
@@ -56,9 +58,9 @@ pub fn strays(context: &Context, brain: &Brain) -> BTreeSet<AllocationId> {
     alive
 }
 
-/// One thing that nobody knows.
+/// One item that the journal does not know.
 enum Stray {
-    /// Also where it is still needed: it is run again then.
+    /// The site's hook, even if it is still needed: it will run again then.
     Hook {
         group: Cgroup,
     },
@@ -83,7 +85,7 @@ impl Stray {
         }
     }
 
-    /// Whether nothing of it lives on.
+    /// Returns whether nothing of it lives on.
     fn sweep(&self, context: &Context) -> bool {
         match self {
             Self::Hook { group } => {
@@ -140,7 +142,8 @@ fn stray_scopes(context: &Context, brain: &Brain) -> Vec<Stray> {
     strays.map(|(allocation, scope)| Stray::Scope { allocation, scope }).collect()
 }
 
-/// Directories in which there is or was a shim. Those of ended allocations have log files alone, and are left.
+/// Directories of shims, present or past. Those of ended allocations contain only log files and are
+/// left.
 fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
     let entries = fs::read_dir(context.setup.state_dir.join("alloc")).into_iter().flatten().flatten();
     let strays = entries.filter_map(|entry| {
@@ -153,19 +156,19 @@ fn stray_shims(context: &Context, brain: &Brain) -> Vec<Stray> {
     strays.collect()
 }
 
-/// Whether another node wrote it: a state directory that was brought here from there.
+/// Whether another node wrote it: the state directory was moved here from there.
 fn elsewhere(dir: &ShimDir, context: &Context) -> bool {
     let config = fs::read(dir.config()).ok().and_then(|text| serde_json::from_slice::<ShimConfig>(&text).ok());
     config.is_some_and(|c| c.node != context.setup.me.as_str())
 }
 
-/// `<allocation>-<epoch>`.
+/// Parses `<allocation>-<epoch>`.
 fn named(name: &str) -> Option<(AllocationId, Epoch)> {
     let (allocation, epoch) = name.rsplit_once('-')?;
     Some((allocation.parse().ok()?, Epoch(epoch.parse().ok()?)))
 }
 
-/// Ends the shim that listens in `dir`, if one does, with all that it started.
+/// Ends the shim that listens in `dir`, if any, with all that it started.
 fn quit(dir: &ShimDir) -> io::Result<()> {
     let Ok(mut stream) = connect_shim(dir) else { return Ok(()) };
     tracing::warn!(dir = %dir.0.display(), "a shim that the journal does not know is told to quit");
@@ -173,22 +176,23 @@ fn quit(dir: &ShimDir) -> io::Result<()> {
     for message in [ToShim::Hello { protocol: PROTOCOL_MAJOR }, ToShim::Quit] {
         stream.write_all(&encode(&message).map_err(io::Error::other)?)?;
     }
-    // It says what it has, and closes the line when it ends.
+    // It reports what it has, and closes the connection when it ends.
     let mut chunk = vec![0; 16 * 1024];
     while stream.read(&mut chunk)? > 0 {}
     Ok(())
 }
 
-/// Mounts of the machine's own namespace below the state directory that belong to an allocation which is not here, and
-/// loop devices on our files that nothing will free: work's own mounts go with its namespace, and their devices with them.
+/// Unmounts what an unknown allocation has mounted below the state directory in the machine's own
+/// mount namespace, and frees loop devices on our files that nothing else will free. Mounts inside
+/// work's own namespace, and their devices, go with that namespace.
 fn mounts_and_loops(state_dir: &Path, known: impl Fn(AllocationId) -> bool) {
-    // As the kernel writes paths.
+    // Canonical, as the kernel shows paths.
     let Ok(state_dir) = &fs::canonicalize(state_dir) else { return };
     let of_an_allocation = |point: &Path| {
         let mut names = point.strip_prefix(state_dir).ok()?.components().filter_map(|c| c.as_os_str().to_str());
         names.find_map(|name| name.parse::<AllocationId>().ok().or_else(|| named(name).map(|(allocation, _)| allocation)))
     };
-    // The latest first: what lies on top goes before what lies below.
+    // The latest first: upper mounts go before lower ones.
     for point in mounts::mount_points_below(state_dir).into_iter().rev() {
         if of_an_allocation(&point).is_some_and(|allocation| !known(allocation)) {
             tracing::warn!(mount = %point.display(), "a mount that the journal does not know is taken away");

@@ -1,9 +1,10 @@
-//! How this node finds itself while the quorum does not hear it: journalled as it changes, and told in order once it is heard again,
-//! for `lattice node history`. What its heartbeats say then is how it is then.
+//! Changes of this node's health while the quorum does not receive its heartbeats. They are
+//! journalled as they come and reported in order after the reconnect, for `lattice node history`.
+//! The present health is in the heartbeats.
 //!
-//! Heartbeats are not kept: the next one says all that the last one said, and a late one extends no
-//! lease. What is not in the next one is a change that came and went, so changes are kept: at most
-//! 64, and one more that says that there were others.
+//! Heartbeats are not stored: the next one has all that the last one had, and a late one extends no
+//! lease. Only a change that came and went is missing in the next one, so changes are stored: at
+//! most 64, and one more entry that says that there were others.
 
 use lattice_agent_common::clock::now;
 use lattice_agent_common::session_state::SessionState;
@@ -16,11 +17,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How long the first session may take before a node that finds itself unwell when its agent starts counts as unheard: longer than that
-/// session waits for the node's first looks.
+/// How long the first session may take. If a node is unwell when its agent starts and the session
+/// takes longer, that counts as a change while disconnected. Longer than the session waits for the
+/// node's first checks.
 const FIRST_SESSION: Duration = Duration::from_secs(15);
 
-/// Keeps it until `stop`. `heard`: how the quorum last heard that it is; `waiting`: the reports that it does not have.
+/// Records changes until `stop`. `heard`: the node's health as the quorum last received it;
+/// `waiting`: the unacknowledged reports.
 pub async fn run(
     context: Shared,
     mut session: watch::Receiver<SessionState>,
@@ -36,11 +39,12 @@ pub async fn run(
     let mut first = Some((now(), told(&context.machine.checks.word())));
     let is_connected = |state: &SessionState| matches!(state, SessionState::Connected { .. });
     let connected = async { drop(session.wait_for(is_connected).await) };
-    // In time or not.
+    // Goes on whether it connected in time or not.
     if stop.run_until_cancelled(tokio::time::timeout(FIRST_SESSION, connected)).await.is_none() {
         return;
     }
-    // What was kept last, while nobody hears it: also by the agent before this one.
+    // The last recorded health since the connection was lost, perhaps recorded by the agent's
+    // previous life.
     let mut kept = waiting.borrow().iter().rev().find_map(|report| {
         let ReportItem::Unheard { word, .. } = &report.item else { return None };
         Some(word.clone())

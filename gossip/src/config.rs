@@ -1,4 +1,4 @@
-//! How fast and how loud gossip is.
+//! Gossip's timing and limits.
 
 use foca::PeriodicParams;
 use serde::Deserialize;
@@ -6,53 +6,63 @@ use std::num::{NonZeroU8, NonZeroUsize};
 use std::time::Duration;
 use thiserror::Error;
 
-/// The largest datagram that is ever sent, seal included: fits an Ethernet frame through the usual tunnels.
+/// The largest datagram that is ever sent, seal included: it fits an Ethernet frame through the
+/// usual tunnels.
 pub const PACKET_BYTES_MAX: usize = 1400;
-/// How far a node's life, which begins with the clock of its machine in milliseconds, may be ahead of another's clock:
-/// a day, as far as their certificates let two machines' clocks differ.
+/// How far the life of a node (its machine's clock in milliseconds at its start) may be ahead of
+/// another machine's clock: one day, which is also how far certificates let two clocks differ.
 pub const LIFE_AHEAD_MS_MAX: u64 = 24 * 3_600_000;
-/// The smallest [`Config::packet_bytes_max`]: the longest message and one of the longest records still fit.
+/// The smallest [`Config::packet_bytes_max`]: the longest message and one of the longest records
+/// fit into it.
 pub const PACKET_BYTES_MIN: usize = 640;
 
-/// Gossip's configuration. The default suits the network of one machine room; [`Config::lab`] is quicker, for many
-/// nodes on one machine. All nodes of a cluster should have the same.
+/// Gossip's configuration. The default suits the network of one machine room; [`Config::lab`] is
+/// quicker, for many nodes on one machine. All nodes of a cluster should have the same.
 ///
-/// A dead node is noticed after about `probe_period_ms` (until somebody probes it) + `probe_period_ms` (until that
-/// probe has failed) + `suspect_after_ms` (when others find the same) + `gossip_period_ms` × log4(nodes).
+/// A dead node is declared Down after about `probe_period_ms` (until some node probes it) +
+/// `probe_period_ms` (until that probe has failed) + `suspect_after_ms` (when other nodes' probes
+/// fail too) + `gossip_period_ms` × log4(nodes).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Every so many milliseconds each node of up to ten probes one other; sooner where there are more, twice as often from
-    /// a thousand on, but never before two `probe_rtt_ms` are over. 100 to 10,000; more than twice `probe_rtt_ms`.
+    /// The interval in milliseconds at which each node probes one other node, in a cluster of up to
+    /// ten. Larger clusters probe more often: twice as often from a thousand nodes on, but never
+    /// before two `probe_rtt_ms` are over. 100 to 10,000; more than twice `probe_rtt_ms`.
     pub probe_period_ms: u64,
-    /// After so many milliseconds without a direct answer, others are asked to probe. A high quantile of the round
-    /// trip, scheduling delays included; 10 to 5,000.
+    /// How long, in milliseconds, a node waits for a direct answer before it asks others to probe.
+    /// A high quantile of the round trip, scheduling delays included; 10 to 5,000.
     pub probe_rtt_ms: u64,
-    /// How many others are asked to probe a silent node. Of datagrams that are lost one in twenty, five make a probe of a
-    /// living node fail once in 50,000 times, three once in 1,600. 1 to 8.
+    /// How many others are asked to probe a silent node. If one datagram in twenty is lost, five
+    /// make a probe of a living node fail once in 50,000 times, three once in 1,600. 1 to 8.
     pub indirect_probes: usize,
-    /// To how many others changes are gossiped at a time; one more from 10,000 nodes on. 1 to 8; 3 is plenty.
+    /// To how many nodes at a time a change is gossiped; one more from 10,000 nodes on. 1 to 8; 3
+    /// is plenty.
     pub gossip_fan_out: usize,
-    /// How long, in milliseconds, a suspect may take to refute before it is Down when two further nodes have found it
-    /// silent (in a cluster of three, the other one). While nobody else has: 2 × max(1, log10(nodes)) times as long, twice
-    /// at ten nodes and eight times at 10,000. At least `probe_period_ms`.
+    /// How long, in milliseconds, a suspect has to refute before it is declared Down, if two
+    /// further nodes have found it silent (in a cluster of three, the other one). With no further
+    /// node, it has 2 × max(1, log10(nodes)) times as long: twice at ten nodes, eight times at
+    /// 10,000. At least `probe_period_ms`.
     pub suspect_after_ms: u64,
-    /// Every so many milliseconds changes are gossiped, when there are any. 20 to 5,000; below `probe_period_ms` / 2.
+    /// The interval in milliseconds at which pending changes are gossiped. 20 to 5,000; below
+    /// `probe_period_ms` / 2.
     pub gossip_period_ms: u64,
-    /// A change is sent this many times × log10(nodes + 1), rounded up, by each node; this many times while hundreds wait to
-    /// be sent, as when thousands join at once. 1 to 10.
+    /// Each node sends a change this many times × log10(nodes + 1), rounded up. While hundreds of
+    /// changes are pending, as when thousands of nodes join at once, it sends each only this many
+    /// times. 1 to 10.
     pub retransmit_factor: u32,
-    /// Every so many milliseconds each node compares its view with one random other. 500 to 600,000.
+    /// The interval in milliseconds at which each node compares its view with one random other
+    /// node. 500 to 600,000.
     pub sync_period_ms: u64,
-    /// Every so many milliseconds two of the Down nodes, and one silent join address, are tried again:
-    /// how fast a healed partition is noticed. 500 to 600,000.
+    /// The interval in milliseconds at which two Down nodes and one silent join address are tried
+    /// again. It determines how fast a healed partition is noticed. 500 to 600,000.
     pub reconnect_period_ms: u64,
-    /// For how many milliseconds a Down node stays listed. At least 60,000, and longer than any partition that should heal unaided.
+    /// For how many milliseconds a Down node stays listed. At least 60,000, and longer than any
+    /// partition that should heal unaided.
     pub forget_down_after_ms: u64,
     /// The largest datagram, in bytes, seal included; the same on all nodes. 640 to 1400.
     pub packet_bytes_max: usize,
-    /// The most nodes of which facts and replay windows are stored (about 250 bytes each). 16 to 1,000,000; more than
-    /// the cluster has.
+    /// For how many nodes facts and replay windows are stored (about 250 bytes each). 16 to
+    /// 1,000,000; more than the cluster has.
     pub nodes_max: usize,
 }
 
@@ -128,19 +138,22 @@ impl Config {
         within("nodes_max", self.nodes_max as u64, 16, 1_000_000)
     }
 
-    /// How long a suspect may take to refute in a cluster of `nodes`: at the shortest and the longest, in milliseconds.
+    /// The shortest and the longest time that a suspect has to refute in a cluster of `nodes`, in
+    /// milliseconds.
     pub(crate) fn patience_ms(&self, nodes: usize) -> (u64, u64) {
         (self.suspect_after_ms, self.suspect_after_ms * 2 * log10_milli(nodes).max(1_000) / 1_000)
     }
 
-    /// After how long the next node is probed in a cluster of `nodes`. Whom nobody happens to probe is not missed: who
-    /// probes whom is chance where there are many, and the longest wait of chance is what a death takes to be known.
+    /// The interval between two probes in a cluster of `nodes`, in milliseconds. Which node is
+    /// probed is random, so in a large cluster the time until a death is noticed is the longest
+    /// time for which chance leaves a node unprobed.
     pub(crate) fn probe_every_ms(&self, nodes: usize) -> u64 {
         let halves = (log10_milli(nodes).max(1_000) + 1_000).min(4_000);
         (self.probe_period_ms * 2_000 / halves).max(2 * self.probe_rtt_ms + 1)
     }
 
-    /// foca's configuration for a cluster of `nodes`, and datagrams of `body_bytes_max` before they are sealed.
+    /// foca's configuration for a cluster of `nodes`, with datagrams of at most `body_bytes_max`
+    /// before they are sealed. `much_new`: many changes are pending.
     pub(crate) fn foca(&self, nodes: usize, body_bytes_max: usize, much_new: bool) -> foca::Config {
         let by_size = if much_new { 1 } else { log10_milli(nodes + 1).div_ceil(1_000).max(1) };
         let transmissions = u64::from(self.retransmit_factor) * by_size;
@@ -150,9 +163,10 @@ impl Config {
             probe_rtt: Duration::from_millis(self.probe_rtt_ms),
             num_indirect_probes: at_least_one(self.indirect_probes),
             max_transmissions: u8::try_from(transmissions).ok().and_then(NonZeroU8::new).unwrap_or(NonZeroU8::MAX),
-            // Never armed as it is: see `suspicion.rs`.
+            // foca never arms this timer with this length: see `suspicion.rs`.
             suspect_to_down_after: Duration::from_millis(self.patience_ms(nodes).1),
-            // The core forgets by itself: foca would leave one timer behind for every time that a node flaps.
+            // The core removes Down nodes itself: foca would keep one timer for every time that a
+            // node flaps.
             remove_down_after: None,
             max_packet_size: at_least_one(body_bytes_max),
             notify_down_members: true,

@@ -1,9 +1,9 @@
-//! The core: foca, sealing, the view and the comparing of views behind one `handle`.
+//! The core: one `handle` in front of foca, the sealing, the view and the comparison of views.
 //!
 //! ```text
-//!   Apart ──somebody answers──▶ Joined ──declared Down──▶ Defunct ──at once, then with a growing pause──▶ Apart
-//!     ▲                           │                                         (under a renewed identity)
-//!     └──nobody active is left────┘            any ──Leave──▶ Left
+//!   Apart ──a node answers──▶ Joined ──declared Down──▶ Defunct ──at once, then after a growing pause──▶ Apart
+//!     ▲                         │                                           (under a renewed identity)
+//!     └──no active node is left─┘              any ──Leave──▶ Left
 //! ```
 
 use crate::config::Config;
@@ -38,9 +38,10 @@ mod lives;
 mod progress;
 mod receive;
 
-/// With this many changes pending, each is sent less often, and newcomers that others reported, and their first facts,
-/// are not passed on at all: when a whole cluster starts at once, its nodes find each other by comparing views. Foca
-/// goes through all pending changes for each datagram.
+/// With more changes pending than this, each is sent less often, and this node does not pass on
+/// newcomers (nor their first facts) that others reported: when a whole cluster starts at once, its
+/// nodes find each other by comparing views. foca goes through all pending changes for each
+/// datagram.
 const MUCH_NEW: usize = 256;
 
 /// The input of the core. The first event of any kind starts it.
@@ -48,22 +49,25 @@ const MUCH_NEW: usize = 256;
 pub enum Event<'a> {
     /// A datagram came.
     Datagram {
-        /// The sender's address by the socket; the seal says who it is.
+        /// The sender's address as the socket gives it; the seal proves who the sender is.
         from: SocketAddr,
         /// All of it.
         bytes: &'a [u8],
     },
-    /// A timer asked for by [`Output::Timer`] has fired. A token that is not known, or was given before, is ignored.
+    /// A timer that [`Output::Timer`] asked for has fired. An unknown token, or one that was given
+    /// before, is ignored.
     Timer(Token),
-    /// A node of the cluster may have this address. It is stored, tried again until a node answers, and every so often
-    /// as long as no member has that address, so that two halves that started apart find each other. Our own address
-    /// is ignored.
+    /// A node of the cluster may be at this address. The core stores the address and tries it until
+    /// a node answers, and later at intervals as long as no member has it, so that two halves of a
+    /// cluster that started apart find each other. Our own address is ignored.
     Join(SocketAddr),
-    /// The fact about this node that all others get from now on. The same fact again costs nothing.
+    /// The fact that this node publishes about itself from now on. Setting the same fact again
+    /// costs nothing.
     SetFact(Fact),
-    /// These are the keys from now on: what the others seal is opened with any of them, what we send is sealed with the one.
+    /// The keys from now on: each of them opens received datagrams, one of them seals what we send.
     SetKeys(&'a Keyring),
-    /// This node leaves: a few others get that and pass it on. Every later event is ignored.
+    /// This node leaves. A few other nodes are notified and pass it on. Every later event is
+    /// ignored.
     Leave,
 }
 
@@ -77,14 +81,15 @@ pub enum Output {
         /// At most [`Config::packet_bytes_max`] bytes.
         bytes: Vec<u8>,
     },
-    /// Give the token back as [`Event::Timer`], once, after this time. Late is harmless, never is not.
+    /// Return the token as [`Event::Timer`] once, after this time. A late timer does no harm; one
+    /// that never fires does.
     Timer {
-        /// In how many milliseconds.
+        /// The delay in milliseconds.
         after_ms: u64,
-        /// Which.
+        /// The token to return.
         token: Token,
     },
-    /// The view has changed: it is read with [`Core::members`].
+    /// The view has changed; [`Core::members`] reads it.
     News(News),
 }
 
@@ -98,35 +103,35 @@ struct Armed {
 }
 
 enum Pending {
-    /// `again`: it came late and was put off once.
+    /// `again`: the timer came late and was postponed once.
     Foca {
         timer: Timer<Peer>,
         again: bool,
     },
     Tick,
     Rejoin,
-    /// Patience with the suspect of this key may be over.
+    /// The time that the suspect of this key has to refute may be over.
     Patience(u64),
 }
 
 enum Stage {
-    /// No active node is known to receive from us.
+    /// No active node is known that receives from us.
     Apart,
-    /// At least one other is.
+    /// At least one active node receives from us.
     Joined,
-    /// We were declared Down, and wait before we come back.
+    /// Others declared us Down, and we wait before we rejoin.
     Defunct,
     /// This node has left.
     Left,
 }
 
-/// What foca wants done, until the core does it.
+/// What foca asked for and the core has not done yet.
 #[derive(Default)]
 struct Wishes {
     sends: Vec<(SocketAddr, u8, Vec<u8>)>,
     timers: Vec<(Duration, Timer<Peer>)>,
     stage: Option<Stage>,
-    /// Of whom foca may have something new: their keys.
+    /// The keys of the nodes that foca may have changed.
     touched: BTreeSet<u64>,
 }
 
@@ -139,7 +144,7 @@ impl Runtime<Peer> for Wishes {
             Notification::MemberUp(peer) | Notification::MemberDown(peer) | Notification::Rename(_, peer) => {
                 self.touched.insert(peer.key);
             }
-            // Peers never renew by themselves, so that foca never rejoins by itself.
+            // Peers never renew by themselves, so foca never rejoins by itself.
             Notification::Rejoin(_) => {}
         }
     }
@@ -161,32 +166,33 @@ pub struct Core {
     config: Config,
     body_bytes_max: usize,
     foca: OurFoca,
-    /// For how many nodes foca is configured, and whether for much that is new at once.
+    /// The number of nodes for which foca is configured, and whether for many pending changes.
     sized_for: usize,
     much_new: bool,
     wishes: Wishes,
     known: Known,
     suspicions: Suspicions,
-    /// The key of the suspect that was asked last: the next ones are asked next.
+    /// The key of the suspect that was pinged last; the next round begins after it.
     suspect_asked: u64,
-    /// The nodes that this node found silent, which it publishes with its own fact, the latest last.
+    /// The nodes that this node found silent, the latest last. It publishes them with its own fact.
     accused: VecDeque<Accusation>,
-    /// How often foca has refuted a suspicion of us in this identity, and how much of it is counted.
+    /// How often foca has refuted a suspicion of us in this identity, and how many of those
+    /// refutations are counted.
     refuted: Arc<AtomicU32>,
     refuted_counted: u32,
     sealer: Sealer,
     opener: Opener,
     /// By how much the machine's clock is ahead of the caller's monotonic one.
     clock_offset_ms: u64,
-    /// The life that the next rejoin takes, where it is another.
+    /// The life that the next rejoin takes, if it is not the present one.
     next_life: Option<u64>,
-    /// Until when this node publishes that others contradict it.
+    /// Until when this node publishes that others contradict its life or facts.
     contradicted_until_ms: Option<u64>,
-    /// Since when nodes have published that of themselves, by their keys.
+    /// By node key: since when that node has published that others contradict it.
     contradicted: BTreeMap<u64, u64>,
     rng: Xoshiro256PlusPlus,
     view: View,
-    /// What is not given out yet.
+    /// News not yet given to the caller.
     news: Vec<News>,
     facts: Facts,
     fact_counter: u32,
@@ -206,9 +212,10 @@ pub struct Core {
 impl Core {
     /// A core that knows only itself.
     ///
-    /// `seed` decides whom it probes and gossips to, and must be drawn from the machine's randomness at every start:
-    /// together with the incarnation it keeps two lives from sealing with one key. Until [`Core::set_clock`] was
-    /// called the machine's clock counts as the caller's.
+    /// `seed` decides which nodes it probes and gossips to. It must be drawn from the machine's
+    /// randomness at every start: together with the incarnation it keeps two lives from sealing
+    /// with one key. Until [`Core::set_clock`] is called, the caller's clock is taken for the
+    /// machine's.
     ///
     /// # Panics
     /// If `config` is not valid: see [`Config::validate`].
@@ -216,7 +223,8 @@ impl Core {
         Self::with_known(me, config, keys, cluster, seed, Known::default())
     }
 
-    /// [`Core::new`], with what others of this process have read: thousands of them fit into one.
+    /// [`Core::new`] with a cache of decoded names and facts that several cores of one process
+    /// share, so that thousands of cores fit into it.
     pub fn with_known(me: Identity, config: Config, keys: &Keyring, cluster: &str, seed: u64, known: Known) -> Self {
         if let Err(error) = config.validate() {
             panic!("a core is made from a validated configuration: {error}");
@@ -273,7 +281,8 @@ impl Core {
         }
     }
 
-    /// Takes one event. `now_ms` is a monotonic clock's milliseconds since any fixed moment; outputs are appended.
+    /// Handles one event. `now_ms` is the milliseconds of a monotonic clock since any fixed moment;
+    /// outputs are appended to `out`.
     pub fn handle(&mut self, now_ms: u64, event: Event<'_>, out: &mut Vec<Output>) {
         if let Stage::Left = self.stage {
             return;
@@ -321,7 +330,7 @@ impl Core {
         self.settle(now_ms, heard_from, out);
     }
 
-    /// Every node that is known, in order of their ids, ourselves included.
+    /// Every known node, ourselves included, in order of their ids.
     pub fn members(&self) -> impl Iterator<Item = Member> {
         self.view.all().map(|(peer, entry)| self.shown(peer, entry))
     }
@@ -339,18 +348,19 @@ impl Core {
         entry.member(peer, accusers, self.contradicted.get(&peer.key).copied())
     }
 
-    /// The life in which this node is: the one that it began with, unless others knew of a later one.
+    /// The life in which this node is: the one that it began with, or a later one if others knew of
+    /// one.
     pub fn life(&self) -> u64 {
         self.me.incarnation
     }
 
-    /// Whether a node is there as far as we know: Alive, or Suspect and not yet given up.
+    /// Whether a node is Alive, or Suspect and not yet declared Down, in this node's view.
     pub fn is_alive(&self, node: &NodeId) -> bool {
         self.view.get(node).is_some_and(|(_, entry)| entry.liveness != Liveness::Down)
     }
 
-    /// How slow this node believes itself to be: 0 is well; each step makes its probes and its suspicions as much slower
-    /// again, up to 8.
+    /// How slow this node believes itself to be, from 0 (well) to 8. At `n` its probes and its
+    /// suspicions take `1 + n` times as long.
     pub fn health(&self) -> u32 {
         self.suspicions.health()
     }
@@ -365,7 +375,7 @@ impl Core {
         matches!(self.stage, Stage::Joined)
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -413,14 +423,15 @@ impl Core {
         let _ = self.foca.add_broadcast(&encode_item(&self.me.node, version, fact, contradicted, self.accused.make_contiguous()));
     }
 
-    /// Every probe period: what foca has no timer for.
+    /// Runs every probe period: does what foca has no timer for.
     fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         self.arm(now_ms, self.config.probe_period_ms, Pending::Tick, out);
         self.check_own_life(now_ms);
         match self.stage {
             Stage::Apart => {
                 self.ask_suspects(now_ms);
-                // Also those that we hold for Down: it may be us who were cut off, and then nobody else would begin.
+                // Down nodes are asked too: we may be the ones who were cut off, and then no other
+                // node would begin.
                 let known: BTreeSet<SocketAddr> = self.view.others().map(|(peer, _)| peer.addr).collect();
                 self.announce_to_some(&known.into_iter().chain(self.join.iter().map(|join| join.addr)).collect(), ANNOUNCES_AT_ONCE);
             }
@@ -466,7 +477,7 @@ impl Core {
         out.push(Output::Timer { after_ms, token });
     }
 
-    /// After every event: follows foca's stage, brings the view up to date, and gives out what is to be done.
+    /// After every event: follows foca's stage, updates the view, and appends the outputs.
     fn settle(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
         let mut just_joined = false;
         let (claimed, refused) = self.facts.book().take_claimed();
@@ -495,14 +506,14 @@ impl Core {
         self.give_out(out);
     }
 
-    /// Takes over from foca what it may have anew, in one pass over its list.
+    /// Takes over what may have changed in foca, in one pass over foca's list.
     fn refresh(&mut self, now_ms: u64) {
         let touched = std::mem::take(&mut self.wishes.touched);
         if touched.is_empty() {
             return;
         }
         let facts = self.facts.book();
-        // A few bits distinguish most nodes of a long list.
+        // A Bloom filter of the touched keys: a few bits exclude most nodes of a long list.
         let (mut maybe, place) = ([0u64; 16], |key: u64| ((key >> 6) as usize % 16, 1 << (key % 64)));
         for (word, bit) in touched.iter().map(|key| place(*key)) {
             maybe[word] |= bit;
@@ -517,7 +528,8 @@ impl Core {
         }
     }
 
-    /// Whether the view, which follows changes alone, is equal to foca's list. Checked in small clusters only.
+    /// Whether the view is equal to foca's list, which it follows by changes alone. Checked in
+    /// small clusters only.
     fn view_is_focas(&self) -> bool {
         let same = |member: &foca::Member<Peer>| {
             self.view.of(member.id().key).is_some_and(|(peer, entry)| {
@@ -539,22 +551,23 @@ impl Core {
         }
     }
 
-    /// News takes longer to travel in a larger cluster: foca's patience grows with its size. When there is much news,
-    /// comparing views is cheaper than sending everything to all nodes again and again.
+    /// News takes longer to travel in a larger cluster, so the times that foca waits grow with the
+    /// number of nodes. When there is much news, comparing views is cheaper than sending everything
+    /// to all nodes repeatedly.
     fn resize(&mut self) {
         let nodes = self.foca.num_members() + 1;
         let much_new = self.foca.updates_backlog() + self.foca.custom_broadcast_backlog() > MUCH_NEW;
         if (nodes, much_new) != (self.sized_for, self.much_new) {
             (self.sized_for, self.much_new) = (nodes, much_new);
             self.facts.book().set_much_new(much_new);
-            // Only values that foca lets change depend on these.
+            // Only settings that foca allows to change depend on these values.
             let _ = self.foca.set_config(self.config.foca(nodes, self.body_bytes_max, much_new));
         }
     }
 
     fn give_out(&mut self, out: &mut Vec<Output>) {
         for (to, kind, body) in self.wishes.sends.drain(..) {
-            // foca tries the Down again, our own earlier identities among them.
+            // foca tries Down members again, and our own earlier identities are among them.
             if to == self.me.addr {
                 continue;
             }
@@ -566,7 +579,8 @@ impl Core {
     }
 }
 
-/// foca's list without our own earlier identities, which it keeps there as Down once somebody has mentioned them.
+/// foca's members without our own earlier identities, which foca lists as Down once another node
+/// has mentioned them.
 fn others(foca: &OurFoca, me: u64) -> impl Iterator<Item = &foca::Member<Peer>> {
     foca.iter_membership_state().filter(move |member| member.id().key != me)
 }

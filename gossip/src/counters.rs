@@ -1,31 +1,33 @@
-//! What the core counts, for metrics and `doctor`.
+//! The core's counters, for metrics and `doctor`.
 
-/// Counted since the core was made. Nothing here is reset.
+/// Counters since the core was made; none is ever reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams received, refused ones included.
     pub datagrams_in: u64,
-    /// Their bytes.
+    /// Bytes received, refused datagrams included.
     pub bytes_in: u64,
     /// Datagrams given out to be sent.
     pub datagrams_out: u64,
-    /// Their bytes.
+    /// Bytes given out to be sent.
     pub bytes_out: u64,
     /// Datagrams received and refused, by reason.
     pub refused: Refusals,
     /// Times we were declared Down by others and came back under a new identity.
     pub rejoins: u64,
-    /// Probe rounds that were cut short because the caller's timers came late or out of order: this node is overloaded.
+    /// Probe rounds that were cut short because the caller's timers came late or out of order: this
+    /// node is overloaded.
     pub probes_late: u64,
-    /// Probes of this node's own that nobody answered, and that made it suspect.
+    /// Probes by this node that went unanswered and made it suspect the probed node.
     pub suspicions: u64,
-    /// Times we had to refute that others suspected us.
+    /// Times that this node refuted a suspicion of itself.
     pub refutations: u64,
-    /// Timers of probes that came so late that this node must have stood still.
+    /// Probe timers that came so late that this node must have been suspended.
     pub timers_late: u64,
-    /// Times others had a later life, or a later fact, of this node than it ever published.
+    /// Times that others had a later life or fact of this node than any that it published.
     pub contradictions: u64,
-    /// Lives of nodes, sent by others, that were refused because they are ahead of this machine's clock.
+    /// Lives that other nodes reported and that were refused because they are ahead of this
+    /// machine's clock.
     pub claims_refused: u64,
     /// Senders whose replay windows were dropped because there were more than
     /// [`Config::nodes_max`](crate::Config::nodes_max).
@@ -43,27 +45,29 @@ pub struct Refusals {
     pub version: u64,
     /// Of another cluster.
     pub foreign_cluster: u64,
-    /// Sealed with a key that is not in the ring: one that was removed, or one that this node does not have yet.
+    /// Sealed with a key that is not in the ring: it was removed, or this node does not have it
+    /// yet.
     pub unknown_key: u64,
-    /// Sealed with another secret than its key's, or altered on the way.
+    /// Sealed with a secret that does not belong to its key id, or altered on the way.
     pub not_sealed: u64,
-    /// Seen before, or too old to know.
+    /// Received before, or too old to tell.
     pub replayed: u64,
-    /// From an earlier life of a node than the one that is known. The node is answered with the later one.
+    /// From an earlier life of a node than the known one. The node is sent the later life in
+    /// answer.
     pub stale_life: u64,
-    /// In the name of a node's life that is ahead of this machine's clock: one of the clocks is wrong, or somebody
-    /// forges it.
+    /// In the name of a life that is ahead of this machine's clock: one of the two clocks is wrong,
+    /// or the datagram is forged.
     pub life_ahead: u64,
-    /// Opened, but it speaks as another node, or another life, than it is sealed by.
+    /// Opened, but its contents name another node or life as sender than its seal.
     pub other_sender: u64,
     /// Our own, come back to us; or another node uses our name.
     pub from_ourselves: u64,
-    /// Opened, but the contents make no sense: a peer of another version, or a broken one.
+    /// Opened, but its contents cannot be decoded: the sender is of another version, or broken.
     pub undecodable: u64,
 }
 
 impl Refusals {
-    /// All together.
+    /// The sum of all fields.
     pub fn total(&self) -> u64 {
         let Self {
             truncated,

@@ -1,4 +1,4 @@
-//! What travels about a node beside its liveness.
+//! The fact: what gossip spreads about a node besides its liveness.
 
 use crate::rows::Keyed;
 use crate::suspicion::Accusation;
@@ -7,32 +7,32 @@ use lattice_model::{NodeId, NodeState};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The most bytes that [`Fact::encode`] may take, of this version or a later one.
+/// How many bytes [`Fact::encode`] may give, in this version or a later one.
 pub const FACT_BYTES_MAX: usize = 48;
 
 const HELD: u8 = 1;
 const SCHEDULABLE: u8 = 2;
-/// A flag of the item, beside those of the fact.
+/// A flag of the broadcast item, beside the fact's own flags.
 pub(crate) const CONTRADICTED: u8 = 4;
 
-/// The offset of a fact's flags in [`Fact::encode`].
+/// The offset of the flags in the output of [`Fact::encode`].
 pub(crate) const FLAGS_AT: usize = 1;
 
-/// What a node publishes about itself to all nodes. Small, because every node of the cluster stores it; what is larger
-/// is pulled over the mesh by whoever needs it, when [`Fact::digest`] has changed.
+/// What a node publishes about itself to all nodes. It is small because every node of the cluster
+/// stores it; larger data is requested over the mesh when [`Fact::digest`] has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// How the node sees its own state.
+    /// The node's own view of its state.
     pub state: NodeState,
-    /// Whether any hold keeps new work off it.
+    /// Whether any hold keeps new work off the node.
     pub held: bool,
-    /// Whether it takes work at all.
+    /// Whether the node accepts any work.
     pub schedulable: bool,
     /// A digest of the node's full capacity fact, which differs between its versions.
     pub digest: u64,
 }
 
-/// Bytes that are no fact.
+/// Why bytes are not a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FactError {
     /// Too few bytes, or more than [`FACT_BYTES_MAX`].
@@ -44,7 +44,7 @@ pub enum FactError {
 }
 
 impl Fact {
-    /// Of [`Fact::encode`].
+    /// The length of what [`Fact::encode`] gives.
     pub(crate) const BYTES: usize = 10;
 
     /// `state, flags, digest`: 10 bytes.
@@ -64,7 +64,7 @@ impl Fact {
         bytes
     }
 
-    /// Reads what [`Fact::encode`] wrote. What a later version appends, and its flags, are skipped.
+    /// Decodes what [`Fact::encode`] wrote. Flags and bytes that a later version added are skipped.
     ///
     /// # Errors
     /// A wrong length or an unknown state.
@@ -94,19 +94,20 @@ pub(crate) struct FactVersion {
     pub counter: u32,
 }
 
-/// A fact as it is known.
+/// A fact, with its node and version, as this node knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownFact {
     pub node: NodeId,
-    /// Of the node: [`Peer::key`](crate::peer::Peer::key).
+    /// The node's key: [`Peer::key`](crate::peer::Peer::key).
     pub key: u64,
     pub version: FactVersion,
     pub fact: Fact,
     /// Whether others have a life or a fact of the node that it never published.
     pub contradicted: bool,
-    /// Whom the node has suspected by probes of its own.
+    /// The nodes that this node suspects after failed probes of its own.
     pub suspects: Vec<Accusation>,
-    /// The item as its node wrote it, to be passed on whole: it may come from a later version than ours.
+    /// The item as its node encoded it. It is passed on unchanged, since a later version may have
+    /// made it.
     pub item: Box<[u8]>,
 }
 
@@ -116,5 +117,6 @@ impl Keyed for Arc<KnownFact> {
     }
 }
 
-/// The most suspicions that a node publishes, the latest ones: with the rest they fit into [`FACT_BYTES_MAX`].
+/// How many suspicions a node publishes, the latest ones: so many fit into [`FACT_BYTES_MAX`]
+/// beside the rest.
 pub(crate) const ACCUSATIONS_MAX: usize = 4;

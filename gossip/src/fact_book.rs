@@ -1,4 +1,4 @@
-//! Facts as foca carries them, and those that are known.
+//! The facts in foca's encoding, and the store of the known ones.
 
 use crate::fact::{ACCUSATIONS_MAX, CONTRADICTED, FLAGS_AT, Fact, FactVersion, KnownFact};
 use crate::known::Known;
@@ -11,8 +11,9 @@ use foca::{BroadcastHandler, Invalidates};
 use lattice_model::NodeId;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One node's fact as foca carries it: `name, incarnation, counter, fact`, and appended to the fact whom the node itself
-/// found silent: `count 1, accusation 8 × n`. A version that knows nothing of it skips it and passes it on.
+/// Encodes one node's fact for foca: `name, incarnation, counter, fact`, followed by the nodes that
+/// it found silent itself: `count 1, accusation 8 × n`. A version that does not know the appended
+/// part skips it and passes it on.
 pub(crate) fn encode_item(node: &NodeId, version: FactVersion, fact: &Fact, contradicted: bool, suspects: &[Accusation]) -> Vec<u8> {
     let mut item = Vec::new();
     put_node_name(node, &mut item);
@@ -47,28 +48,28 @@ fn decode_item(item: &[u8], all: &Known) -> Result<Arc<KnownFact>, Malformed> {
     })
 }
 
-/// Every fact that is known, shared between the core and the foca inside it: foca owns its broadcast handler and does
-/// not lend it out. Both live in one `Core`, so the lock is never waited for.
+/// Every known fact, shared between the core and the foca inside it: foca owns its broadcast
+/// handler and does not lend it out. Both are in one `Core`, so the lock is never contended.
 #[derive(Clone)]
 pub(crate) struct Facts(Arc<Mutex<FactBook>>);
 
 /// See [`Facts`].
 pub(crate) struct FactBook {
-    /// This node: its own facts are accepted from no other.
+    /// This node. Facts about it are accepted from itself only.
     me: NodeId,
-    /// The life that we are in.
+    /// The life that this node is in.
     life: u64,
-    /// A later life is accepted from no node.
+    /// The latest life that is accepted from any node.
     newest_life: u64,
-    /// The life of which others have a fact of ours that we never published.
+    /// The life of this node in a fact about it that it never published.
     claimed: Option<u64>,
-    /// Facts that were refused because their life is ahead of the clock.
+    /// The number of facts refused because their life is ahead of the clock.
     refused: u64,
     /// By [`Peer::key`](crate::peer::Peer::key).
     known: Rows<Arc<KnownFact>>,
     known_max: usize,
     all: Known,
-    /// The facts that changed since the core last asked.
+    /// The facts that changed since the core last took them.
     changed: Vec<Arc<KnownFact>>,
     /// Whether so many changes are pending that the first fact of a node is not passed on.
     much_new: bool,
@@ -96,7 +97,7 @@ impl FactBook {
         self.known.remove(key);
     }
 
-    /// We are in another life from now on.
+    /// This node is in another life from now on.
     pub fn set_life(&mut self, key: u64, life: u64) {
         self.life = life;
         if self.known.get(key).is_some_and(|known| known.version.incarnation > life) {
@@ -108,8 +109,8 @@ impl FactBook {
         self.newest_life = newest_life;
     }
 
-    /// The life of which others have a fact of ours that we never published, if there is one since the last call; and
-    /// how many facts were refused.
+    /// Takes the life in the last fact about this node that it never published, if one came since
+    /// the last call, and the number of facts refused since then.
     pub fn take_claimed(&mut self) -> (Option<u64>, u64) {
         (self.claimed.take(), std::mem::take(&mut self.refused))
     }
@@ -122,7 +123,7 @@ impl FactBook {
         self.much_new = much_new;
     }
 
-    /// Stores an item. `Some`: it was new, and is to be passed on to others.
+    /// Stores an item. Gives `Some` if it was new and must be passed on to others.
     pub fn learn(&mut self, item: &[u8], ours: bool) -> Result<Option<FactKey>, Malformed> {
         let fact = decode_item(item, &self.all)?;
         if !ours && self.contradicts(&fact) {
@@ -142,11 +143,12 @@ impl FactBook {
         Ok(is_passed_on.then_some(key))
     }
 
-    /// Whether foca would learn nothing from the facts after the updates of a message: `length 2, item`, repeated.
+    /// Whether none of the facts at the end of a message is new. They are `length 2, item`,
+    /// repeated.
     pub fn knows_all(&self, mut items: &[u8]) -> bool {
         while !items.is_empty() {
             let Ok(length) = items.try_get_u16().map(usize::from) else { return false };
-            // Foca itself must refuse an item that is cut or empty.
+            // foca itself must refuse an item that is cut or empty.
             let Some((item, rest)) = items.split_at_checked(length).filter(|(item, _)| !item.is_empty()) else { return false };
             if decode_item(item, &self.all).map_or(true, |fact| self.is_new(&fact, false) || self.contradicts(&fact)) {
                 return false;
@@ -156,14 +158,15 @@ impl FactBook {
         true
     }
 
-    /// Whether this is a fact of ours that we never published.
+    /// Whether this is a fact about this node that it never published.
     fn contradicts(&self, fact: &KnownFact) -> bool {
         let published = self.known.get(fact.key);
         let is_published = |published: &Arc<KnownFact>| published.version > fact.version || published.item == fact.item;
         fact.node == self.me && fact.version.incarnation >= self.life && !published.is_some_and(is_published)
     }
 
-    /// Whether it is of a life that is ahead of the clock and of which no fact was known before.
+    /// Whether the fact is of a life that is ahead of the clock, and no fact of that life was known
+    /// before.
     fn is_ahead(&self, fact: &KnownFact) -> bool {
         let life = fact.version.incarnation;
         life > self.newest_life && self.known.get(fact.key).is_none_or(|known| known.version.incarnation != life)
@@ -178,7 +181,7 @@ impl FactBook {
     }
 }
 
-/// Which fact replaces which in foca's backlog.
+/// The key by which a newer fact replaces an older one in foca's backlog.
 pub(crate) struct FactKey {
     node: u64,
     version: FactVersion,

@@ -1,4 +1,5 @@
-//! Datagrams of strangers, and what holders of the key seal. `docs/fuzzing.md` has all targets.
+//! Fuzz targets: datagrams of strangers, and datagrams that holders of the key seal.
+//! `docs/fuzzing.md` lists all targets.
 
 use crate::peer::Peer;
 use crate::seal::{Opener, Sealer};
@@ -26,7 +27,7 @@ fn peer(node: &str, last: u8) -> Peer {
     Peer::new(node.parse().unwrap(), addr(last), 1, 0)
 }
 
-/// Who the datagram is for, and the datagram.
+/// A datagram and its receiver's address.
 type Sent = (SocketAddr, Vec<u8>);
 
 fn sort(out: Vec<Output>, sent: &mut Vec<Sent>, timers: &mut Vec<Token>) {
@@ -86,7 +87,7 @@ fn datagrams() {
     });
 }
 
-/// A node that has the key, and sends anything with it.
+/// A node that has the key and seals arbitrary bytes with it.
 #[test]
 fn sealed() {
     let mut opener = Opener::new(&keys(), CLUSTER, &peer("b", 2), 10);

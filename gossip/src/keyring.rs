@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use thiserror::Error;
 
-/// Keys of a ring at most: two while one follows the other, and one more for a node that has sealed with another until now.
+/// How many keys a ring may have: two while one replaces the other, and one more for a node that
+/// has sealed with a third until now.
 pub const KEYS_MAX: usize = 3;
-/// The key of the configuration: the one that there is before any other.
+/// The id of the configured key, which exists before any other.
 pub(crate) const CONFIGURED: u32 = 0;
 
-/// One of the cluster's gossip keys. Shown by nobody: its `Debug` hides it.
+/// One of the cluster's gossip keys. Its `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
-/// Why a text is not a key.
+/// The text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a gossip key is 64 hexadecimal digits (32 bytes)")]
 pub struct KeyError;
@@ -64,10 +65,10 @@ pub struct Keyring {
     seals: u32,
 }
 
-/// Why keys make no ring.
+/// Why keys do not make a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyringError {
-    /// The one that is to seal is not among them.
+    /// The key that is to seal is not among them.
     #[error("gossip key {0} is to seal, and is not in the ring")]
     Missing(u32),
     /// There are more than [`KEYS_MAX`].
@@ -81,7 +82,7 @@ impl Keyring {
         Self { keys: BTreeMap::from([(CONFIGURED, key)]), seals: CONFIGURED }
     }
 
-    /// These keys; `seals` is the id of the one that seals.
+    /// A ring of these keys; the key with the id `seals` seals.
     ///
     /// # Errors
     /// See [`KeyringError`].

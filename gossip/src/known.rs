@@ -1,7 +1,7 @@
-//! Names, lives and facts that were decoded before: one that comes again is shared, not copied.
+//! A cache of decoded names, lives and facts: one that is received again is shared, not copied.
 //!
-//! Thousands of datagrams name each node. Here each life and each fact is stored once, and a known life needs neither
-//! parsing nor a digest.
+//! Thousands of datagrams name each node. Each life and each fact is stored here once, and a known
+//! life needs neither parsing nor a digest.
 
 use crate::fact::KnownFact;
 use crate::malformed::Malformed;
@@ -11,16 +11,16 @@ use lattice_model::NodeId;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most names of which the latest life and fact are stored. With more, all are dropped and decoded again: nothing
-/// else depends on what is stored here.
+/// For how many names the latest life and fact are stored. Beyond that all are dropped and decoded
+/// again when needed: the cache affects nothing else.
 const NAMES_MAX: usize = 131_072;
 
-/// A cloneable handle on what was read. Every core has one of its own, unless several of one process are given the same,
-/// as a simulation does.
+/// A cloneable handle on the cache. Every core has its own, unless several cores of one process are
+/// given the same, as in a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Known(Arc<Mutex<Table<Box<str>, Named>>>);
 
-/// What was read last of one name.
+/// The last life and fact that were decoded for one name.
 #[derive(Debug)]
 struct Named {
     key: u64,
@@ -41,14 +41,16 @@ impl Known {
         };
         let peer = Peer::of_life(key, Life { renewal, incarnation, addr, node: node_of(name)? });
         let named = entry(&mut names, name, key);
-        // Updates of an earlier life still come for a while after the later one: they do not replace it.
+        // Updates of an earlier life still arrive for a while after the later one; they do not
+        // replace it.
         if named.peer.as_ref().is_none_or(|known| peer.outranks(known)) {
             named.peer = Some(peer.clone());
         }
         Ok(peer)
     }
 
-    /// What `read` makes of a fact's item, unless the very item was read before.
+    /// The fact of an item: the cached one if this same item was decoded last, or else what `read`
+    /// gives.
     pub(crate) fn fact(
         &self,
         name: &str,

@@ -9,23 +9,25 @@
 //!            Datagram ◀── seal::Sealer ◀── wire        Timer ◀── armed by the caller
 //! ```
 //!
-//! [`Core::handle`] takes one [`Event`] and pushes [`Output`]s: bytes to send, timers to arm, news. There is no socket,
-//! clock, thread or source of randomness in here: the same seed and the same events give the same outputs, byte for
-//! byte, and `tests/` runs a hundred cores in virtual time.
+//! [`Core::handle`] takes one [`Event`] and appends [`Output`]s: datagrams to send, timers to arm,
+//! news. The crate has no socket, clock, thread or source of randomness: the same seed and the same
+//! events give the same outputs, byte for byte, and `tests/` runs a hundred cores in virtual time.
 //!
-//! What travels:
-//! * foca's own messages (probes, gossip), with member updates and [`Fact`]s riding on them;
-//! * pulls and records ([`sync`](crate) messages): foca alone spreads *changes*; a newcomer, or a node that lost a few
-//!   datagrams, catches up on members and facts by comparing with a random peer.
+//! What is sent:
+//! * foca's own messages (probes, gossip), which also carry member updates and [`Fact`]s;
+//! * pulls and records ([`sync`](crate) messages): foca alone spreads *changes*; a newcomer, or a
+//!   node that lost a few datagrams, catches up on members and facts by comparing its view with a
+//!   random peer's.
 //!
-//! Every datagram is sealed (see `seal.rs`). One that does not open is counted in [`Counters`] and costs no state.
+//! Every datagram is sealed (see `seal.rs`). One that cannot be opened is counted in [`Counters`]
+//! and changes no state.
 //!
-//! All nodes seal with one key, so a node that is broken into can speak in every other node's name. It mutes none of
-//! them: no core accepts a life ahead of its clock, and a node takes a later life when others have one that it never
-//! published (`core/lives.rs`).
+//! All nodes seal with one key, so an attacker who controls a node can send in every other node's
+//! name. It cannot silence any node: no core accepts a life ahead of its clock, and a node takes a
+//! later life when others have one of it that it never published (`core/lives.rs`).
 //!
-//! Suspicion is Lifeguard's (`suspicion.rs`): it ends sooner when several nodes found the same, and a node that was slow
-//! itself probes more slowly and waits longer.
+//! Suspicion works as in Lifeguard (`suspicion.rs`): it ends sooner when several nodes found the
+//! same suspect silent, and a node that was slow itself probes more slowly and waits longer.
 //!
 //! Gossip can stop placement on a node. It never kills work and never releases ownership.
 

@@ -1,4 +1,4 @@
-//! Who is who, for foca: one node's one life at one address.
+//! A node's identity in foca: one life of one node at one address.
 
 use lattice_model::NodeId;
 use ring::digest::{SHA256, digest};
@@ -6,23 +6,25 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Who this node is when its core starts.
+/// This node's identity when its core starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The node. Unique in the cluster.
+    /// The node's name, unique in the cluster.
     pub node: NodeId,
-    /// Where the others send datagrams to: never a wildcard address.
+    /// The address to which other nodes send datagrams: never a wildcard address.
     pub addr: SocketAddr,
-    /// The agent's life: the milliseconds of its machine's clock at its start, or one more than that of the start
-    /// before, whichever is higher. A node that others know in a later life chooses one above that; a life that is
-    /// ahead of others' clocks by more than [`LIFE_AHEAD_MS_MAX`](crate::LIFE_AHEAD_MS_MAX) is refused by them.
+    /// The agent's life: its machine's clock at its start in milliseconds, or one more than the
+    /// life of the previous start, whichever is higher. A node of which others know a later life
+    /// chooses one above that. Other nodes refuse a life that is ahead of their clocks by more than
+    /// [`LIFE_AHEAD_MS_MAX`](crate::LIFE_AHEAD_MS_MAX).
     pub incarnation: u64,
 }
 
-/// foca's identity: a node's life. Of two with one name the later life wins; within a life, the one that was renewed more often.
+/// foca's identity: a node's life. Of two with one name the later life wins; within a life, the one
+/// that was renewed more often.
 ///
-/// Small, since foca searches its list of all for every datagram: all copies share the life itself, see
-/// [`Known`](crate::known::Known).
+/// Small, because foca searches its whole member list for every datagram: all copies share one
+/// life, see [`Known`](crate::known::Known).
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// [`node_key`] of the name: what foca compares most.
@@ -30,10 +32,10 @@ pub(crate) struct Peer {
     life: Arc<Life>,
 }
 
-/// What a [`Peer`] is in full.
+/// The contents of a [`Peer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// Starts over, within one life, after having been declared Down.
+    /// How often the node rejoined within this life after it was declared Down.
     pub renewal: u32,
     /// See [`Identity::incarnation`].
     pub incarnation: u64,
@@ -64,7 +66,7 @@ impl Peer {
         Self::of_life(node_key(node.as_str()), Life { renewal, incarnation, addr: plain(addr), node })
     }
 
-    /// `key` is the key of the life's node.
+    /// `key` is the [`node_key`] of the life's node.
     pub fn of_life(key: u64, life: Life) -> Self {
         Self { key, life: Arc::new(life) }
     }
@@ -73,22 +75,23 @@ impl Peer {
         Self::of_life(self.key, Life { renewal: self.renewal.saturating_add(1), ..(*self.life).clone() })
     }
 
-    /// The first identity of this node's life of that number.
+    /// The first identity of this node in the life `incarnation`.
     pub fn in_life(&self, incarnation: u64) -> Self {
         Self::of_life(self.key, Life { renewal: 0, incarnation, ..(*self.life).clone() })
     }
 
-    /// Which of two with one name came later. The address only breaks ties between two machines that claim one name.
+    /// The order of two identities with one name. The address only breaks ties between two machines
+    /// that claim one name.
     fn rank(&self) -> (u64, u32, SocketAddr) {
         (self.incarnation, self.renewal, self.addr)
     }
 
-    /// Whether this life of a node is to be believed before that one.
+    /// Whether this identity replaces `other`, which has the same name.
     pub fn outranks(&self, other: &Self) -> bool {
         self.rank() > other.rank()
     }
 
-    /// Whether this is a later life of the same node as `me` than the one that it is in.
+    /// Whether this is a later identity of the node `me` than `me`.
     pub fn outranks_own(&self, me: &Self) -> bool {
         self.key == me.key && self.outranks(me)
     }
@@ -100,7 +103,8 @@ impl From<Identity> for Peer {
     }
 }
 
-/// An IPv6 scope or flow label means nothing to another machine, and would be lost on the way.
+/// Drops an IPv6 scope or flow label: it means nothing on another machine, and the encoding has no
+/// place for it.
 fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip(), addr.port())
 }
@@ -108,8 +112,8 @@ fn plain(addr: SocketAddr) -> SocketAddr {
 impl foca::Identity for Peer {
     type Addr = u64;
 
-    /// Never by foca itself: two machines with one name would declare each other Down as fast as the network allows.
-    /// The core renews with a growing pause, see `Core::rejoin`.
+    /// foca never renews: two machines with one name would declare each other Down as fast as the
+    /// network allows. The core renews after a growing pause, see `Core::rejoin`.
     fn renew(&self) -> Option<Self> {
         None
     }

@@ -1,8 +1,9 @@
-//! Which of a sender's datagrams were seen: a sliding window over its counter, as in RFC 6479.
+//! The replay window: which datagrams of a sender were received. It slides over the sender's
+//! counter, as in RFC 6479.
 
 const WORDS: usize = 17;
-/// How far behind the highest counter a datagram may come. One word more than this is kept, so that advancing never
-/// clears what is still inside.
+/// How far behind the highest counter a datagram may come. One word more than this is stored, so
+/// that advancing never clears a bit inside the window.
 const WINDOW: u64 = (WORDS as u64 - 1) * 64;
 
 /// The counters seen of one sender. Counters start at 1.
@@ -12,12 +13,13 @@ pub(crate) struct Window {
     below: Below,
 }
 
-/// What was seen below the highest. In a large cluster most senders are received from only rarely.
+/// The counters received below the highest. In a large cluster most senders are received from only
+/// rarely, and a few entries suffice for these.
 #[derive(Clone, Debug)]
 enum Below {
-    /// So far below the highest; 0: none.
+    /// Distances below the highest counter; 0 is an empty entry.
     Few([u16; FEW]),
-    /// A bit for each.
+    /// One bit for each counter of the window.
     Many(Box<[u64; WORDS]>),
 }
 
@@ -30,7 +32,7 @@ impl Default for Below {
 }
 
 impl Window {
-    /// Whether `counter` was not seen and is not too old to know.
+    /// Whether `counter` was not received before and is not too old to tell.
     pub fn is_fresh(&self, counter: u64) -> bool {
         if counter == 0 || counter == self.highest {
             return false;
@@ -46,7 +48,7 @@ impl Window {
             }
     }
 
-    /// Marks `counter` as seen. Only for counters of datagrams that opened, once each.
+    /// Marks `counter` as received. Call it once for each datagram that opened.
     pub fn mark(&mut self, counter: u64) {
         let before = self.highest;
         if counter <= before {
@@ -79,7 +81,7 @@ impl Window {
         }
     }
 
-    /// Remembers a counter below the highest and within the window.
+    /// Records a counter below the highest and within the window.
     fn note(&mut self, counter: u64) {
         let below = (self.highest - counter) as u16;
         match &mut self.below {
@@ -114,7 +116,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Against a set that remembers everything.
+        /// Compares the window with a set that remembers every counter.
         #[test]
         fn nothing_is_taken_twice_and_nothing_recent_is_lost(steps in proptest::collection::vec((0u64..3, 0u64..3_000), 1..300)) {
             let (mut window, mut seen, mut highest) = (Window::default(), BTreeSet::new(), 0u64);

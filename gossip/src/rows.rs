@@ -1,19 +1,20 @@
-//! Rows that are found by key: one for every node, in one piece of memory, and four bytes more to find each.
+//! Rows that are found by key: one for each node, in one piece of memory, with four bytes of index
+//! per row.
 
-/// What has the key that it is found by: of a node, [`Peer::key`](crate::peer::Peer::key). Keys are halves of digests, so
-/// that their bits are as good as those of any hash. Whoever could choose names for the sake of their keys holds the
-/// cluster's gossip key, and would slow down no more than what foca's list costs for every node anyway.
+/// A row with a key: for a node, [`Peer::key`](crate::peer::Peer::key). Keys are halves of digests,
+/// so their bits serve as a hash. Whoever could choose names for their keys holds the cluster's
+/// gossip key, and would slow the table down no more than foca's list costs for every node anyway.
 pub(crate) trait Keyed {
     fn key(&self) -> u64;
 }
 
-/// A list whose rows are found in one or two places of memory. Rows keep their places until one is removed, which is as slow
-/// as the list is long: nodes are forgotten, or evicted, once in a long while.
+/// A list in which one or two memory accesses find a row. Rows keep their positions until one is
+/// removed, which takes time linear in the length: nodes are forgotten or evicted only rarely.
 #[derive(Debug)]
 pub(crate) struct Rows<T> {
     rows: Vec<T>,
-    /// The rows' positions, each at the index of the first bits of its key, or at the next free one. A power of
-    /// two long, and never more than three quarters full.
+    /// The rows' positions, each at the index given by the first bits of its key, or at the next
+    /// free one. Its length is a power of two, and it is never more than three quarters full.
     places: Vec<u32>,
 }
 
@@ -54,7 +55,8 @@ impl<T: Keyed> Rows<T> {
                 let at = self.rows.len() as u32;
                 self.places[free] = at;
                 if self.rows.len() == self.rows.capacity() {
-                    // Not twice as many: with thousands of rows, half of them would be empty.
+                    // Grow by a quarter, not to double: with thousands of rows, half of them would
+                    // be empty.
                     self.rows.reserve_exact((self.rows.len() / 4).max(4));
                 }
                 self.rows.push(row);
@@ -63,7 +65,7 @@ impl<T: Keyed> Rows<T> {
         }
     }
 
-    /// Takes a row out. The last one takes its place.
+    /// Removes a row. The last row moves into its position.
     pub fn remove(&mut self, key: u64) -> Option<Removed<T>> {
         let at = self.find(key).ok()?;
         let row = self.rows.swap_remove(at as usize);
@@ -85,7 +87,7 @@ impl<T: Keyed> Rows<T> {
         self.rows.iter()
     }
 
-    /// Where the row with this key is, or else the free place for it, if there are any places.
+    /// The position of the row with this key, or else the free index for it, if the table has any.
     fn find(&self, key: u64) -> Result<u32, usize> {
         let mut place = first_place(key, self.places.len());
         loop {
@@ -110,7 +112,8 @@ impl<T: Keyed> Rows<T> {
     }
 }
 
-/// What [`Rows::remove`] took out, from where, and where the row was that is there now.
+/// The row that [`Rows::remove`] removed, its position, and the former position of the row that
+/// moved there.
 #[derive(Debug)]
 pub(crate) struct Removed<T> {
     pub row: T,

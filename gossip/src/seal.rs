@@ -1,4 +1,4 @@
-//! Sealing: what leaves a node can be read and made only by those who hold the cluster's keys.
+//! Sealing: only holders of the cluster's keys can read or make what a node sends.
 //!
 //! ```text
 //!   key 0:        1 │ cluster 8          │ sender: node 8, incarnation 8, salt 8 │ counter 8 ║ sealed body │ tag 16
@@ -6,19 +6,21 @@
 //!                 └──────────────────────── in clear, authenticated ────────────────────────┘
 //! ```
 //!
-//! Each sender seals with keys of its own, HKDF-SHA256(key of the ring; layout, cluster name, sender), so that a
-//! counter is enough for a nonce: it rises with each datagram of a sender, and no two senders share a key (the salt is
-//! drawn anew at each start and each rejoin). ChaCha20-Poly1305, nonce = 4 zero bytes and the counter. The receiver
-//! keeps a replay window for each stream (`streams.rs`); it changes only when a datagram has opened.
+//! Each sender seals with subkeys of its own, HKDF-SHA256(key of the ring; layout, cluster name,
+//! sender), so a counter suffices as nonce: it rises with each datagram of a sender, and no two
+//! senders share a subkey (the salt is drawn anew at each start and each rejoin). The cipher is
+//! ChaCha20-Poly1305, nonce = 4 zero bytes and the counter. The receiver keeps a replay window for
+//! each stream (`streams.rs`); only a datagram that opens changes it.
 //!
-//! **One key is everybody's**: its holder can seal in any node's name. So a sealed datagram proves no order of lives.
-//! A life ahead of the clock is refused here; which of two lives counts is decided by the core (`core/lives.rs`,
-//! decision 0066).
+//! **All nodes share each key**: its holder can seal in any node's name. So a sealed datagram
+//! proves no order of lives. A life ahead of the clock is refused here; the core decides which of
+//! two lives counts (`core/lives.rs`, decision 0066).
 //!
-//! **Another key** changes neither sender nor counter, so a nonce is never used twice, and each key has windows of
-//! its own. When a key leaves the ring, the windows of its streams go with it: nothing that was sealed with it counts
-//! any more. The second layout is as long as the first. It has room for the key's id because the cluster's name is
-//! part of every sender's key anyway: what stands of it in clear is there for the counters.
+//! **A change of the key** changes neither sender nor counter, so no nonce is used twice, and each
+//! key has its own replay windows. When a key leaves the ring, the windows of its streams are
+//! dropped: nothing sealed with it is accepted any more. The second layout is as long as the first.
+//! It gets the bytes for the key's id from a shorter cluster tag: the cluster's full name is part
+//! of every sender's subkey, and the tag in clear only serves the counters.
 
 use crate::counters::Refusal;
 use crate::keyring::{CONFIGURED, Key, Keyring};
@@ -30,22 +32,22 @@ use ring::digest::{SHA256, digest};
 use ring::hkdf;
 use std::collections::BTreeMap;
 
-/// How a datagram begins that is sealed with the configured key.
+/// The first byte of a datagram that is sealed with the configured key.
 const LAYOUT_CONFIGURED: u8 = 1;
-/// How one begins that names its key.
+/// The first byte of a datagram that names its key.
 const LAYOUT_NAMED: u8 = 2;
 const PREFIX_BYTES: usize = 1 + 8 + SENDER_BYTES;
 const HEADER_BYTES: usize = PREFIX_BYTES + 8;
 const TAG_BYTES: usize = 16;
 
-/// Subkeys are stored for up to this many senders. With more, each is received from too rarely to be worth the memory
-/// of thousands of subkeys.
+/// For how many senders subkeys are stored. With more senders, each is received from too rarely to
+/// justify the memory.
 const SUBKEYS_MAX: usize = 1_024;
 
-/// By how many bytes a sealed datagram is longer than its body.
+/// How many bytes longer a sealed datagram is than its body.
 pub const SEAL_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 
-/// Makes each sender's key from one of the cluster's.
+/// Derives each sender's subkey from one of the cluster's keys.
 struct Subkeys {
     root: hkdf::Prk,
     label: &'static [u8],
@@ -54,7 +56,7 @@ struct Subkeys {
 
 impl Subkeys {
     fn new(id: u32, key: &Key, cluster: &str) -> Self {
-        // As long as each other, for what is made of them below.
+        // Both labels are equally long: the subkey's derivation below relies on it.
         let label: &[u8] = if id == CONFIGURED { b"lattice gossip 1" } else { b"lattice gossip 2" };
         Self { root: hkdf::Salt::new(hkdf::HKDF_SHA256, label).extract(key.bytes()), label, cluster: cluster.to_owned() }
     }
@@ -67,7 +69,8 @@ impl Subkeys {
             }
         }
         let sender = sender.bytes();
-        // The label and the sender have fixed lengths, so the name between them cannot be shifted into either.
+        // The label and the sender have fixed lengths, so bytes of the name between them cannot
+        // count as either.
         let info = [self.label, self.cluster.as_bytes(), &sender];
         let mut subkey = [0; 32];
         self.root.expand(&info, KeyBytes).and_then(|okm| okm.fill(&mut subkey)).expect("32 bytes are within HKDF-SHA256's reach");
@@ -92,18 +95,18 @@ impl Sealer {
         Self { ring: ring.clone(), cluster: cluster.to_owned(), sender, prefix, key, counter: 0 }
     }
 
-    /// Seals with another key from now on. The counter goes on.
+    /// Seals with the ring's sealing key from now on. The counter goes on.
     pub fn rekey(&mut self, ring: &Keyring) {
         self.ring = ring.clone();
         (self.prefix, self.key) = sealing(ring, &self.cluster, &self.sender);
     }
 
-    /// Seals as this life from now on, in a stream of which nobody has seen anything yet.
+    /// Seals as this life from now on, in a stream of which no receiver has seen a datagram.
     pub fn restart(&mut self, me: &Peer, seed: u64) {
         *self = Self::new(&self.ring, &self.cluster, me, seed);
     }
 
-    /// One datagram around `kind` and `body`.
+    /// Seals one datagram of `kind` and `body`.
     pub fn seal(&mut self, kind: u8, body: &[u8]) -> Vec<u8> {
         self.counter += 1;
         let mut bytes = Vec::with_capacity(SEAL_BYTES + 1 + body.len());
@@ -121,7 +124,7 @@ impl Sealer {
     }
 }
 
-/// How each datagram begins, and what seals it.
+/// The prefix of each datagram, and the subkey that seals it.
 fn sealing(ring: &Keyring, cluster: &str, sender: &Sender) -> ([u8; PREFIX_BYTES], LessSafeKey) {
     let (id, key) = ring.sealing();
     let tag = cluster_tag(cluster);
@@ -142,26 +145,26 @@ fn sealing(ring: &Keyring, cluster: &str, sender: &Sender) -> ([u8; PREFIX_BYTES
 pub(crate) struct Opener {
     name: String,
     cluster: [u8; 8],
-    /// By the ids of their keys.
+    /// By key id.
     subkeys: BTreeMap<u32, Subkeys>,
     me: u64,
     streams: Streams,
-    /// What costs two digests to make again.
+    /// The subkeys in use: deriving one costs two digests.
     made: Rows<Made>,
 }
 
-/// What opened.
+/// An opened datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
-    /// In whose name it is sealed.
+    /// The key of the node in whose name it is sealed.
     pub node: u64,
-    /// As which life of that node.
+    /// The life of that node.
     pub incarnation: u64,
     pub kind: u8,
     pub body: Vec<u8>,
 }
 
-/// With what one sender has sealed last.
+/// The stream and the subkey of the last datagram from one sender.
 struct Made {
     stream: StreamId,
     subkey: [u8; 32],
@@ -187,8 +190,8 @@ impl Opener {
         opener
     }
 
-    /// Opens with these keys and no others from now on. What was seen under these keys stays seen. Returns whether a
-    /// key has left the ring.
+    /// Opens with these keys only from now on. Counters received under these keys stay marked.
+    /// Returns whether a key has left the ring.
     pub fn rekey(&mut self, ring: &Keyring) -> bool {
         let before = std::mem::take(&mut self.subkeys);
         self.subkeys = ring.keys().map(|(id, key)| (id, Subkeys::new(id, key, &self.name))).collect();
@@ -197,10 +200,10 @@ impl Opener {
         before.keys().any(|id| !self.subkeys.contains_key(id))
     }
 
-    /// Opens one datagram. A life later than `newest_life` of which nothing was seen yet is refused. Nothing changes
-    /// when it is refused.
+    /// Opens one datagram. One of a life later than `newest_life` is refused unless a stream of
+    /// that life is known. A refusal changes nothing.
     pub fn open(&mut self, now_ms: u64, newest_life: u64, bytes: &[u8]) -> Result<Opened, Refusal> {
-        // One byte at least is the kind.
+        // The body has at least one byte, the kind.
         if bytes.len() <= SEAL_BYTES {
             return Err(Refusal::Truncated);
         }
@@ -213,7 +216,7 @@ impl Opener {
         if !ours {
             return Err(Refusal::ForeignCluster);
         }
-        // The configured key has a layout of its own: nobody names it.
+        // The configured key has a layout of its own; the other layout never names it.
         let named = header[0] == LAYOUT_NAMED;
         let subkeys = self.subkeys.get(&key).filter(|_| !named || key != CONFIGURED).ok_or(Refusal::UnknownKey)?;
         let number = |at: usize| header[at..at + 8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
@@ -280,7 +283,8 @@ fn cluster_tag(cluster: &str) -> [u8; 8] {
     first_eight(b"lattice cluster ", cluster.as_bytes())
 }
 
-/// The seed also drives whom we probe: what travels in clear should not give it away.
+/// A hash of the seed, since the salt is sent in clear and the seed also decides which nodes we
+/// probe.
 fn salt(seed: u64) -> [u8; 8] {
     first_eight(b"lattice salt ", &seed.to_be_bytes())
 }
@@ -304,7 +308,7 @@ mod tests {
         Keyring::configured(Key::from_bytes([byte; 32]))
     }
 
-    /// Each key is 32 times its id, and 9 for the configured one.
+    /// The bytes of each key are its id, and 9 for the configured one.
     fn ring(ids: &[u32], seals: u32) -> Keyring {
         let key = |id: u32| Key::from_bytes([if id == CONFIGURED { 9 } else { id as u8 }; 32]);
         Keyring::new(ids.iter().map(|id| (*id, key(*id))).collect(), seals).unwrap()
@@ -375,7 +379,8 @@ mod tests {
         assert!(opener.read(&new.seal(0, b"same")).is_ok(), "a rejoin begins a stream of its own");
     }
 
-    /// The attack of 58 bytes: from any holder of the key, in another node's name, a life that nothing can follow.
+    /// The attack of 58 bytes: a holder of the key sends, in another node's name, a life after
+    /// which no other can follow.
     #[test]
     fn a_life_ahead_of_the_clock_is_refused_and_mutes_nobody() {
         let mut opener = opener(10);
@@ -395,8 +400,8 @@ mod tests {
         }
     }
 
-    /// The other attack of 58 bytes: the victim's own sender, which is not encrypted, and a counter that nothing can
-    /// follow.
+    /// The other attack of 58 bytes: the victim's own sender, which is not encrypted, and a counter
+    /// after which no other can follow.
     #[test]
     fn a_leap_of_the_counter_ends_with_the_next_rejoin_and_with_the_key() {
         let [before, after] = [ring(&[1, 2], 1), ring(&[2], 2)];
@@ -468,7 +473,8 @@ mod tests {
         let another = Keyring::new([(1, Key::from_bytes([7; 32]))].into(), 1).unwrap();
         assert_eq!(open(another, "c"), Err(Refusal::NotSealed), "another secret under the same id");
         assert_eq!(opener.streams.nodes(), 0);
-        // What is named is authenticated: nothing passes under another id, not even the configured one's.
+        // The key id is authenticated: a datagram is refused under any other id, even the
+        // configured one's.
         let mut opener = Opener::new(&ring(&[0, 1], 1), "c", &peer("me", 1), 10);
         let mut datagram = Sealer::new(&ring(&[1], 1), "c", &peer("a", 1), 9).seal(0, b"x");
         datagram[4] = 0;

@@ -1,18 +1,18 @@
-//! The streams of datagrams that are known of each node, and what was seen of each.
+//! The streams of datagrams of each node, and the replay window of each stream.
 //!
-//! A stream is what one sender seals with one key. Each has a replay window of its own, and no stream counts before
-//! another: whoever holds a key can begin streams in any node's name, and must neither outrank nor push out the
-//! node's own. A replay from a stream that is forgotten comes from an earlier life or renewal of its node, of which
-//! the core takes nothing.
+//! A stream is what one sender seals with one key. Each has its own replay window, and no stream
+//! has priority over another: a holder of a key can begin streams in any node's name, and must
+//! neither outrank nor evict the node's own. A replay from a forgotten stream comes from an earlier
+//! life or renewal of its node, which the core ignores.
 
 use crate::replay::Window;
 use crate::rows::{Keyed, Rows};
 
-/// Of a sender in the header of a datagram.
+/// The length of a sender in a datagram's header.
 pub(crate) const SENDER_BYTES: usize = 24;
 
-/// Streams that are stored of one node: two lives, each under two keys. The one that was silent longest is dropped for
-/// another.
+/// How many streams are stored of one node: two lives, each under two keys. A further stream
+/// replaces the one that was silent longest.
 const STREAMS_OF_NODE_MAX: usize = 4;
 
 /// The sender in the header: one life of a node, from one start or rejoin to the next.
@@ -33,7 +33,7 @@ impl Sender {
     }
 }
 
-/// Names a stream.
+/// The identity of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamId {
     pub sender: Sender,
@@ -60,7 +60,7 @@ impl Keyed for Node {
     }
 }
 
-/// All of them.
+/// The streams of all nodes.
 pub(crate) struct Streams {
     by_node: Rows<Node>,
     nodes_max: usize,
@@ -72,7 +72,7 @@ impl Streams {
         Self { by_node: Rows::default(), nodes_max, evicted: 0 }
     }
 
-    /// Of how many nodes there are streams.
+    /// The number of nodes that have streams.
     pub fn nodes(&self) -> usize {
         self.by_node.len()
     }
@@ -115,7 +115,7 @@ impl Streams {
         self.by_node.remove(node);
     }
 
-    /// Forgets the streams under all other keys.
+    /// Forgets the streams under keys for which `keep` is false.
     pub fn retain_keys(&mut self, keep: impl Fn(u32) -> bool) {
         self.by_node.retain_mut(|node| {
             node.others.retain(|stream| keep(stream.id.key));

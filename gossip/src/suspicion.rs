@@ -1,16 +1,18 @@
-//! How long a suspect may take to refute, and how far this node trusts itself: Lifeguard (Dadgar, Phillips, Currey:
-//! "Lifeguard: Local Health Awareness for More Accurate Failure Detection", arXiv 1707.00788).
+//! How long a suspect has to refute, and how far this node trusts its own probes: Lifeguard
+//! (Dadgar, Phillips, Currey: "Lifeguard: Local Health Awareness for More Accurate Failure
+//! Detection", arXiv 1707.00788). The time that a suspect has is called patience here.
 //!
 //! ```text
-//!   own probe failed ──▶ patience_max ──each further node that found the same──▶ ... ──▶ patience_min ──▶ Down
+//!   own probe failed ──▶ patience_max ──each further node whose probe failed──▶ ... ──▶ patience_min ──▶ Down
 //!        │                      ╰── × (1 + health): a node that is slow itself waits longer
 //!        ├──▶ Accusation, appended to the own fact: foca spreads one suspicion, but not who else shares it
 //!        ╰──▶ a ping to the suspect at every tick that names the suspicion, until it refutes: LHA's buddy system
 //! ```
 //!
-//! foca asks for one timer, of fixed length, when a probe of this node's own has failed. The core times the suspicion itself
-//! and declares the suspect Down when patience is over: foca would ignore its own timer once this node had been declared Down
-//! and come back meanwhile. A node that only received a suspicion decides nothing, as with foca alone.
+//! When a probe of this node's own has failed, foca asks for one timer of fixed length. The core
+//! times the suspicion instead and declares the suspect Down when patience is over: foca would
+//! ignore its own timer if this node had been declared Down and had come back meanwhile. A node
+//! that only received a suspicion decides nothing, as with foca alone.
 
 use crate::config::Config;
 use crate::peer::Peer;
@@ -18,55 +20,61 @@ use lattice_model::NodeId;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Local health when everything was late or unanswered for a while: probes come nine times slower.
+/// Local health after everything was late or unanswered for a while: probes are nine times slower.
 pub(crate) const HEALTH_MAX: u32 = 8;
-/// So many further nodes that found the same make patience shortest: K of the paper.
+/// How many further nodes must find the same suspect silent to make patience shortest: K of the
+/// paper.
 const CONFIRMATIONS: usize = 2;
-/// Of how many suspicions accusers are remembered before old ones go.
+/// For how many suspicions accusers are stored before old ones are dropped.
 const ACCUSED_MAX: usize = 256;
 /// The most accusers of one suspicion that are counted.
 const ACCUSERS_MAX: usize = 16;
-/// Accusers of a suspicion that nobody mentioned for so long are not remembered when there are many.
+/// After how long without a new accuser the accusers of a suspicion may be dropped, in
+/// milliseconds.
 const ACCUSED_KEPT_MS: u64 = 120_000;
 
-/// One suspicion of one life of one node, as nodes name it to each other. A refutation makes it mean nothing.
+/// Identifies one suspicion of one life of one node in messages. A refutation makes it void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Accusation(pub u64);
 
 impl Accusation {
     pub fn of(peer: &Peer, incarnation: u16) -> Self {
-        // FNV-1a, as in `sync::tag`, and for the same reason.
+        // FNV-1a, as in `sync::tag`: whoever can send one holds the key, so it need not resist
+        // forgery.
         let words = [peer.key, peer.incarnation, u64::from(peer.renewal), u64::from(incarnation)];
         let bytes = words.iter().flat_map(|word| word.to_be_bytes());
         Self(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)))
     }
 }
 
-/// A suspicion that this node's own probe has raised or found again.
+/// A suspicion that a failed probe of this node began or confirmed.
 struct Held {
     suspect: Peer,
-    /// foca's own incarnation of the suspect: a higher one refutes.
+    /// foca's own incarnation of the suspect: a higher one is a refutation.
     incarnation: u16,
     accusation: Accusation,
     began_ms: u64,
-    /// Somebody suspected the node before our probe failed, and his accusation had not come here yet.
+    /// Another node suspected it before our probe failed, and that node's accusation had not
+    /// arrived.
     unnamed: bool,
-    /// Whether it made us doubt ourselves.
+    /// Whether this suspicion raised our own local health.
     doubted: bool,
-    /// Once put off, it does not end before.
+    /// Set once it is postponed: it does not end before this time.
     not_before_ms: u64,
     /// The earliest time when the caller will check it again.
     looked_at_ms: u64,
 }
 
-/// Every suspicion that this node knows of, who shares it, and which it may end by declaring Down.
+/// Every suspicion that this node knows of, its accusers, and those that this node may end by
+/// declaring the suspect Down.
 #[derive(Default)]
 pub(crate) struct Suspicions {
     held: BTreeMap<u64, Held>,
-    /// Whom this node sees as suspect.
+    /// The suspects in this node's view, by key.
     suspects: BTreeMap<u64, (Accusation, NodeId)>,
     accused: BTreeMap<Accusation, Accusers>,
-    /// Until then none of them is old enough to go: they are not gone through again for each new one while there are too many.
+    /// While there are too many suspicions, none of them is old enough to be dropped before this
+    /// time: they are not searched again for each new one.
     full_until_ms: u64,
     health: u32,
 }
@@ -89,19 +97,20 @@ impl Suspicions {
         self.health = self.health.saturating_sub(1);
     }
 
-    /// This node was late, or had to refute that it is gone.
+    /// A timer of this node was late, or it had to refute a suspicion of itself.
     pub fn unwell(&mut self) {
         self.health = (self.health + 1).min(HEALTH_MAX);
     }
 
-    /// A probe of our own failed. `before`: the node was suspected already. Returns whom to accuse.
+    /// A probe by this node failed. `before`: the node was already suspected. Returns the
+    /// accusation to publish.
     pub fn hold(&mut self, now_ms: u64, me: u64, suspect: Peer, incarnation: u16, before: bool) -> Option<Accusation> {
         let (key, accusation) = (suspect.key, Accusation::of(&suspect, incarnation));
         if self.held.get(&key).is_some_and(|held| held.accusation == accusation) {
             return None;
         }
         let others = self.others(accusation, me);
-        // What nobody else has found speaks against us, until somebody has.
+        // A suspicion that no other node shares counts against this node, until another shares it.
         let doubted = others == 0 && !before;
         if doubted {
             self.unwell();
@@ -113,7 +122,7 @@ impl Suspicions {
         Some(accusation)
     }
 
-    /// `who` has found it by a probe of its own. Returns whether that is new.
+    /// The node `who` found the suspect silent by its own probe. Returns whether that is new.
     pub fn accuse(&mut self, now_ms: u64, accusation: Accusation, who: u64) -> bool {
         if self.accused.len() >= ACCUSED_MAX && !self.accused.contains_key(&accusation) {
             if now_ms < self.full_until_ms {
@@ -136,22 +145,23 @@ impl Suspicions {
         new
     }
 
-    /// The node is suspected, by whomsoever.
+    /// The node is suspected, by this node or another.
     pub fn begin(&mut self, peer: &Peer, incarnation: u16) {
         self.suspects.insert(peer.key, (Accusation::of(peer, incarnation), peer.node.clone()));
     }
 
-    /// The suspect whom this is about, where we know of it.
+    /// The suspect of this accusation, if this node knows it.
     pub fn suspect(&self, accusation: Accusation) -> Option<&NodeId> {
         self.suspects.values().find(|(of, _)| *of == accusation).map(|(_, node)| node)
     }
 
-    /// How many nodes are known to have found it by probes of their own.
+    /// How many nodes are known to have found the suspect silent by their own probes.
     pub fn accusers(&self, accusation: Accusation) -> usize {
         self.accused.get(&accusation).map_or(0, |accusers| accusers.who.len())
     }
 
-    /// Somebody else shares a suspicion of ours: it was not us who are slow.
+    /// Another node shares a suspicion of ours, so we were not the slow one. Returns the suspect's
+    /// key.
     pub fn confirmed(&mut self, accusation: Accusation) -> Option<u64> {
         let (key, held) = self.held.iter_mut().find(|(_, held)| held.accusation == accusation)?;
         if std::mem::take(&mut held.doubted) {
@@ -160,7 +170,8 @@ impl Suspicions {
         Some(*key)
     }
 
-    /// When patience with the node ends, in a cluster of `nodes`; `None`: no suspicion of it is held.
+    /// When patience with the node ends, in a cluster of `nodes`; `None` if this node holds no
+    /// suspicion of it.
     pub fn due_ms(&self, key: u64, me: u64, config: &Config, nodes: usize) -> Option<u64> {
         let held = self.held.get(&key)?;
         let others = self.others(held.accusation, me).max(usize::from(held.unnamed));
@@ -168,7 +179,8 @@ impl Suspicions {
         Some((held.began_ms + patience_ms).max(held.not_before_ms))
     }
 
-    /// Whether the caller would not check it by then without this call; then it will now.
+    /// Whether `due_ms` is before the time at which the caller will check the suspicion; if so,
+    /// that time becomes `due_ms`.
     pub fn is_sooner(&mut self, key: u64, now_ms: u64, due_ms: u64) -> bool {
         let Some(held) = self.held.get_mut(&key) else { return false };
         // A check in the past does not count; one at this moment is under way.
@@ -179,7 +191,8 @@ impl Suspicions {
         sooner
     }
 
-    /// This node was suspended while patience ran out, and its socket may have news: it waits once more.
+    /// This node was suspended while patience ran out, and its socket may have an answer: the
+    /// suspicion waits once more.
     pub fn put_off(&mut self, key: u64, until_ms: u64) {
         if let Some(held) = self.held.get_mut(&key)
             && held.not_before_ms == 0
@@ -188,19 +201,21 @@ impl Suspicions {
         }
     }
 
-    /// The node is not suspected any more, or Down, or another.
+    /// The suspicion ends: the node has refuted, is Down, or has another identity.
     pub fn end(&mut self, key: u64) {
         self.suspects.remove(&key);
         self.held.remove(&key);
     }
 
-    /// Patience with the node is over: whom to declare Down, and in which incarnation of foca's.
+    /// Patience with the node is over. Returns the identity to declare Down, and foca's incarnation
+    /// of it.
     pub fn give_up(&mut self, key: u64) -> Option<(Peer, u16)> {
         self.held.remove(&key).map(|held| (held.suspect, held.incarnation))
     }
 
-    /// This node was declared Down itself, so that what it found silent may have been its own fault: each suspect has all of
-    /// the patience once more. Returns the keys of the suspects to check again.
+    /// This node was declared Down itself, so the silence that it found may have been its own
+    /// fault: each suspect gets the full patience again. Returns the keys of the suspects to check
+    /// again.
     pub fn restart(&mut self, now_ms: u64) -> Vec<u64> {
         for held in self.held.values_mut() {
             (held.began_ms, held.not_before_ms, held.looked_at_ms) = (now_ms, 0, 0);
@@ -208,7 +223,8 @@ impl Suspicions {
         self.held.keys().copied().collect()
     }
 
-    /// The suspects whom this node found silent itself, and those for whom `is_overdue`; the first of them is the one after `after`.
+    /// The suspects to ping: those that this node found silent, and those for which `is_overdue` is
+    /// true, in order of their keys beginning after `after`.
     pub fn to_ask(&self, after: u64, is_overdue: impl Fn(u64) -> bool) -> impl Iterator<Item = u64> {
         let later = self.suspects.range((Bound::Excluded(after), Bound::Unbounded));
         let keys = later.chain(self.suspects.range(..=after)).map(|(key, _)| *key);
@@ -220,8 +236,8 @@ impl Suspicions {
     }
 }
 
-/// max − (max − min) × log(C + 1) / log(K + 1), of `others` = C: section IV-B of the paper. Nobody else can confirm where
-/// there are but two.
+/// max − (max − min) × log(C + 1) / log(K + 1), of `others` = C: section IV-B of the paper. In a
+/// cluster of two no other node can confirm.
 fn patience_ms(config: &Config, nodes: usize, others: usize) -> u64 {
     let (min, max) = config.patience_ms(nodes);
     let needed = CONFIRMATIONS.min(nodes.saturating_sub(2));
@@ -229,7 +245,7 @@ fn patience_ms(config: &Config, nodes: usize, others: usize) -> u64 {
         return min;
     }
     let share = ((others + 1) as f64).ln() / ((needed + 1) as f64).ln();
-    // Rounded, so that machines agree.
+    // Rounded, so that all machines get the same result.
     max - ((max - min) as f64 * share).round() as u64
 }
 

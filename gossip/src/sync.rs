@@ -1,14 +1,16 @@
-//! Comparing views with a random peer: how a newcomer learns of thousands of nodes, and how lost gossip is made up for.
+//! Comparing views with a random peer: a newcomer gets thousands of nodes by it, and a node that
+//! lost gossip catches up.
 //!
 //! ```text
 //!   pull      from, to (peers), nonce 8, after (name), upto (name), tag 8 × n
 //!   records   from, to (peers), nonce 8, covered (name), (member, length 1, fact item) × n
 //! ```
 //!
-//! A pull names a range of the members in order of their names, `after` < name ≤ `upto` (empty: no bound), and a tag
-//! for each record that the sender has in it. The answer holds the records whose tag was missing, in order; when they
-//! do not all fit, `covered` is the last name that did, and the asker pulls the rest. One datagram each way when
-//! nothing is new.
+//! A pull names a range of the members in order of their names, `after` < name ≤ `upto` (empty: no
+//! bound), and a tag for each record that its sender has in that range. The answer holds the
+//! records whose tags the pull lacks, in order. If they do not all fit, `covered` is the last name
+//! that did, and the sender of the pull asks for the rest. If nothing is new, this takes one
+//! datagram each way.
 
 use crate::fact::FactVersion;
 use crate::fact_book::FactBook;
@@ -21,7 +23,7 @@ use foca::State;
 use lattice_model::NodeId;
 use std::ops::Bound;
 
-/// Asks for what the asker lacks.
+/// Asks for the records that its sender lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pull {
     pub from: Peer,
@@ -60,7 +62,7 @@ impl Range {
         (self.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded), self.upto.as_ref().map_or(Bound::Unbounded, Bound::Included))
     }
 
-    /// An empty range is not asked for; `BTreeMap::range` would panic on it.
+    /// Whether the range may be used; `BTreeMap::range` panics on an empty one.
     pub fn is_sound(&self) -> bool {
         match (&self.after, &self.upto) {
             (Some(after), Some(upto)) => after < upto,
@@ -69,8 +71,8 @@ impl Range {
     }
 }
 
-/// The tags of a pull, to be looked up in the order in which they came. Where both sides know nearly the same, each is
-/// where it is expected, so that nothing is sorted.
+/// The tags of a pull, looked up in the order in which they came. When both sides know nearly the
+/// same, each tag is at its expected position, so nothing needs sorting.
 pub(crate) struct Tags<'a> {
     tags: &'a [u64],
     next: usize,
@@ -136,7 +138,8 @@ impl Pull {
 }
 
 impl Records {
-    /// Takes records, in order of their names, until one does not fit.
+    /// Builds the answer to a pull: records of `lacking`, in order of their names, until one does
+    /// not fit.
     pub fn answer(me: &Peer, pull: &Pull, lacking: impl IntoIterator<Item = Record>, body_bytes_max: usize) -> Self {
         let mut answer = Self { from: me.clone(), to: pull.from.clone(), nonce: pull.nonce, covered: None, records: Vec::new() };
         let mut room = body_bytes_max.saturating_sub(answer.encode().len() + 63);
@@ -191,7 +194,8 @@ impl Record {
     }
 }
 
-/// By this two nodes compare what they know about a third. Suspicion is left out: it is short, and gossip spreads it.
+/// The tag by which two nodes compare what they know about a third. It leaves out suspicion, which
+/// is short and spread by gossip.
 pub(crate) fn tag(peer: &Peer, state: State, fact: Option<FactVersion>) -> u64 {
     let active = match state {
         State::Alive | State::Suspect => 1,
@@ -199,7 +203,7 @@ pub(crate) fn tag(peer: &Peer, state: State, fact: Option<FactVersion>) -> u64 {
     };
     let fact = fact.map_or((0, 0), |version| (version.incarnation.wrapping_add(1), u64::from(version.counter)));
     let words = [peer.key, peer.incarnation, u64::from(peer.renewal), active, fact.0, fact.1];
-    // FNV-1a: whoever can send a tag holds the key, so there is nobody to defend it against.
+    // FNV-1a: whoever can send a tag holds the key, so it need not resist forgery.
     words
         .iter()
         .flat_map(|word| word.to_be_bytes())

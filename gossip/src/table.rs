@@ -1,4 +1,4 @@
-//! A table that is searched for every update of every datagram.
+//! A hash table for what is looked up at every update of every datagram.
 
 #![expect(clippy::disallowed_types, reason = "nobody can go through a table, so that its order tells nothing")]
 
@@ -6,7 +6,8 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// A map that is never gone through: found in one or two places of memory, where a tree has one for each of its levels.
+/// A map without iteration. A lookup reads one or two places in memory, where a tree reads one per
+/// level.
 #[derive(Debug)]
 pub(crate) struct Table<K, V>(HashMap<K, V>);
 
@@ -31,7 +32,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.0.get_mut(key)
     }
 
-    /// The value, made now if there was none.
+    /// The value of `key`; inserts `value` if there was none.
     pub fn or_insert(&mut self, key: K, value: V) -> &mut V {
         self.0.entry(key).or_insert(value)
     }

@@ -1,9 +1,10 @@
-//! The members that this node knows. The view follows foca's own list; the differences are the news.
+//! The members that this node knows. The view follows foca's member list and reports differences as
+//! [`News`].
 //!
-//! foca looks through its list of members for every sender and update, so gossip of many nodes on
-//! one machine grows with the square of their number. A message that says nothing new is therefore
-//! answered here, with the bytes that foca would have sent; a test compares them. A fork of foca
-//! with an index, or an own SWIM, would be ours to maintain.
+//! foca searches its whole member list for every sender and update, so gossip among many nodes on
+//! one machine costs the square of their number. The core therefore answers a message that has
+//! nothing new itself, with the bytes that foca would have sent; a test compares them. We would
+//! have to maintain a fork of foca with an index, or our own SWIM.
 
 use crate::fact::{Fact, FactVersion, KnownFact};
 use crate::fact_book::FactBook;
@@ -21,64 +22,69 @@ use std::sync::Arc;
 pub struct Member {
     /// Its name.
     pub node: NodeId,
-    /// Where its gossip is received.
+    /// The address at which it receives gossip.
     pub addr: SocketAddr,
     /// Its agent's life: see [`Identity::incarnation`](crate::Identity::incarnation).
     pub incarnation: u64,
-    /// Whether it is there.
+    /// Its liveness in this node's view.
     pub liveness: Liveness,
-    /// Since when this node sees that, on the clock of [`Core::handle`](crate::Core::handle).
+    /// Since when it has this liveness, on the clock of [`Core::handle`](crate::Core::handle).
     pub since_ms: u64,
-    /// Of a suspect: how many nodes are known to have found it silent by probes of their own.
+    /// For a suspect: how many nodes are known to have found it silent by probes of their own.
     pub accusers: usize,
-    /// The last fact of this life that was received from it.
+    /// The last fact that was received from it in this life.
     pub fact: Option<Fact>,
-    /// Since when, on that clock, it publishes that others have a life or a fact of it that it never published.
+    /// Since when, on that clock, it has published that others have a life or a fact of it that it
+    /// never published.
     pub contradicted_since_ms: Option<u64>,
 }
 
-/// Whether a node is there.
+/// Whether a node is reachable in gossip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Liveness {
-    /// It is.
+    /// The node is there.
     Alive,
-    /// Somebody's probes, direct and through others, went unanswered; it may still refute. Seen when this node's own
-    /// probe fails or when another's suspicion is gossiped to it, so not every node sees every suspicion.
+    /// A node's direct and indirect probes of it went unanswered; it may still refute. This node
+    /// sees a suspicion when its own probe fails or when another's suspicion reaches it, so not
+    /// every node sees every suspicion.
     Suspect,
-    /// It left, or did not refute in time. Its work may well be running.
+    /// The node left, or did not refute in time. Its work may well be running.
     Down,
 }
 
 /// What changed in the view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A node appeared (`was` is nothing), refuted a suspicion, or came back from Down.
+    /// A node appeared (`was` is `None`), refuted a suspicion, or came back from Down.
     Alive {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// What it was before.
+        /// Its liveness before.
         was: Option<Liveness>,
     },
     /// A node is suspected.
     Suspect(NodeId),
-    /// One more found a suspected node silent: [`Member::accusers`].
+    /// One more node found a suspect silent: [`Member::accusers`].
     Confirmed(NodeId),
-    /// A node is Down (or was Down when we first received its name).
+    /// A node is Down, or was already Down when its name first reached us.
     Down(NodeId),
-    /// A node's agent has started anew, seen before or after its old life was found Down: a higher incarnation.
+    /// A node's agent has restarted: it has a higher incarnation. This may come before or after its
+    /// old life was found Down.
     Restarted(NodeId),
-    /// Others have a life or a fact of a node that it never published: [`Member::contradicted_since_ms`].
+    /// A node publishes that others have a life or a fact of it that it never published:
+    /// [`Member::contradicted_since_ms`].
     Contradicted(NodeId),
-    /// Another node's fact changed: [`Member::fact`], or a node is not contradicted any more.
+    /// A node's fact changed ([`Member::fact`]), or the node is not contradicted any more.
     Fact(NodeId),
-    /// A node that was Down for [`Config::forget_down_after_ms`](crate::Config::forget_down_after_ms) is no longer listed.
+    /// A node is no longer listed, having been Down for
+    /// [`Config::forget_down_after_ms`](crate::Config::forget_down_after_ms).
     Forgotten(NodeId),
     /// The others had declared us Down; we are back under a renewed identity.
     Rejoined,
 }
 
 impl News {
-    /// Whom it is about; nobody else than ourselves where there is none.
+    /// The node that this is about; `None` if it is about this node alone.
     pub fn node(&self) -> Option<&NodeId> {
         match self {
             Self::Alive { node, .. }
@@ -94,15 +100,16 @@ impl News {
     }
 }
 
-/// What is stored of a node besides its life. Small: there is one for every node.
+/// What is stored of a node besides its life. Small, since every node has one.
 pub(crate) struct Entry {
-    /// foca's own, which a node raises to refute.
+    /// foca's own incarnation of the node, which the node raises to refute.
     pub refutations: u16,
     pub liveness: Liveness,
-    /// Since when it is so, on the caller's clock.
+    /// Since when it has this liveness, on the caller's clock.
     pub since_ms: u64,
     pub fact: Option<Arc<KnownFact>>,
-    /// By this two nodes compare what they know. Stored, since views are compared far more often than they change.
+    /// By this tag two nodes compare what they know. It is stored because views are compared far
+    /// more often than they change.
     pub tag: u64,
 }
 
@@ -120,15 +127,16 @@ impl Keyed for Row {
 
 pub(crate) struct View {
     me: u64,
-    /// By [`Peer::key`]: searched for every update of every datagram, and iterated only in the order of `names`.
+    /// The rows by [`Peer::key`]: searched for every update of every datagram, and iterated only in
+    /// the order of `names`.
     rows: Rows<Row>,
-    /// Where the rows are, in order of the nodes' names.
+    /// The positions of the rows, in order of the nodes' names.
     names: Vec<u32>,
     /// How many of the others are Alive.
     alive: usize,
     /// How many of the others are Down.
     down: usize,
-    /// Since when there has always been one that is.
+    /// Since when at least one of the others has been Down without a break.
     down_since_ms: u64,
 }
 
@@ -139,7 +147,7 @@ impl View {
         Self { me: me.key, rows, names: vec![at], alive: 0, down: 0, down_since_ms: 0 }
     }
 
-    /// Everybody, ourselves included, in order of the names.
+    /// All nodes, ourselves included, in order of their names.
     pub fn all(&self) -> impl Iterator<Item = (&Peer, &Entry)> {
         self.in_order(&self.names)
     }
@@ -166,7 +174,8 @@ impl View {
         })
     }
 
-    /// How many names there are for which it is so; it is for the first of them and none after.
+    /// The number of names for which `is_before` is true: these are the first ones, and none after
+    /// them.
     fn names_before(&self, is_before: impl Fn(&NodeId) -> bool) -> usize {
         self.names.partition_point(|at| is_before(&self.rows.at(*at).peer.node))
     }
@@ -186,33 +195,34 @@ impl View {
         self.rows.get(key).map(|Row { peer, entry }| (peer, entry))
     }
 
-    /// How many are known, ourselves included.
+    /// The number of known nodes, ourselves included.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// How many of the others are Alive.
+    /// The number of other nodes that are Alive.
     pub fn alive(&self) -> usize {
         self.alive
     }
 
-    /// Since when there has always been one of the others who is Down, if there is: none of them is for longer.
+    /// Since when at least one other node has been Down without a break, if one is: none has been
+    /// Down for longer.
     pub fn down_since_ms(&self) -> Option<u64> {
         (self.down > 0).then_some(self.down_since_ms)
     }
 
-    /// Whether we count this very identity among the active ones.
+    /// Whether this view counts this very identity among the active ones.
     pub fn is_active(&self, peer: &Peer) -> bool {
         self.of(peer.key).is_some_and(|(known, entry)| known == peer && entry.liveness != Liveness::Down)
     }
 
-    /// Whether this update would change anything in foca, which has the same members.
+    /// Whether this update would change anything in foca, whose members are the same as ours.
     pub fn is_news(&self, word: &foca::Member<Peer>) -> bool {
         let Some((known, entry)) = self.of(word.id().key) else { return true };
         if known != word.id() || known.key == self.me {
             return !known.outranks(word.id());
         }
-        // The order of preference of SWIM's section 4.2, which foca keeps.
+        // The precedence rules of SWIM's section 4.2, which foca follows.
         match (entry.liveness, word.state()) {
             (Liveness::Alive, State::Suspect) => word.incarnation() >= entry.refutations,
             (Liveness::Alive | Liveness::Suspect, State::Alive) | (Liveness::Suspect, State::Suspect) => {
@@ -223,7 +233,8 @@ impl View {
         }
     }
 
-    /// Whether this is of a life later than `newest_life` in which the node is not known.
+    /// Whether the peer is of a life later than `newest_life` and that life is not known of the
+    /// node.
     pub fn is_ahead(&self, peer: &Peer, newest_life: u64) -> bool {
         peer.incarnation > newest_life && self.of(peer.key).is_none_or(|(known, _)| known.incarnation != peer.incarnation)
     }
@@ -231,14 +242,14 @@ impl View {
     pub fn set_me(&mut self, me: &Peer, liveness: Liveness) {
         if let Some(Row { peer, entry }) = self.rows.get_mut(me.key) {
             *peer = me.clone();
-            // The only known fact of this node is that of its present life, which is shown.
+            // The only known fact of this node is that of its present life, which the entry shows.
             let fact = entry.fact.take();
             let anew = Entry::new(me, 0, liveness, entry.since_ms, fact.as_ref().map(|known| known.version));
             *entry = Entry { fact, ..anew };
         }
     }
 
-    /// Takes over what foca has of one of the others.
+    /// Takes over foca's state of one of the other nodes.
     pub fn update(&mut self, now_ms: u64, seen: &foca::Member<Peer>, facts: &FactBook, news: &mut Vec<News>) {
         let peer = seen.id();
         let liveness = match seen.state() {
@@ -286,7 +297,7 @@ impl View {
         }
     }
 
-    /// Forgets one of the others.
+    /// Removes one of the other nodes.
     pub fn forget(&mut self, now_ms: u64, peer: &Peer, news: &mut Vec<News>) {
         if let Some(Removed { row, at, moved }) = self.rows.remove(peer.key) {
             self.names.retain(|name| *name != at);
@@ -298,7 +309,7 @@ impl View {
         }
     }
 
-    /// Shows the fact of the node with this [`Peer::key`], once the life that it speaks of is the one that we see.
+    /// Shows the fact of the node with this [`Peer::key`] if it is of the life that the view has.
     pub fn show_fact(&mut self, key: u64, known: Option<&Arc<KnownFact>>, news: &mut Vec<News>) {
         let (Some(known), Some(Row { peer, entry })) = (known, self.rows.get_mut(key)) else { return };
         entry.tag = tag(peer, entry.state(), Some(known.version));
@@ -323,14 +334,14 @@ impl View {
 }
 
 impl Entry {
-    /// `version`: of the fact that is known of the node, shown or not.
+    /// `version` is that of the known fact of the node, whether the entry shows the fact or not.
     fn new(peer: &Peer, refutations: u16, liveness: Liveness, since_ms: u64, version: Option<FactVersion>) -> Self {
         let mut entry = Self { refutations, liveness, since_ms, fact: None, tag: 0 };
         entry.tag = tag(peer, entry.state(), version);
         entry
     }
 
-    /// As foca has it.
+    /// The liveness as foca's state.
     pub fn state(&self) -> State {
         match self.liveness {
             Liveness::Alive => State::Alive,
@@ -339,7 +350,7 @@ impl Entry {
         }
     }
 
-    /// As others see it.
+    /// The member as callers of the core get it.
     pub fn member(&self, peer: &Peer, accusers: usize, contradicted_since_ms: Option<u64>) -> Member {
         Member {
             node: peer.node.clone(),

@@ -1,7 +1,8 @@
-//! The bodies of datagrams: foca's messages and members in our own encoding. Numbers are big endian.
+//! The bodies of datagrams: foca's messages and members in our own encoding. Numbers are big
+//! endian.
 //!
 //! ```text
-//!   name     length 1, bytes (0: nobody in particular)
+//!   name     length 1, bytes (0: no particular node)
 //!   peer     name, family 1 (4 or 6), ip, port 2, incarnation 8, renewal 4
 //!   member   peer, foca's incarnation 2, state 1
 //!   header   peer (from), foca's incarnation 2, peer or an empty name (to), tag 1, what the tag needs
@@ -41,7 +42,7 @@ pub(crate) fn put_name(node: Option<&NodeId>, buf: &mut impl BufMut) {
     buf.put_slice(name.as_bytes());
 }
 
-/// A name as a datagram encodes it.
+/// A name, as bytes read from a datagram.
 pub(crate) struct Name {
     bytes: [u8; 63],
     len: usize,
@@ -55,7 +56,7 @@ impl Name {
         Ok(name)
     }
 
-    /// `None`: nobody in particular.
+    /// The text; `None` if the name is empty.
     pub fn text(&self) -> Result<Option<&str>, Malformed> {
         let text = std::str::from_utf8(&self.bytes[..self.len]).map_err(|_| Malformed("a name that is no text"))?;
         Ok(Some(text).filter(|text| !text.is_empty()))
@@ -132,18 +133,19 @@ pub(crate) fn member_of(buf: &mut impl Buf, known: &Known) -> Result<foca::Membe
     Ok(foca::Member::new(peer, incarnation, state))
 }
 
-/// foca's announce to whoever listens at an address: how a cluster is joined before any of its names are known.
+/// foca's announce, addressed to no name: a cluster is joined before any of its names are known.
 pub(crate) fn announce_to_anyone(me: &Peer) -> Vec<u8> {
     let mut body = Vec::new();
     put_peer(me, &mut body);
-    // If others know a higher one, this is not new to them; foca does not show us its own.
+    // 0 is enough: if others know a higher incarnation, this is not new to them. foca does not show
+    // us its own.
     body.put_u16(0);
     put_name(None, &mut body);
     body.put_u8(ANNOUNCE);
     body
 }
 
-/// Who sent a foca message, to whom and why.
+/// Reads sender, receiver and type of a foca message.
 fn header_of(buf: &mut impl Buf, me: &Peer, known: &Known) -> Result<Header<Peer>, Malformed> {
     let src = peer_of(buf, known)?;
     let src_incarnation = u16_of(buf)?;
@@ -176,15 +178,17 @@ fn header_of(buf: &mut impl Buf, me: &Peer, known: &Known) -> Result<Header<Peer
 /// A foca message without the updates that its receiver already has.
 pub(crate) struct NewInMessage<'a> {
     pub header: Header<Peer>,
-    /// Only the member updates that are new: foca searches its whole list for each, and most updates in gossip are old.
+    /// Only the new member updates: foca searches its whole list for each, and most updates in
+    /// gossip are old.
     pub body: Cow<'a, [u8]>,
-    /// Whether an update is new, or the sender, which every message names.
+    /// Whether an update is new, or the sender, whom every message names.
     pub is_new: bool,
     /// The facts after the updates; `None`: this kind of message has no updates.
     pub items: Option<&'a [u8]>,
 }
 
-/// Reads the body of a foca message and asks `new` of each member update, first of the sender.
+/// Reads the body of a foca message and asks `new` about each member update, and first about the
+/// sender.
 pub(crate) fn only_new<'a>(
     body: &'a [u8],
     me: &Peer,
@@ -216,7 +220,7 @@ pub(crate) fn only_new<'a>(
     Ok(NewInMessage { header, body, is_new, items: Some(rest) })
 }
 
-/// The answer of foca to a ping when it has no updates to send with it.
+/// The answer that foca gives to a ping when it has no updates to add.
 pub(crate) fn ack(me: &Peer, incarnation: u16, ping: &Header<Peer>, number: ProbeNumber) -> Vec<u8> {
     let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
     put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: ping.src.clone(), message: Message::Ack(number) }, &mut body);
@@ -224,10 +228,11 @@ pub(crate) fn ack(me: &Peer, incarnation: u16, ping: &Header<Peer>, number: Prob
     body
 }
 
-/// A ping that carries the suspicion of its receiver: a node that is alive answers with a higher incarnation of foca's.
+/// A ping that carries the suspicion of its receiver: a node that is alive answers with a higher
+/// incarnation of foca's.
 pub(crate) fn suspicion_ping(me: &Peer, incarnation: u16, suspect: Peer, suspected: u16) -> Vec<u8> {
     let mut body = Vec::with_capacity(3 * PEER_BYTES_MAX);
-    // foca's own probes count from one, and none of them waits for the answer to this.
+    // foca numbers its own probes from one, and none of them waits for the answer to this ping.
     put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: suspect.clone(), message: Message::Ping(0) }, &mut body);
     body.put_u16(1);
     put_member(&foca::Member::new(suspect, suspected, State::Suspect), &mut body);
@@ -243,7 +248,7 @@ pub(crate) fn update_for(me: &Peer, incarnation: u16, to: Peer, member: &foca::M
     body
 }
 
-/// The message of foca to a node that it declares Down.
+/// foca's message to a node that this node declares Down.
 pub(crate) fn turn_undead(me: &Peer, incarnation: u16, to: Peer) -> Vec<u8> {
     let mut body = Vec::with_capacity(2 * PEER_BYTES_MAX);
     put_header(&Header { src: me.clone(), src_incarnation: incarnation, dst: to, message: Message::TurnUndead }, &mut body);
@@ -277,8 +282,8 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `refutations` is how often foca has refuted a suspicion of us, by the last header that it wrote: it shows us
-    /// its own incarnation nowhere else.
+    /// `refutations` receives how often foca has refuted a suspicion of us, taken from the last
+    /// header that foca wrote: foca shows its own incarnation nowhere else.
     pub fn new(me: Peer, known: Known, refutations: Arc<AtomicU32>) -> Self {
         Self { me, known, refutations }
     }
@@ -314,7 +319,7 @@ fn put_relayed(tag: u8, number: u8, peer: &Peer, bytes: &mut Vec<u8>) {
     put_peer(peer, bytes);
 }
 
-/// All of it or nothing: foca counts on an error, not a panic, when its datagram is full.
+/// Writes all of the bytes or none: foca expects an error, not a panic, when its datagram is full.
 fn put_whole(bytes: &[u8], buf: &mut impl BufMut) -> Result<(), Malformed> {
     if buf.remaining_mut() < bytes.len() {
         return Err(Malformed("the datagram is full"));

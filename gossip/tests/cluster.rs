@@ -1,4 +1,4 @@
-//! What a cluster of cores does, in virtual time.
+//! Clusters of cores in virtual time.
 
 mod sim;
 
@@ -84,7 +84,7 @@ fn what_several_find_silent_is_given_up_sooner_than_what_one_does() {
         sim.living().any(|(_, core)| core.member(&id).is_some_and(|m| m.liveness == Liveness::Suspect && m.accusers >= 2))
     });
     let took = sim.run_until("it is Down everywhere", 20_000, |sim| sim.living().all(|(_, core)| !core.is_alive(&id)));
-    // Unconfirmed it would have been 4 s × 2 × log10(30).
+    // Without confirmation it would have taken 4 s × 2 × log10(30).
     assert!(took < 8_000, "{took}");
     assert!(sim.nodes.iter().flat_map(|node| &node.news).any(|(_, news)| *news == News::Confirmed(id.clone())));
 }
@@ -142,7 +142,7 @@ fn a_tenth_of_the_datagrams_lost_kills_nobody() {
     assert!(suspected, "else this proves nothing");
 }
 
-/// Two hundred do not compare their views in one datagram any more.
+/// Two hundred nodes no longer compare their views in one datagram.
 #[test]
 fn what_one_sends_at_rest_is_its_probes_and_a_comparison_now_and_then() {
     let mut sim = Sim::up(31, 200, Config::default());
@@ -171,7 +171,7 @@ fn a_partition_heals() {
         sim.side.clear();
         sim.run_until("all are one again", 60_000, |sim| sim.all_agree() && sim.all_facts_known());
         assert!(sim.living().any(|(_, core)| core.counters().rejoins > 0));
-        // Nobody takes the word about its own earlier identity for its own death.
+        // No node takes the death of its own earlier identity for its own.
         assert!(sim.living().all(|(n, core)| core.is_alive(&sim.nodes[n].id)));
         sim.loss_per_mille = 0;
         sim.run(30_000);
@@ -179,7 +179,8 @@ fn a_partition_heals() {
     }
 }
 
-/// A cut that is long enough for the others to give the one up, or nearly, and too short for it to give them up.
+/// The cut is long enough for the others to declare the lone node Down, or nearly, and too short
+/// for it to declare them Down.
 #[test]
 fn one_that_was_cut_off_for_some_seconds_and_the_others_are_alive_to_each_other_soon() {
     for (seed, nodes, cut_s) in
@@ -195,7 +196,8 @@ fn one_that_was_cut_off_for_some_seconds_and_the_others_are_alive_to_each_other_
         let suspects = sim.core(1).members().filter(|m| m.liveness == Liveness::Suspect).count();
         assert!(!(5..=20).contains(&cut_s) || suspects > 0, "else this proves nothing: {nodes} nodes, {cut_s} s");
         sim.side.clear();
-        // Who is alone asks at every tick; where both hold each other for Down the others try again in turn.
+        // The lone node pings its suspects at every tick; if both sides hold each other for Down,
+        // the others try again in turn.
         let limit_ms = if cut_s <= 20 { 10_000 } else { 30_000 };
         sim.run_until(&format!("all of {nodes} see all after {cut_s} s"), limit_ms, |sim| sim.all_agree() && sim.all_facts_known());
         sim.loss_per_mille = 0;
@@ -207,7 +209,7 @@ fn one_that_was_cut_off_for_some_seconds_and_the_others_are_alive_to_each_other_
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whoever is cut off from whom, how often and for how long: it comes right when the cuts are over.
+    /// After any cuts, all nodes see each other alive again.
     #[test]
     fn after_any_cuts_all_are_alive_to_each_other(
         seed: u64, nodes in 2usize..12, loss in 0u64..50, cuts in proptest::collection::vec((any::<u16>(), 500u64..30_000, 0u64..10_000), 1..6),
@@ -223,17 +225,19 @@ proptest! {
             sim.side.clear();
             sim.run(healed_ms);
         }
-        // Who was given up several times in a minute pauses for half of one at most before it comes back.
+        // A node that was declared Down several times in a minute pauses for at most half a minute
+        // before it comes back.
         sim.run_until("all see all again", 60_000, |sim| sim.all_agree() && sim.all_facts_known());
         sim.loss_per_mille = 0;
         sim.run(60_000);
         prop_assert!(sim.all_agree(), "and it stays so");
-        // A rejoin at once and a few with growing pauses for each cut.
+        // For each cut: one rejoin at once, and a few with growing pauses.
         prop_assert!(sim.living().all(|(_, core)| core.counters().rejoins <= 6 * 6), "nobody storms");
     }
 }
 
-/// One that was given up comes back to nobody but one whom it suspects, and who is dead.
+/// The node that was declared Down reaches only one other node when it comes back, which it
+/// suspects and which has died.
 #[test]
 fn a_suspect_that_died_meanwhile_is_down_and_not_suspect_for_ever() {
     let mut sim = Sim::up(45, 3, Config::default());
@@ -291,7 +295,8 @@ fn a_new_fact_spreads_and_a_lost_one_is_made_up_for() {
     let knows = |sim: &Sim| sim.living().all(|(_, core)| core.member(&id).and_then(|m| m.fact) == Some(fact(999)));
     sim.run_until("thirty know the new fact", 3_000, knows);
 
-    // One is cut off for less than it takes to be missed, while a fact is gossiped to its end.
+    // One node is cut off for less time than it takes to be suspected, while a fact is gossiped to
+    // all.
     sim.side.insert(sim.nodes[20].addr, 1);
     sim.tell(3, Event::SetFact(fact(1_000)));
     sim.run(2_500);
@@ -327,7 +332,7 @@ fn two_machines_with_one_name_do_not_storm() {
     assert!(sim.core(0).is_alive(&sim.nodes[1].id) && sim.core(1).is_alive(&sim.nodes[0].id));
 }
 
-/// Gives one node after the other, so many milliseconds apart, these keys.
+/// Gives these keys to one node after the other, so many milliseconds apart.
 fn one_by_one(sim: &mut Sim, apart_ms: u64, ids: &[u8], seals: u32) {
     for n in 0..sim.nodes.len() {
         sim.rekey(n, &keys(ids, seals));
@@ -349,7 +354,7 @@ fn keys_that_follow_each_other_cost_no_datagram_and_make_nobody_suspect() {
         for (old, new) in [(0, 1), (1, 2), (2, 3)] {
             one_by_one(&mut sim, 700, &[old, new], u32::from(old));
             one_by_one(&mut sim, 700, &[old, new], u32::from(new));
-            // One is started anew in the middle, with the keys that it had.
+            // One node is restarted in the middle, with the keys that it had.
             sim.kill(7);
             sim.start(7);
             sim.run(1_000);

@@ -1,4 +1,4 @@
-//! What a core does with datagrams that nobody of its cluster has just sent to it.
+//! How a core handles datagrams that no node of its cluster has just sent to it.
 
 use lattice_gossip::{Config, Core, Counters, Event, Identity, Key, Keyring, Output, Refusals};
 use proptest::prelude::*;
@@ -17,12 +17,12 @@ fn with_keys(node: &str, last: u8, keys: &Keyring, cluster: &str) -> Core {
     Core::new(me, Config::default(), keys, cluster, u64::from(last))
 }
 
-/// Keys of a ring: each is 32 times its id.
+/// The bytes of each key are its id.
 fn ring(ids: &[u8], seals: u32) -> Keyring {
     Keyring::new(ids.iter().map(|id| (u32::from(*id), Key::from_bytes([*id; 32]))).collect(), seals).unwrap()
 }
 
-/// The datagrams among what `core` answers to one event.
+/// The datagrams that `core` sends in answer to one event.
 fn told(core: &mut Core, event: Event<'_>) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     core.handle(0, event, &mut out);
@@ -34,7 +34,7 @@ fn told(core: &mut Core, event: Event<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What a newcomer says first.
+/// The first datagram of a newcomer.
 fn announce(key: u8, cluster: &str) -> Vec<u8> {
     told(&mut core("a", 1, key, cluster), Event::Join(addr(2))).remove(0)
 }

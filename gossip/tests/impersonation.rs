@@ -1,4 +1,4 @@
-//! One who holds the key plays another node against a cluster: the node is alive for all others within seconds.
+//! A holder of the key impersonates a node: that node is alive for all others within seconds.
 
 mod sim;
 
@@ -6,19 +6,19 @@ use lattice_gossip::{Config, Core, Event, Identity, Output};
 use sim::{Sim, keys};
 use std::net::SocketAddr;
 
-/// Whom the thief plays.
+/// The node that the thief impersonates.
 const VICTIM: usize = 1;
 
-/// Where the thief is: no node is there.
+/// The thief's address, at which no node is.
 fn thief_addr() -> SocketAddr {
     SocketAddr::from(([10, 9, 9, 9], 7946))
 }
 
-/// Says in the victim's name, in this life and from the thief's address, that it is here, and then that it leaves.
+/// Announces the victim in this life from the thief's address, and then leaves in its name.
 fn impersonate(sim: &mut Sim, life: u64) {
     let me = Identity { node: sim.nodes[VICTIM].id.clone(), addr: thief_addr(), incarnation: life };
     let mut thief = Core::new(me, sim.config.clone(), &keys(&[0], 0), "lab", life);
-    // Its clock is what it likes.
+    // The thief sets its clock as it likes.
     thief.set_clock(sim.now_ms, life);
     let others: Vec<SocketAddr> = sim.nodes.iter().enumerate().filter(|(n, _)| *n != VICTIM).map(|(_, node)| node.addr).collect();
     sim.strayed.clear();
@@ -44,13 +44,13 @@ fn play(sim: &mut Sim, thief: &mut Core, event: Event<'_>) {
     }
 }
 
-/// Whether all see the victim alive where it is, with its own fact.
+/// Whether all nodes see the victim alive at its own address, with its own fact.
 fn is_well(sim: &Sim) -> bool {
     let (id, addr) = (&sim.nodes[VICTIM].id, sim.nodes[VICTIM].addr);
     sim.living().all(|(_, core)| core.is_alive(id) && core.member(id).unwrap().addr == addr) && sim.all_facts_known()
 }
 
-/// Whether every node shows, or none does, that the victim is contradicted.
+/// Whether every node shows (or, if false, no node shows) that the victim is contradicted.
 fn all_show(sim: &Sim, contradicted: bool) -> bool {
     let id = &sim.nodes[VICTIM].id;
     sim.living().all(|(_, core)| core.member(id).unwrap().contradicted_since_ms.is_some() == contradicted)
@@ -78,7 +78,7 @@ fn a_life_that_nothing_can_follow_is_refused_and_mutes_nobody() {
 fn a_later_life_of_another_that_leaves_is_outranked_and_shown_until_the_key_is_another() {
     let mut sim = ten();
     let forged = sim.now_ms + 3_600_000;
-    // It does not run while the others take the thief for it.
+    // The victim is suspended while the others take the thief for it.
     sim.stop(VICTIM);
     impersonate(&mut sim, forged);
     sim.run(1_000);
@@ -90,7 +90,7 @@ fn a_later_life_of_another_that_leaves_is_outranked_and_shown_until_the_key_is_a
     assert!(is_well(&sim), "and it stays so");
     let rejoins = sim.core(VICTIM).counters().rejoins;
     assert!(rejoins <= 2, "one is enough, or nearly: {rejoins}");
-    // The next start knows nothing of it, and its life is an earlier one.
+    // The victim's next start does not know the forged life, and its own life is an earlier one.
     sim.kill(VICTIM);
     sim.start(VICTIM);
     sim.run_until("its next start is well", 10_000, is_well);

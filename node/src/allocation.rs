@@ -1,93 +1,98 @@
-//! How far the task of one allocation is, between what the brain orders and what the shim reports. Times are milliseconds of the
-//! boot's clock.
+//! The phases of an allocation's task, between the brain's orders and the shim's reports. Times are
+//! milliseconds since boot.
 //!
 //! ```text
-//!   Idle ──its shim is there──▶ AwaitingReady ──ready──▶ Idle ──start──▶ Started
-//!    ╰── stop ──▶ Stopping ◀─────────│──────────── stop ──╯────── stop ──╯
-//!                    │ nothing is left│ stop
-//!                    ╰──▶ Stopped ◀──╯
+//!   Idle ──shim connected──▶ AwaitingReady ──ready──▶ Idle ──start──▶ Started
+//!    │ stop                      │ stop                │ stop            │ stop
+//!    ▼      processes gone       ▼                     │                 │
+//!   Stopping ───────────────▶ Stopped                  │                 │
+//!    ▲                                                 │                 │
+//!    ╰─────────────────────────────────────────────────┴─────────────────╯
 //! ```
 
-/// What background processes get between SIGTERM and SIGKILL once the entry point is over.
+/// How long background processes get between SIGTERM and SIGKILL after the entry point has ended.
 const LEFTOVER_GRACE_MS: u64 = 5000;
-/// Between two looks at what keeps work from ending.
+/// The interval at which the task checks what keeps work from ending.
 const LOOK_INTERVAL_MS: u64 = 1000;
 
-/// See the module.
+/// The phase of an allocation's task; see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskPhase {
-    /// Nothing is awaited: it is new, or prepared.
+    /// The task waits for nothing: the allocation is new, or prepared.
     #[default]
     Idle,
-    /// The shim is to report that its mounts are there.
+    /// The shim must report that its mounts are ready.
     AwaitingReady,
-    /// The brain let it run. Its run lease may keep it from that yet.
+    /// The brain has started the work. Its run lease may still hold it back.
     Started { entry: Entry },
-    /// Its processes are being ended. `look_at_ms`: when it is looked at what keeps them from that.
+    /// The work's processes are being ended. `look_at_ms`: when to check next what keeps them.
     Stopping { look_at_ms: u64 },
-    /// No process of it is left.
+    /// No process of the allocation is left.
     Stopped,
 }
 
-/// How far an allocation's entry point is.
+/// The phase of an allocation's entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// It was not begun in this life of the agent, or not by this node.
+    /// It was not begun by this life of the agent, or not by this node.
     NotBegun,
-    /// The launch of an inline command begins once the shim reported all that it has: a former life may have begun it.
+    /// The launch of an inline command begins once the shim has reported everything: an earlier
+    /// life of the agent may have begun it.
     AwaitingSync,
-    /// The launch of an inline command was begun.
+    /// The launch of an inline command has begun.
     Begun,
-    /// The entry point is over.
+    /// The entry point has ended.
     Over,
 }
 
-/// What happens to an allocation's task.
+/// An event of an allocation's task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// Its prologue is done: there is a line to its shim.
+    /// The prologue is done: the connection to the shim is open.
     ShimGreeted,
-    /// The shim's mounts are there, or why they are not.
+    /// The shim's mounts are ready, or why they are not.
     Ready { result: Result<(), String> },
-    /// The brain lets it run.
+    /// The brain starts the work.
     Start,
-    /// It is to end. Between SIGTERM and SIGKILL it has `grace_ms`; killing may take `kill_ms`.
+    /// The work must end. It has `grace_ms` between SIGTERM and SIGKILL; killing may take
+    /// `kill_ms`.
     Stop { grace_ms: u64, kill_ms: u64 },
-    /// It was looked at what keeps its work from ending.
+    /// The check of what keeps the work from ending is done.
     Looked,
-    /// No process of it is left.
+    /// No process of the allocation is left.
     ProcessesGone,
-    /// The line to the shim broke.
+    /// The connection to the shim broke.
     LineBroken,
 }
 
-/// What happens to an allocation's entry point.
+/// An event of an allocation's entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryEvent {
-    /// On the head: its inline command may begin. `is_synced`: the shim reported all that it has.
+    /// On the head: its inline command may begin. `is_synced`: the shim has reported everything.
     BeginCommand { is_synced: bool },
-    /// The shim reported all that it has.
+    /// The shim has reported everything.
     Synced,
-    /// It is over.
+    /// The entry point has ended.
     Over,
 }
 
-/// What an allocation's task is to do.
+/// What an allocation's task must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskAction {
-    /// Report that it is prepared, or why it is not.
+    /// Report that the allocation is prepared, or why it is not.
     ReportPrepared { result: Result<(), String> },
-    /// Have the shim end its processes; without a shim, kill its scope. Answered by [`TaskEvent::ProcessesGone`].
+    /// Have the shim end the work's processes; without a shim, kill the scope. The answer is
+    /// [`TaskEvent::ProcessesGone`].
     EndProcesses { grace_ms: u64 },
-    /// Kill its scope. Answered by [`TaskEvent::ProcessesGone`].
+    /// Kill the scope. The answer is [`TaskEvent::ProcessesGone`].
     KillScope,
-    /// Report that no process of it is left.
+    /// Report that no process of the allocation is left.
     ReportStopped,
-    /// Look for its shim.
+    /// Look for the shim again.
     Reconnect,
 }
 
-/// Why an allocation is not started.
+/// Why an allocation cannot be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotStarted {
     #[error("its shim is not ready yet")]
@@ -97,10 +102,11 @@ pub enum NotStarted {
 }
 
 impl TaskPhase {
-    /// Takes an event; what is to be done goes to `out`, in order. What was not awaited changes nothing.
+    /// Handles an event and appends the actions to `out`, in order. An event that the phase does
+    /// not expect changes nothing.
     ///
     /// # Errors
-    /// [`NotStarted`], where it is to be started and cannot be: nothing changes.
+    /// [`NotStarted`] if the work must start and cannot; nothing changes.
     pub fn handle(&mut self, now_ms: u64, event: TaskEvent, out: &mut Vec<TaskAction>) -> Result<(), NotStarted> {
         match event {
             TaskEvent::ShimGreeted => match self {
@@ -145,7 +151,8 @@ impl TaskPhase {
         Ok(())
     }
 
-    /// Takes what happens to its entry point. Gives whether the launch of its inline command is to begin now.
+    /// Handles an event of the entry point. Returns whether the launch of the inline command must
+    /// begin now.
     #[must_use]
     pub fn handle_entry(&mut self, event: EntryEvent) -> bool {
         let Self::Started { entry } = self else { return false };
@@ -161,12 +168,12 @@ impl TaskPhase {
         begins
     }
 
-    /// Whether its processes are being ended.
+    /// Whether the work's processes are being ended.
     pub fn is_stopping(self) -> bool {
         self.look_at_ms().is_some()
     }
 
-    /// Whether the brain let it run, and nothing ended that.
+    /// Whether the brain has started the work and nothing has stopped it.
     pub fn is_started(self) -> bool {
         match self {
             Self::Started { .. } => true,
@@ -174,7 +181,7 @@ impl TaskPhase {
         }
     }
 
-    /// When it is looked at what keeps its work from ending; `None`: it is not being ended.
+    /// When to check next what keeps the work from ending; `None`: it is not being ended.
     pub fn look_at_ms(self) -> Option<u64> {
         match self {
             Self::Stopping { look_at_ms } => Some(look_at_ms),
@@ -184,7 +191,8 @@ impl TaskPhase {
 
     fn stop(&mut self, now_ms: u64, grace_ms: u64, kill_ms: u64, out: &mut Vec<TaskAction>) {
         let grace_ms = match self {
-            // It is still mounting, and has started nothing; a mount that hangs must not be waited for here.
+            // The shim is still mounting and has started nothing; do not wait for a mount that
+            // hangs.
             Self::AwaitingReady => {
                 *self = Self::Stopped;
                 out.push(TaskAction::ReportStopped);
@@ -245,7 +253,7 @@ mod tests {
         assert!(!phase.handle_entry(EntryEvent::Synced));
         assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: true }));
         assert!(started().handle_entry(EntryEvent::BeginCommand { is_synced: true }));
-        // A former life began it, and it ended meanwhile.
+        // An earlier life began it, and it has ended since.
         let mut phase = started();
         assert!(!phase.handle_entry(EntryEvent::BeginCommand { is_synced: false }));
         assert!(!phase.handle_entry(EntryEvent::Over));

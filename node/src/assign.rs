@@ -1,17 +1,17 @@
-//! Which processors and GPUs of a node an allocation's share gets, among those that are free.
+//! Which free processors and GPUs of a node an allocation's share gets.
 //!
-//! GPUs first: the best-connected subset (the documents' "selection algorithm": the greatest least bandwidth between any
-//! two; then the most GPUs with a network interface near them, and the most such interfaces; then the lowest indices).
-//! Then processors near those GPUs, whole cores before single threads of shared ones. A share whose amounts fit what is
-//! free always gets it.
+//! GPUs first: the best-connected subset (the specification's "selection algorithm": the set whose
+//! slowest link between any two is fastest; then the most GPUs with a network interface near them,
+//! and the most such interfaces; then the lowest indices). Then processors near those GPUs, whole
+//! cores before single threads of shared ones. A share whose amounts are free always gets them.
 //!
-//! The quorum commits amounts, never which: it would have to know the wiring of every node. The
-//! choice is part of the first record that the journal has of an allocation, and is on the disk
-//! before anything is made, so an agent that is killed in between assigns the same devices again,
-//! and none twice. They are free when `Gone` is written, before the quorum receives `Released`.
+//! The quorum commits amounts, not devices: for devices it would have to know every node's wiring.
+//! The choice is part of the journal's first record of an allocation and on the disk before
+//! anything is made, so an agent that is killed in between assigns the same devices again, and none
+//! twice. They are free once `Gone` is written, before the quorum receives `Released`.
 //!
 //! GPUs have the driver's own ids (`GPU-…`, `MIG-…`), not an index, which changes when a device
-//! falls off the bus. Only evidence ends work: a GPU is lost when the bus or its driver says so,
+//! falls off the bus. Only evidence ends work: a GPU is lost when the bus or its driver reports so,
 //! not when a library does not answer.
 
 use lattice_model::topology::{Core, GpuDevice, GpuTopology};
@@ -20,18 +20,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// With more free GPUs than this the subset is built greedily: its least bandwidth may then not be the greatest possible.
+/// With more free GPUs than this the subset is chosen greedily, and may not be the best.
 pub const EXACT_GPUS_MAX: usize = 16;
 
 /// Why a share cannot be given.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotAssigned {
-    /// Fewer processors are free than it is to have.
+    /// Fewer processors are free than the share has.
     #[error(
         "its share has {wanted} processors of this node, of which {free} are there and free: restart the agent to register what the node has now"
     )]
     Cpus { wanted: u32, free: usize },
-    /// Fewer GPUs are free than it is to have.
+    /// Fewer GPUs are free than the share has.
     #[error(
         "its share has {wanted} GPUs of this node, of which {free} are there, well and free: the node has told the quorum what it has now, and \
          the work goes elsewhere"
@@ -39,7 +39,8 @@ pub enum NotAssigned {
     Gpus { wanted: u32, free: usize },
 }
 
-/// Chooses for one share. `taken`: what the node's other allocations have.
+/// Chooses processors and GPUs for one share. `taken`: the assignments of the node's other
+/// allocations.
 pub fn assign<'a>(
     node: &NodeTopology,
     taken: impl IntoIterator<Item = &'a Assignment>,
@@ -61,7 +62,7 @@ pub fn assign<'a>(
     Ok(Assignment { cpus, gpus: gpus.iter().map(|g| g.id.clone()).collect(), memory_nodes })
 }
 
-/// How good a set of GPUs is; greater is better.
+/// The quality of a set of GPUs; greater is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Quality {
     least_bandwidth: f64,
@@ -76,7 +77,7 @@ impl Quality {
     }
 }
 
-/// The free GPUs as a graph, by their place among the free.
+/// The free GPUs as a graph; a GPU is its index among the free ones.
 struct Graph<'a> {
     ways: Vec<Vec<f64>>,
     nics: Vec<Option<&'a str>>,
@@ -94,7 +95,7 @@ impl Graph<'_> {
     }
 }
 
-/// The `k` of `free` (in order of index) that are connected best.
+/// The `k` best-connected GPUs of `free`, which is in order of index.
 fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> Vec<&'a GpuDevice> {
     if k == 0 || k >= free.len() {
         return free.iter().take(k).copied().collect();
@@ -107,7 +108,8 @@ fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> V
     chosen.into_iter().map(|i| free[i]).collect()
 }
 
-/// Looks at every subset: at most 12,870 of them. The first of equals has the lowest indices.
+/// Tries every subset: at most 12,870 of them. Of equal ones the first wins, with the lowest
+/// indices.
 fn exact(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     let all = graph.nics.len();
     let mut subset: Vec<usize> = (0..k).collect();
@@ -125,7 +127,8 @@ fn exact(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     best.1
 }
 
-/// From each GPU as a start, always adds the one that keeps the set best; takes the best of these sets.
+/// Starts from each GPU in turn and always adds the one that keeps the set best; gives the best of
+/// these sets.
 fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     let mut best: Option<(Quality, Vec<usize>)> = None;
     for start in 0..graph.nics.len() {
@@ -150,8 +153,9 @@ fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
     best.map(|(_, set)| set).unwrap_or_default()
 }
 
-/// Processors of the domains in `near`; without any, or where those have too few, of as few domains as possible. Within a
-/// domain whole free cores first; what is then missing from cores that others use in part, else from one core more.
+/// Processors of the domains in `near`. If there are none, or too few, the rest comes from as few
+/// domains as possible. Within a domain: whole free cores first, then threads of cores that others
+/// partly use, then threads of one more core.
 fn nearest_cpus(cores: &[Core], used: &BTreeSet<u32>, near: &BTreeSet<u32>, wanted: u32) -> Result<BTreeSet<u32>, NotAssigned> {
     let mut domains: BTreeMap<u32, Vec<Vec<u32>>> = BTreeMap::new();
     for core in cores {
@@ -167,14 +171,14 @@ fn nearest_cpus(cores: &[Core], used: &BTreeSet<u32>, near: &BTreeSet<u32>, want
     let whole = |core: &[u32]| core.first().is_some_and(|cpu| widths.get(cpu) == Some(&core.len()));
     let mut chosen = BTreeSet::new();
     while missing > 0 {
-        // Near before far; then the tightest one that has enough; else the one that has most.
+        // Near domains first; then the smallest that has enough; then the one that has most.
         let order = |(id, domain): &(&u32, &Vec<Vec<u32>>)| {
             let has = free(domain);
             (!near.contains(id), has < missing, if has < missing { usize::MAX - has } else { has }, **id)
         };
         let Some(id) = domains.iter().min_by_key(order).map(|(id, _)| *id) else { break };
         let mut domain = domains.remove(&id).unwrap_or_default();
-        // Stable: the lowest numbers of equals.
+        // The sort is stable: of equal cores the lowest numbers come first.
         domain.sort_by_key(|core| Reverse(whole(core)));
         let (wholes, parts): (Vec<Vec<u32>>, Vec<Vec<u32>>) = domain.into_iter().partition(|core| whole(core));
         let mut left = Vec::new();

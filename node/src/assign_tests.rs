@@ -2,8 +2,9 @@ use super::*;
 use lattice_model::topology::{CpuTopology, GpuLink, GpuLinkType, GpuVendor, MemoryDomain, MemoryDomainType, MemoryTopology};
 use proptest::prelude::*;
 
-/// `domains` NUMA nodes of as many `cores` with so many `threads` each (numbered as Linux does: all first threads, then
-/// all second ones), and one GPU for each entry of `gpu_domains`.
+/// A machine of `domains` NUMA nodes with `cores` cores each and `threads` threads per core
+/// (numbered as Linux does: all first threads, then all second ones), and one GPU for each entry of
+/// `gpu_domains`.
 pub(crate) fn machine(domains: u32, cores: u32, threads: u32, gpu_domains: &[u32]) -> NodeTopology {
     let all = domains * cores;
     let core = |i: u32| Core { cpus: (0..threads).map(|t| i + t * all).collect(), package: i / cores, numa_node: i / cores };
@@ -59,7 +60,7 @@ fn gpus_that_are_joined_best_are_given_together() {
     let second = assign(&node, [&first], &share(2, 2)).unwrap();
     assert_eq!(gpus(&second), ["GPU-1", "GPU-2"]);
     assert_eq!(assign(&node, [&first, &second], &share(1, 1)), Err(NotAssigned::Gpus { wanted: 1, free: 0 }));
-    // One alone: the lowest that is free.
+    // For a single GPU, the lowest free index.
     assert_eq!(gpus(&assign(&node, [&first], &share(1, 1)).unwrap()), ["GPU-1"]);
 }
 
@@ -77,14 +78,14 @@ fn processors_come_from_where_the_gpus_are_and_cores_stay_whole() {
     let node = machine(2, 4, 2, &[1, 1]);
     let with_gpu = assign(&node, [], &share(4, 1)).unwrap();
     assert_eq!((with_gpu.cpus, with_gpu.memory_nodes), ([4, 5, 12, 13].into(), [1].into()));
-    // Without GPUs: the tightest domain that has enough.
+    // Without GPUs: the smallest domain that has enough.
     let other = assign(&node, [], &share(2, 0)).unwrap();
     assert_eq!((other.cpus.clone(), other.memory_nodes.clone()), ([0, 8].into(), [0].into()));
-    // An odd thread breaks a core; the next odd one takes its other half.
+    // An odd thread count splits a core; the next odd one gets the other half.
     let odd = assign(&node, [&other], &share(3, 0)).unwrap();
     assert_eq!(odd.cpus, [1, 2, 9].into());
     assert_eq!(assign(&node, [&other, &odd], &share(1, 0)).unwrap().cpus, [10].into());
-    // More than a domain has comes from both.
+    // A share larger than a domain gets processors of both.
     let wide = assign(&node, [], &share(12, 0)).unwrap();
     assert_eq!(wide.memory_nodes, [0, 1].into());
     assert_eq!(assign(&node, [], &share(16, 2)).unwrap().cpus, node.cpu.cpus(), "a whole node is all of it");
@@ -103,7 +104,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Whatever comes and goes: nothing has two owners, and what fits by its amounts is always given.
+    /// Whatever shares come and go: nothing has two owners, and what is free by its amounts is
+    /// given.
     #[test]
     fn nothing_has_two_owners_and_what_fits_is_given(
         shape in (1u32..4, 1u32..5, 1u32..3), gpu_domains in proptest::collection::vec(0u32..4, 0..9), history in ops(), seed in any::<u32>(),
@@ -136,7 +138,7 @@ proptest! {
         }
     }
 
-    /// What is looked for exactly is the best there is, and the greedy way is never better.
+    /// The exact search finds the best subset, and the greedy one is never better.
     #[test]
     fn the_exact_subset_is_the_best(n in 2usize..8, k in 1usize..8, ways in proptest::collection::vec(0u8..5, 64), nics in proptest::collection::vec(0u8..3, 8)) {
         prop_assume!(k <= n);

@@ -1,15 +1,15 @@
-//! A node's allocations, from the list that the quorum sends to the reports that go back.
+//! The brain: it compares a node's allocations with the list from the quorum, and reports back.
 //!
 //! ```text
-//!              list has it            image, scope, shim            list says Running
+//!              list has share         image, scope, shim            list has it Running
 //!   (nothing) ───────────▶ Preparing ──────────────▶ Prepared ────────────────────▶ Running
-//!                              │ failed                  │   list lacks it, or the      │
+//!                              │ failed                  │   list lacks share, or the   │
 //!                              ▼                         ▼   entry point is over        ▼
 //!   Gone, Released ◀────── Undoing ◀──────────────── Stopping ◀──────────────────────────
 //! ```
 //!
-//! What a list wants is compared with what is here after every event ([`Brain::reconcile`]): there is no other
-//! place where work begins or is stopped because of the quorum.
+//! After every event [`Brain::reconcile`] compares what the list wants with what is on the node.
+//! Work begins or stops because of the quorum nowhere else.
 
 use crate::assign::assign;
 use crate::durable::Durable;
@@ -21,73 +21,81 @@ use lattice_model::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many changes of how a node finds itself are kept for a quorum that does not hear it.
+/// How many changes of the node's health are stored for a quorum that does not receive its
+/// heartbeats.
 const UNHEARD_MAX: usize = 64;
 
-/// What happens to a node.
+/// An event of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The quorum registered this life of the agent, and has its reports up to `report_seq`.
     Registered { incarnation: Incarnation, report_seq: u64 },
-    /// The quorum's list.
+    /// The desired list from the quorum.
     Listed(DesiredList),
-    /// The quorum has the reports up to `seq` of this incarnation.
+    /// The quorum has the reports of this incarnation up to `seq`.
     Acknowledged { incarnation: Incarnation, seq: u64 },
-    /// The quorum refused what was reported of this claim: the allocation was claimed anew since, or waits to be.
+    /// The quorum refused reports of this claim: the allocation has been claimed anew, or waits for
+    /// that.
     Superseded { allocation: AllocationId, epoch: Epoch },
-    /// Preparing came to its end.
+    /// Preparing has ended.
     Prepared { allocation: AllocationId, epoch: Epoch, result: Result<(), String> },
-    /// The head's entry point is over, or this node's walltime is, or its shim is lost with what it ran.
+    /// The head's entry point has ended, or this node's walltime, or its shim is lost with its
+    /// processes.
     Ended { allocation: AllocationId, epoch: Epoch, reason: EndReason },
-    /// A checkpoint of it is whole in the store: told on its head, once or often.
+    /// A checkpoint of the allocation is whole in the store. The head's node gets this, perhaps
+    /// repeatedly.
     Checkpointed { allocation: AllocationId, epoch: Epoch, checkpoint: CheckpointRef },
-    /// Work that is to give its nodes back under this request has saved itself as this checkpoint, or why it could not: told on its head.
+    /// Work that must give its nodes back under this request has saved itself as this checkpoint,
+    /// or could not, and why. The head's node gets this.
     Saved { allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, String> },
-    /// No process of it is left.
+    /// No process of the allocation is left.
     Stopped { allocation: AllocationId, epoch: Epoch },
-    /// Nothing of it is left at all.
+    /// Nothing of the allocation is left on the node.
     Undone { allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage> },
-    /// The node's GPUs are found to be otherwise.
+    /// The state of the node's GPUs has changed.
     Gpus(Box<GpusNow>),
-    /// An error of a GPU, which is well, hit what runs on it: this work is to be started again.
+    /// A GPU error hit the work, though the GPU is well: the work must begin again.
     Hit { allocation: AllocationId, epoch: Epoch, why: String },
-    /// How the node finds itself from this time on, while no heartbeat of it is acknowledged.
+    /// The node's health changed at this time, while none of its heartbeats is acknowledged.
     Unheard { at: Timestamp, word: String },
 }
 
-/// The node's GPUs at one moment.
+/// The state of the node's GPUs at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpusNow {
-    /// What the node is made of, with every GPU that it ever had in this life of the agent.
+    /// The node's topology, with every GPU that it has had in this life of the agent.
     pub topology: NodeTopology,
-    /// Those that are gone, by [`lattice_model::topology::GpuDevice::id`], and how each is called and why it counts as gone.
+    /// The lost GPUs, by [`lattice_model::topology::GpuDevice::id`]; the value names the GPU and
+    /// the reason.
     pub lost: BTreeMap<String, String>,
-    /// Those that no share may get: the lost ones among them.
+    /// The GPUs that no share may get, lost ones included.
     pub withheld: BTreeSet<String>,
 }
 
-/// What is to be done, once the records are on the disk. May be asked for again.
+/// What to do once the records are on the disk. An action may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Verify the image, make the scope, start the shim or find it again. Answered by [`Event::Prepared`].
+    /// Verify the image, make the scope, start the shim or find it again. The answer is
+    /// [`Event::Prepared`].
     Prepare(Box<Local>),
-    /// Find its shim again after a restart of the agent.
+    /// Find the allocation's shim again after a restart of the agent.
     Adopt(Box<DesiredShare>),
-    /// Let walltime run; on the head start the entry point. Finds the shim again where that is needed.
+    /// Start the walltime, and on the head the entry point. Finds the shim again if necessary.
     Start(Box<DesiredShare>),
-    /// It runs, and has another walltime from now on, counted from its beginning.
+    /// Running work has another walltime from now on, counted from its beginning.
     ChangeWalltime(Box<DesiredShare>),
-    /// On the head: have it save itself, for it is to give its nodes back ([`DesiredShare::preempt`]). Answered by [`Event::Saved`].
+    /// On the head: have the work save itself, because it must give its nodes back
+    /// ([`DesiredShare::preempt`]). The answer is [`Event::Saved`].
     Preempt(Box<DesiredShare>),
-    /// End its processes. Answered by [`Event::Stopped`].
+    /// End the work's processes. The answer is [`Event::Stopped`].
     Stop(Box<DesiredShare>),
-    /// Take away what was made. Answered by [`Event::Undone`].
+    /// Remove what was made for it. The answer is [`Event::Undone`].
     Undo(Box<DesiredShare>),
-    /// The outbox changed: [`Brain::reports`] has what is to be sent.
+    /// The outbox changed: [`Brain::reports`] has what to send.
     Report,
 }
 
-/// The state of one node. See the module's figure. Its stored form is that of its durable half.
+/// The state of one node; see the module's figure. Only its durable part is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Brain {
@@ -96,43 +104,46 @@ pub struct Brain {
     volatile: Volatile,
 }
 
-/// What is true of the machine and of this life of the agent: known anew after each start, never written down.
+/// Facts about the machine and this life of the agent. They are found anew after each start and
+/// never stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Volatile {
     topology: Option<NodeTopology>,
-    /// GPUs of it that no share may get now.
+    /// GPUs of the topology that no share may get now.
     withheld: BTreeSet<String>,
-    /// Allocations of a former life that could not be ended.
+    /// Allocations of an earlier life of which processes or mounts could not be removed.
     unswept: BTreeSet<AllocationId>,
-    /// Work that was asked to save itself, under which request.
+    /// Work that was asked to save itself, and the request.
     preempting: BTreeMap<AllocationId, CheckpointId>,
 }
 
 impl Brain {
-    /// A node that has never done anything.
+    /// A node without history.
     pub fn new(me: NodeId) -> Self {
         Self { durable: Durable::new(me), volatile: Volatile::default() }
     }
 
-    /// Tells it what the node is made of: from now on each allocation gets processors and GPUs of its own. Those that
-    /// are here keep what they have.
+    /// Sets the node's topology. From now on each new allocation gets processors and GPUs of its
+    /// own; present allocations keep what they have.
     pub fn knows(&mut self, topology: NodeTopology) {
         self.volatile.topology = Some(topology);
     }
 
-    /// Tells it of what allocations something still lives here that it does not know: what is held for them stays held.
+    /// Sets the allocations, unknown to the brain, of which something still lives on the node:
+    /// their shares stay held.
     pub fn could_not_end(&mut self, allocations: BTreeSet<AllocationId>) {
         self.volatile.unswept = allocations;
     }
 
-    /// A node whose memory is lost, or that never had one: `found` is all that is left of its work, and of what it had
-    /// to report. What was found is kept until the quorum's list says otherwise, which comes after the quorum was told
-    /// ([`Brain::found`]) and has taken everything else from this node: so nothing is begun a second time.
+    /// A node whose stored state is lost, or that never had one. `found` is all that is left of its
+    /// work, `outbox` of its reports. The brain keeps what was found until the quorum's list
+    /// differs. That list comes after the quorum has learned of the loss ([`Brain::found`]) and has
+    /// taken all other work from this node, so nothing is begun a second time.
     pub fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
         Self { durable: Durable::recovered(me, incarnation, found, outbox), volatile: Volatile::default() }
     }
 
-    /// What the quorum must be told at the next registration where the memory of this node is lost: all that is left.
+    /// If the node's stored state is lost: all claims still on it, for the next registration.
     pub fn found(&self) -> Option<Vec<(AllocationId, Epoch)>> {
         self.durable.is_unremembered().then(|| self.locals().map(|l| (l.share.allocation, l.share.epoch)).collect())
     }
@@ -147,17 +158,17 @@ impl Brain {
         self.durable.incarnation()
     }
 
-    /// The last list taken.
+    /// The last desired list.
     pub fn list(&self) -> &DesiredList {
         self.durable.list()
     }
 
-    /// What is on this node, by allocation.
+    /// The node's allocations, in order of their ids.
     pub fn locals(&self) -> impl Iterator<Item = &Local> {
         self.durable.locals().values()
     }
 
-    /// What is on this node, with what the last list says of it beyond what was said when it began.
+    /// The node's allocations, each with the last list's requests for preemption and telemetry.
     pub fn told(&self) -> impl Iterator<Item = Local> {
         self.locals().cloned().map(|mut local| {
             let listed = self.durable.listed(local.share.allocation, local.share.epoch);
@@ -177,7 +188,8 @@ impl Brain {
         self.durable.reports()
     }
 
-    /// Takes an event: changes the state, and gives what must be written down and what is then to be done.
+    /// Handles an event: changes the state, and appends the records to write and the actions to
+    /// take after that.
     pub fn handle(&mut self, event: Event, records: &mut Vec<Record>, actions: &mut Vec<Action>) {
         let mut turn = Turn { brain: self, records, actions };
         turn.event(event);
@@ -189,8 +201,9 @@ impl Brain {
         self.durable.apply(record);
     }
 
-    /// After a start of the agent: what must be done again, from the records alone. `same_boot` is false when the
-    /// machine was restarted since: then nothing of before lives, and all that remains is to take it away.
+    /// After a start of the agent: the actions to repeat, from the records alone. `same_boot` is
+    /// false if the machine has been restarted: then no process of before lives, and only removal
+    /// remains.
     pub fn resume(&mut self, same_boot: bool, records: &mut Vec<Record>, actions: &mut Vec<Action>) {
         let mut turn = Turn { brain: self, records, actions };
         if !same_boot {
@@ -241,7 +254,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The local allocation that an event speaks of, unless it is of another epoch.
+    /// The local allocation of an event, unless it is of another epoch.
     fn subject(&self, allocation: AllocationId, epoch: Epoch) -> Option<&Local> {
         self.brain.durable.of_claim(allocation, epoch)
     }
@@ -270,7 +283,8 @@ impl Turn<'_> {
                     self.acknowledged(seq);
                 }
             }
-            // Its list will lack the share as well; until that comes, work that may run elsewhere already is not left running.
+            // The list will lack the share as well; work that may already run elsewhere is not left
+            // running until then.
             Event::Superseded { allocation, epoch } => match self.subject(allocation, epoch).map(|l| l.phase) {
                 Some(Phase::Preparing | Phase::Prepared | Phase::Running) => self.stop(allocation),
                 Some(Phase::Stopping | Phase::Undoing) | None => {}
@@ -322,7 +336,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What runs here and has another walltime in this list than until now.
+    /// The running allocations whose walltime differs in this list.
     fn changed_walltimes(&self, list: &DesiredList) -> Vec<AllocationId> {
         let changes = |share: &&DesiredShare| {
             let local = self.subject(share.allocation, share.epoch).filter(|local| local.phase == Phase::Running);
@@ -331,7 +345,8 @@ impl Turn<'_> {
         list.shares.iter().filter(changes).map(|share| share.allocation).collect()
     }
 
-    /// For the node's history, once it is heard again. As it is then, its heartbeats say: what is too much is left out at the end.
+    /// Reports a change of the node's health for its history. If there are too many, the last ones
+    /// are left out, since heartbeats will show the present state.
     fn unheard(&mut self, at: Timestamp, word: String) {
         let kept = self.brain.durable.outbox().iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
         if kept > UNHEARD_MAX {
@@ -342,14 +357,15 @@ impl Turn<'_> {
         self.report(ReportItem::Unheard { at, word });
     }
 
-    /// Work that is to give its nodes back ends once it has saved itself; where it could not, it depends on what for.
+    /// Work that must give its nodes back ends once it has saved itself. If it could not, the
+    /// reason for the request decides.
     fn saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, String>) {
         let Some(Local { phase: Phase::Running, .. }) = self.subject(allocation, epoch) else { return };
-        // As it is asked for now: more may be wanted than when it was asked first.
+        // The request as the list has it now: it may ask for more than at first.
         let order =
             self.brain.durable.listed(allocation, epoch).and_then(|share| share.preempt.as_ref()).filter(|order| order.id == request);
         let Some(order) = order.cloned() else {
-            // Where a recovered quorum says it again, it is asked again.
+            // A recovered quorum may send the request again; then the work is asked again.
             if self.brain.volatile.preempting.get(&allocation) == Some(&request) {
                 self.brain.volatile.preempting.remove(&allocation);
             }
@@ -371,11 +387,13 @@ impl Turn<'_> {
         }
     }
 
-    /// Has work save itself that is to give its nodes back, where this node is its head: once for each request.
+    /// Asks work that must give its nodes back to save itself, once for each request, if this node
+    /// is its head.
     fn preempt(&mut self) {
         let (durable, preempting) = (&self.brain.durable, &mut self.brain.volatile.preempting);
         let (locals, listed) = (durable.locals(), &durable.list().shares);
-        // What the list says no more is over: said anew, it is asked anew.
+        // Forgets requests that the list no longer has: if it has one again, the work is asked
+        // again.
         let asks = |share: &DesiredShare, id: CheckpointId| share.preempt.as_ref().is_some_and(|order| order.id == id);
         let says = |allocation, id| listed.iter().any(|share| share.allocation == allocation && asks(share, id));
         preempting.retain(|allocation, id| locals.contains_key(allocation) && says(*allocation, *id));
@@ -392,7 +410,8 @@ impl Turn<'_> {
         }
     }
 
-    /// The report first: where the rest is cut off, it is undone and reported again, and a claim that nobody reports is held for ever.
+    /// Reports before it writes `Gone`. If the agent dies in between, the undoing and the report
+    /// are repeated; without the report the claim would be held for ever.
     fn gone(&mut self, allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         self.report(ReportItem::Released { allocation, epoch, usage });
         self.write(Record::Gone { allocation, epoch });
@@ -405,7 +424,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Whoever had a GPU that is lost has failed; all others keep what they have.
+    /// Ends the work that had a lost GPU; all other work keeps what it has.
     fn gpus(&mut self, now: GpusNow) {
         let GpusNow { topology, lost, withheld } = now;
         (self.brain.volatile.topology, self.brain.volatile.withheld) = (Some(topology), withheld);
@@ -422,7 +441,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What had not begun to run was not hit, and what ends anyway is not started again for this.
+    /// Ends work that a GPU error hit, unless it had not begun to run or is ending anyway.
     fn hit(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
         let runs = |local: &Local| match local.phase {
             Phase::Prepared | Phase::Running => local.share.epoch == epoch,
@@ -433,14 +452,15 @@ impl Turn<'_> {
         }
     }
 
-    /// Something of the node's ended the work: whether it begins again is as its owner wants it.
+    /// Ends work because of a fault of the node; its owner's policy decides whether it begins
+    /// again.
     fn fail(&mut self, allocation: AllocationId, epoch: Epoch, why: String) {
         let reason = EndReason::NodeLost { node: self.brain.durable.me().clone(), why };
         self.report(ReportItem::Ended { allocation, epoch, reason });
         self.stop(allocation);
     }
 
-    /// Gives a share its part of the node and has it prepared; or reports why it cannot be.
+    /// Assigns a share its part of the node and prepares it, or reports why that is not possible.
     fn begin(&mut self, share: &DesiredShare) {
         let (allocation, epoch) = (share.allocation, share.epoch);
         let withheld = Assignment { gpus: self.brain.volatile.withheld.clone(), ..Assignment::default() };
@@ -453,7 +473,8 @@ impl Turn<'_> {
                     self.actions.push(Action::Prepare(Box::new(local.clone())));
                 }
             }
-            // The report first: what is cut short here begins again, and is refused again.
+            // The report first: if the agent dies in between, the share begins again and is refused
+            // again.
             Err(why) => {
                 self.report(ReportItem::PrepareFailed { allocation, epoch, why: why.to_string() });
                 self.write(Record::Entered { allocation, epoch, phase: Phase::Undoing, assignment: None });
@@ -476,7 +497,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Compares what the list wants with what is here, and begins what is missing on either side.
+    /// Compares what the list wants with what is on the node, and begins what is missing on either
+    /// side.
     fn reconcile(&mut self) {
         let durable = &self.brain.durable;
         let unwanted = durable.locals().values().filter(|local| match local.phase {
@@ -488,7 +510,7 @@ impl Turn<'_> {
         }
         let missed = self.brain.durable.list().leaving.iter().copied().filter(|claim| self.is_missed(*claim));
         for claim in missed.collect::<Vec<_>>() {
-            // A list that names it twice has it reported once.
+            // The list may name a claim twice; it is reported once.
             if self.is_missed(claim) {
                 self.gone(claim.0, claim.1, None);
             }
@@ -507,7 +529,8 @@ impl Turn<'_> {
         self.preempt();
     }
 
-    /// Whether a claim that is leaving was never here, or is gone, and was not reported to be gone.
+    /// Whether the list names a claim as leaving that is not on the node and has not been reported
+    /// as released.
     fn is_missed(&self, (allocation, epoch): (AllocationId, Epoch)) -> bool {
         let released =
             |item: &ReportItem| matches!(item, ReportItem::Released { allocation: a, epoch: e, .. } if (*a, *e) == (allocation, epoch));
@@ -516,12 +539,12 @@ impl Turn<'_> {
         !is_known && !self.brain.volatile.unswept.contains(&allocation) && !durable.outbox().iter().any(released)
     }
 
-    /// What a listed share lacks here.
+    /// The next action for a listed share, if one is due.
     fn next_step(&self, share: &DesiredShare) -> Option<NextStep> {
         let (allocation, epoch) = (share.allocation, share.epoch);
         match self.brain.durable.locals().get(&allocation) {
             None => (!self.brain.durable.is_done(allocation, epoch)).then_some(NextStep::Begin),
-            // One node alone need not wait to hear that every node is prepared.
+            // The only node of an allocation need not wait for others to be prepared.
             Some(local) => {
                 let may_run = share.state == AllocationState::Running || share.nodes.len() == 1;
                 (local.share.epoch == epoch && local.phase == Phase::Prepared && may_run).then_some(NextStep::Start)
@@ -530,11 +553,11 @@ impl Turn<'_> {
     }
 }
 
-/// What is to be done next with a listed share.
+/// The next action for a listed share.
 enum NextStep {
-    /// It is not here.
+    /// It is not on the node.
     Begin,
-    /// It is prepared, and may run.
+    /// It is prepared and may run.
     Start,
 }
 

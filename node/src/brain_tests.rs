@@ -22,7 +22,7 @@ fn list(revision: u64, shares: Vec<DesiredShare>) -> Event {
     Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares, ..DesiredList::default() })
 }
 
-/// A list that also names claims which are over.
+/// A list that also names claims as leaving.
 fn list_of(revision: u64, shares: Vec<DesiredShare>, leaving: Vec<(AllocationId, Epoch)>) -> Event {
     Event::Listed(DesiredList { generation: Generation(1), revision: Revision(revision), shares, leaving, wipe: None })
 }
@@ -49,14 +49,14 @@ fn names(actions: &[Action]) -> Vec<&'static str> {
         .collect()
 }
 
-/// Of a node on which four of [`share`] fit at once, and no more.
+/// A node with room for exactly four of [`share`].
 fn brain() -> Brain {
     let mut brain = Brain::new("n0".parse().unwrap());
     brain.knows(crate::assign::tests::machine(2, 4, 1, &[0, 0, 1, 1]));
     brain
 }
 
-/// Nothing of the node has two owners, and everybody has what his share says.
+/// No processor or GPU has two owners, and each allocation has what its share says.
 fn each_has_its_own(brain: &Brain) {
     let (mut cpus, mut gpus) = (BTreeSet::new(), BTreeSet::new());
     for assignment in brain.locals().filter_map(|l| l.assignment.as_ref()) {
@@ -80,7 +80,7 @@ fn what_is_not_free_is_not_given_and_said_so() {
     assert_eq!(names(&step(&mut b, list(2, five))), ["report", "undo"]);
     let told = b.reports().last().unwrap().item;
     assert!(matches!(&told, ReportItem::PrepareFailed { why, .. } if why.contains("GPUs")), "{told:?}");
-    // What leaves is free for the next.
+    // What an ended allocation held is free for the next.
     step(&mut b, Event::Undone { allocation: alloc(5), epoch: Epoch(1), usage: None });
     step(&mut b, list(3, vec![]));
     step(&mut b, Event::Stopped { allocation: alloc(2), epoch: Epoch(1) });
@@ -144,7 +144,7 @@ fn superseded_work_is_stopped_before_the_list_says_so_and_not_begun_again() {
     assert_eq!(names(&step(&mut b, superseded(1))), Vec::<&str>::new());
     assert_eq!(names(&step(&mut b, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) })), ["undo"]);
     assert_eq!(names(&step(&mut b, Event::Undone { allocation: alloc(1), epoch: Epoch(1), usage: None })), ["report"]);
-    // The list of before, again; then the next claim.
+    // The same list again; then one with the next claim.
     assert_eq!(names(&step(&mut b, list(2, vec![share(1, 1, AllocationState::Running, 2)]))), Vec::<&str>::new());
     assert_eq!(names(&step(&mut b, list(3, vec![share(1, 2, AllocationState::Staging, 2)]))), ["prepare"]);
 }
@@ -206,12 +206,12 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     step(&mut b, list_of(2, vec![here], vec![missed]));
     assert_eq!(released(&b), [], "a list from before the report was heard");
 
-    // What lives on here though nobody knows it is not free.
+    // What lives on unknown to the brain is not free.
     b.could_not_end(BTreeSet::from([alloc(3)]));
     step(&mut b, list_of(3, vec![share(2, 1, AllocationState::Staging, 1)], vec![(alloc(3), Epoch(1))]));
     assert_eq!(released(&b), []);
 
-    // What is here goes first, and is then said to be gone.
+    // An allocation on the node ends first, and is then reported as released.
     let here = (alloc(2), Epoch(1));
     assert_eq!(names(&step(&mut b, list_of(4, vec![], vec![here]))), ["stop"]);
     assert_eq!(released(&b), []);
@@ -220,14 +220,14 @@ fn a_claim_that_was_over_before_the_node_heard_of_it_is_given_back_once() {
     assert_eq!(released(&b).len(), 1);
 }
 
-/// What the world around a brain looks like: which allocations have processes here, and what was promised.
+/// The world around a brain: which allocations have processes, and which answers are due.
 #[derive(Default)]
 struct World {
     /// (allocation, epoch) with a shim on the node.
     live: BTreeSet<(AllocationId, Epoch)>,
-    /// Entry points started, ever.
+    /// Every entry point that was ever started.
     started: BTreeSet<(AllocationId, Epoch)>,
-    /// Answers that the executor owes.
+    /// Answers that the executor still owes.
     pending: Vec<Event>,
 }
 
@@ -262,11 +262,11 @@ impl World {
 #[derive(Clone, Debug)]
 enum Step {
     List(Vec<(u8, u8, bool)>),
-    /// Claimed and ended before this node heard of it.
+    /// Claimed and ended before this node received it.
     Missed(u8, u8),
     Answer(u8),
     End(u8),
-    /// The agent is killed after this many of the records of the next step reached the disk.
+    /// The agent is killed after this many of the next step's records reached the disk.
     Crash(u8),
 }
 
@@ -282,9 +282,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// From any history with crashes between any two records: once the world answers, what runs is what the last list wants
-    /// (but for what ended), nothing else is left, replay gives the same state, no (allocation, epoch) runs twice after it was gone, and
-    /// of every claim that is over the quorum is told that the node is free of it.
+    /// From any history with a crash between any two records: once the world answers, what runs is
+    /// what the last list wants (except what ended), nothing else is left, replay gives the same
+    /// state, no (allocation, epoch) runs again after it was gone, and the quorum receives a
+    /// release for every claim that is over.
     #[test]
     fn the_node_converges_from_any_crash_point(history in steps()) {
         let mut brain = brain();
@@ -355,7 +356,8 @@ proptest! {
                 disk.extend(records);
                 world.pending.clear();
                 world.act(actions);
-                // The session comes back and says its list again; a newer revision than any seen.
+                // The session reconnects and sends its list again, with a revision newer than any
+                // before.
                 revision += 1;
                 let (mut records, mut actions) = (Vec::new(), Vec::new());
                 brain.handle(list_of(revision, last.clone(), leaving(&held, &last, &brain)), &mut records, &mut actions);
@@ -394,7 +396,7 @@ proptest! {
         }
     }
 
-    /// The same list again changes nothing: the plan is idempotent.
+    /// The same list again changes nothing: reconciliation is idempotent.
     #[test]
     fn a_repeated_list_does_nothing(shares in proptest::collection::vec((0u8..6, 1u8..3), 0..6)) {
         let mut brain = brain();
@@ -426,7 +428,7 @@ fn whoever_had_a_lost_gpu_fails_and_is_told_which_and_nobody_gets_it_until_it_is
     let told: Vec<String> = brain.reports().map(|r| format!("{:?}", r.item)).collect();
     assert!(told.len() == 1 && told[0].contains("its GPU 3b:00.0 is lost"), "{told:?}");
     assert_eq!([1, 2].map(|n| brain.local(alloc(n)).unwrap().phase), [Phase::Stopping, Phase::Preparing]);
-    // Said again it is no other loss.
+    // The same loss reported again is not a second loss.
     assert_eq!(names(&step(&mut brain, Event::Gpus(Box::new(now("its GPU 3b:00.0 is lost"))))), [] as [&str; 0]);
     step(&mut brain, Event::Stopped { allocation: alloc(1), epoch: Epoch(1) });
     step(&mut brain, Event::Undone { allocation: alloc(1), epoch: Epoch(1), usage: None });
@@ -506,7 +508,7 @@ fn what_cannot_save_itself_ends_or_goes_on_by_what_is_asked_in_the_end() {
     assert_eq!(names(&step(&mut b, list(3, vec![preempted(8, PreemptCause::Drain, 1)]))), ["preempt"], "asked again");
     step(&mut b, list(4, vec![preempted(8, PreemptCause::Request, 1)]));
     assert_eq!(names(&step(&mut b, saved(8, Err("deaf")))), ["report", "stop"]);
-    // What the list said no more, and says again, is asked again.
+    // A request that the list dropped and has again is asked again.
     let mut again = brain();
     running(&mut again, 1);
     let late = preempted(7, PreemptCause::Drain, 1);
@@ -540,7 +542,7 @@ fn what_it_saw_while_nobody_heard_it_is_kept_in_order_and_bounded() {
     assert_eq!(kept.len(), 65);
     assert_eq!(kept[..64], (2..66).map(|at| (at, format!("not well: {at}"))).collect::<Vec<_>>()[..]);
     assert!(kept[64].1.contains("more than 64 changes"), "{kept:?}");
-    // Once they are acknowledged there is room again.
+    // Once they are acknowledged, more are stored.
     step(&mut b, Event::Acknowledged { incarnation: Incarnation(1), seq: 65 });
     assert_eq!(names(&step(&mut b, unheard(200))), ["report"]);
 }
@@ -571,7 +573,7 @@ fn another_walltime_reaches_what_runs_and_what_begins_later_also_over_a_restart(
     assert_eq!(step(list(4, vec![with(90, AllocationState::Running)])), (vec!["walltime"], Some(90)));
     assert_eq!(step(list(5, vec![with(90, AllocationState::Running)])), (vec![], None), "nothing new");
     assert_eq!(step(list(4, vec![with(600, AllocationState::Running)])), (vec![], None), "an old list");
-    // A life that has the journal alone begins with the last walltime.
+    // An agent that has only the journal begins with the last walltime.
     let mut again = Brain::new("n0".parse().unwrap());
     journal.into_iter().for_each(|record| again.replay(record));
     assert_eq!(again.local(alloc(1)).unwrap().share.spec.walltime, Some(std::time::Duration::from_secs(90)));

@@ -1,42 +1,46 @@
-//! One agent's place in a launch's tree: which subtrees it serves, and how it goes round agents that it does not reach. Times are
-//! milliseconds of any clock that does not jump.
+//! The routes of one agent in a launch's tree: which subtrees it serves, and how it bypasses agents
+//! that it does not reach. Times are milliseconds of any clock that does not jump.
 //!
 //! ```text
-//!   Broken ──connected──▶ Connected ──broken──▶ Broken ──for too long──▶ gone round: its first part alone, and each subtree below it
+//!   Broken ──connected──▶ Connected ──broken──▶ Broken ──for too long──▶ bypassed: its first part alone,
+//!                                                                    and each subtree below it
 //! ```
 //!
-//! A child whose agent is away for a moment is waited for. One that stays away is gone round: its own children are served from here
-//! until this branch ends, and it alone when it is back. Of one that is not reached for long the head is notified: where it reaches
-//! it itself, it takes it from whoever is above it.
+//! A child whose agent is unreachable for a moment is waited for. One that stays unreachable is
+//! bypassed: until this branch ends, this agent serves the child's own children, and the child
+//! itself alone once it is back. If a part stays unreachable for long, the head is notified; if the
+//! head reaches the part itself, it takes the part over from the agent above it.
 
 use lattice_pmi::Subtree;
 use std::collections::BTreeMap;
 
-/// How long a child may be away before it is gone round. An agent that is restarted is often back by then.
+/// How long a child may be unreachable before it is bypassed, in milliseconds. A restarted agent is
+/// often back by then.
 const AWAY_MS_MAX: u64 = 2000;
-/// The same where no other node is reached: then it is this one's network, and what is gone round stays so.
+/// The same if this agent reaches no other node: then its own network is the likely cause, and a
+/// bypass is never undone.
 const AWAY_ALONE_MS_MAX: u64 = 30_000;
-/// How long a part is not reached before the head is notified, and before it is notified again.
+/// How long a part is unreachable before the head is notified, and between two such notices.
 const UNREACHED_MS: u64 = 10_000;
 
-/// The lines that an agent keeps to the subtrees below it. See the module.
+/// The lines (connections) from an agent to the subtrees below it. See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
     fanout: u32,
-    /// This node's part, where it has one.
+    /// This node's part of the launch, if it has one.
     own: Option<u32>,
     lines: BTreeMap<u64, Line>,
-    /// The last number that a line got.
+    /// The last line number used.
     last: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     subtree: Subtree,
-    /// When it was served last, or begun.
+    /// When the line last served its subtree, or was opened.
     served_ms: u64,
     link: Link,
-    /// When the head was last notified that its first part is not reached.
+    /// When the head was last notified that the subtree's first part is unreachable.
     notified_ms: Option<u64>,
 }
 
@@ -45,31 +49,31 @@ enum Link {
     Broken {
         since_ms: u64,
     },
-    /// Of the subtree, who cannot be reached, or has not reported all.
+    /// `away`: the parts of the subtree that are unreachable or have not reported everything.
     Connected {
         away: Vec<u32>,
     },
 }
 
-/// How a line ended that was connected.
+/// How a connected line broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The subtree was served until then.
+    /// It served the subtree until then.
     Served,
-    /// Its agent answered, and did not serve it.
+    /// The agent at its end answered, and refused to serve.
     Refused,
-    /// Its agent answered nothing: it is stopping, or the connection broke.
+    /// The agent at its end did not answer: it is stopping, or the connection broke.
     Silent,
 }
 
-/// What happens to lines. Of a line that was closed meanwhile it is old, and changes nothing.
+/// An event of a line. One of a line that has been closed changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteEvent {
-    /// A subtree is to be served by its first part.
+    /// Serve a subtree by its first part.
     Serve {
         subtree: Subtree,
     },
-    /// A subtree is to be served from here: its first part alone, and each subtree below it.
+    /// Serve a subtree from here: its first part alone, and each subtree below it.
     ServeBelow {
         subtree: Subtree,
     },
@@ -80,18 +84,18 @@ pub enum RouteEvent {
         line: u64,
         how: Broken,
     },
-    /// The agent at the line's end reports which parts of its subtree are away.
+    /// The agent at the line's end reports which parts of its subtree are unreachable.
     Away {
         line: u64,
         parts: Vec<u32>,
     },
-    /// The line takes no more: whoever comes back is sent everything.
+    /// The line's buffer is full: reopen it, after which the agent at its end is sent everything.
     Full {
         line: u64,
     },
-    /// The launch is brought down. Nobody runs on because the agent between is away.
+    /// The launch is brought down. No rank may run on because an agent in between is unreachable.
     BroughtDown,
-    /// On the head: this part is reached from here.
+    /// On the head: this part is reachable from here.
     Reached {
         part: u32,
     },
@@ -99,28 +103,28 @@ pub enum RouteEvent {
     Clock,
 }
 
-/// What is to be done about lines.
+/// What to do about lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteAction {
-    /// Begin a line under this number to the subtree's first part.
+    /// Open a line with this number to the subtree's first part.
     Open { line: u64, subtree: Subtree },
-    /// End the line.
+    /// Close the line.
     Close { line: u64 },
-    /// Log that this part is away, and that those below it are served from here.
+    /// Log that this part is bypassed: those below it are served from here.
     LogGoneRound { part: u32 },
     /// Log that this part is served from here because its parent does not reach it.
     LogTakenOver { part: u32, parent: u32 },
-    /// Notify the head that this part is not reached.
+    /// Notify the head that this part is unreachable.
     NotifyUnreached { part: u32 },
 }
 
 impl Routes {
-    /// Without lines; `own`: this node's part of the launch.
+    /// Routes without lines; `own`: this node's part of the launch.
     pub fn new(fanout: u32, own: Option<u32>) -> Self {
         Self { fanout, own, lines: BTreeMap::new(), last: 0 }
     }
 
-    /// Takes an event; what is to be done goes to `out`, in order.
+    /// Handles an event and appends the actions to `out`, in order.
     pub fn handle(&mut self, now_ms: u64, event: RouteEvent, out: &mut Vec<RouteAction>) {
         match event {
             RouteEvent::Serve { subtree } => self.serve(now_ms, subtree, out),
@@ -163,7 +167,7 @@ impl Routes {
         self.lines.get(&line).is_some_and(Line::is_connected)
     }
 
-    /// Parts that cannot be reached now, or have not reported all yet.
+    /// The parts that are unreachable now, or have not reported everything.
     pub fn away(&self) -> Vec<u32> {
         let of = |line: &Line| match &line.link {
             Link::Broken { .. } => line.subtree.parts().collect(),
@@ -212,7 +216,7 @@ impl Routes {
         due.into_iter().for_each(|number| self.go_round(now_ms, number, out));
     }
 
-    /// Goes round what has been away for too long, and finds those that are not reached.
+    /// Bypasses children that are unreachable for too long, and reports unreachable parts.
     fn look(&mut self, now_ms: u64, out: &mut Vec<RouteAction>) {
         let is_alone = !self.lines.values().any(|line| Some(line.subtree.first) != self.own && line.is_connected());
         let away_ms_max = if is_alone { AWAY_ALONE_MS_MAX } else { AWAY_MS_MAX };
@@ -227,8 +231,8 @@ impl Routes {
         }
     }
 
-    /// From now on a part that is reached from here is served from here, with those below it: whoever is above it does not reach it,
-    /// and still reports so.
+    /// Serves a part that is reachable from here, with those below it, from here on, if the agent
+    /// above it still reports it as unreachable.
     fn take_over(&mut self, now_ms: u64, part: u32, out: &mut Vec<RouteAction>) {
         let away = |link: &Link| matches!(link, Link::Connected { away } if away.contains(&part));
         let is_above = |line: &Line| line.has(part) && line.subtree.first != part && away(&line.link);
@@ -272,7 +276,8 @@ mod tests {
         out
     }
 
-    /// The head of seven parts with fan-out 2: itself by line 1, parts 1 to 3 by line 2, parts 4 to 6 by line 3.
+    /// The head of seven parts with fan-out 2: part 0 by line 1, parts 1 to 3 by line 2, parts 4 to
+    /// 6 by line 3.
     fn head() -> Routes {
         let mut routes = Routes::new(2, Some(0));
         let opened = step(&mut routes, 0, RouteEvent::ServeBelow { subtree: Subtree::whole(7) });
@@ -281,7 +286,7 @@ mod tests {
         routes
     }
 
-    /// The same, once every line is connected and reports that nobody is away.
+    /// The same, once every line is connected and reports no unreachable part.
     fn whole() -> Routes {
         let mut routes = head();
         for line in 1..=3 {
@@ -293,7 +298,7 @@ mod tests {
         routes
     }
 
-    /// What goes round the agent of part 4: it alone, and the two below it.
+    /// The actions that bypass the agent of part 4: it alone, and the two below it.
     fn round_4(line: u64) -> Vec<RouteAction> {
         let open = |line, first, end| Open { line, subtree: tree(first, end) };
         vec![Close { line: 3 }, LogGoneRound { part: 4 }, open(line, 4, 5), open(line + 1, 5, 6), open(line + 2, 6, 7)]
@@ -304,7 +309,7 @@ mod tests {
         let mut routes = whole();
         assert_eq!(step(&mut routes, 1000, RouteEvent::Broken { line: 3, how: Broken::Served }), []);
         assert_eq!(routes.away(), [4, 5, 6]);
-        // Tried in vain it is not served later than it was.
+        // A failed attempt does not count as service.
         step(&mut routes, 2000, RouteEvent::Connected { line: 3 });
         assert_eq!(step(&mut routes, 2500, RouteEvent::Broken { line: 3, how: Broken::Silent }), []);
         assert_eq!(step(&mut routes, 3000, RouteEvent::Clock), []);
@@ -378,7 +383,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, each part is served by one open line, and what is opened and closed is what is there.
+        /// Whatever happens, each part is served by exactly one open line, and the actions match
+        /// the lines.
         #[test]
         fn each_part_is_always_served_once(parts in 1u32..30, fanout in 2u32..5, history in events()) {
             let mut routes = Routes::new(fanout, Some(0));

@@ -1,4 +1,4 @@
-//! One checkpoint of an allocation, as its head decides it.
+//! One checkpoint of an allocation: the decisions of the allocation's head.
 //!
 //! ```text
 //!                 every node can       every node saved     manifest written      the quorum has it
@@ -9,147 +9,155 @@
 //!     (another round)                                   ▼
 //! ```
 //!
-//! While they save, the documents' states are told of what was heard: *requested*, *acknowledged* once a program of every node that saves has
-//! heard it, *writing* once each has said how far it is. A signal has no such answer: work that is asked by one stays *requested* until it has
-//! saved itself. Nothing is decided by that.
+//! For people, the phase *Saving* is shown as the specification's states: *requested*;
+//! *acknowledged* once a program on every saving node has acknowledged the request; *writing* once
+//! each has reported progress. A signal is not acknowledged: work that is asked by a signal stays
+//! *requested* until it has saved itself. Nothing is decided by these states.
 //!
-//! Every answer of a node carries the round that it answers. What a node saved before another one asked for a deferral is of an
-//! earlier moment than what is saved after it: it counts for nothing, however late it is heard.
+//! Every answer of a node carries its round. What one node saved before another asked for a
+//! deferral is of an earlier moment than what is saved after it, so it is ignored, however late it
+//! arrives.
 //!
-//! Times are milliseconds of a clock that runs on while the agent does not live. The state is written down before its steps are
-//! taken, and [`Checkpointing::resume`] gives the steps again: a node that is asked twice for one round does it once. `Asking` need not be: nothing is
-//! changed anywhere by it, and whoever wants the checkpoint asks for it again.
+//! Times are milliseconds of a clock that runs on while the agent is down. The state is written to
+//! the disk before its steps are taken, and [`Checkpointing::resume`] gives the steps again: a node
+//! that is asked twice for one round saves once. `Asking` need not be written: it changes nothing
+//! anywhere, and the requester asks again.
 
 use lattice_model::{CheckpointId, CheckpointRef, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// By how much all deferrals of one checkpoint may put it off together where the site says nothing else, in milliseconds.
+/// How long all deferrals of one checkpoint may take together unless the site sets it, in
+/// milliseconds.
 pub const DEFERRAL_MS_MAX: u64 = 5 * 60 * 1000;
 /// The shortest deferral, in milliseconds.
 const DEFERRAL_MS_MIN: u64 = 1000;
-/// Rounds of one checkpoint: as deferrals count in all that they can be, one more is not granted.
+/// How many rounds one checkpoint may have; no deferral is granted in the last.
 const ROUNDS_MAX: u32 = 30;
 
 /// What one node saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Files.
+    /// The number of files.
     pub files: u64,
-    /// Their bytes.
+    /// The files' bytes.
     pub bytes: u64,
-    /// The step that the application told.
+    /// The step that the application reported.
     pub step: Option<u64>,
-    /// BLAKE3 of the node's own manifest in the store, 64 hexadecimal digits; `None`: nothing of the allocation ran there.
+    /// BLAKE3 of the node's own manifest in the store, 64 hexadecimal digits; `None`: nothing of
+    /// the allocation ran there.
     pub manifest: Option<String>,
 }
 
-/// How far a node's application says that it is: for people. That there is one says that it has heard, though it says nothing in it.
+/// The progress that a node's application reports, for people. Even an empty report proves that the
+/// application has received the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Of 100.
+    /// Percent done.
     pub percent: Option<u8>,
-    /// How long it will take yet, in milliseconds.
+    /// How long it still takes, in milliseconds.
     pub left_ms: Option<u64>,
 }
 
-/// How much those say that are to save themselves.
+/// How far the saving nodes have reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heard {
-    /// Not every one is known to have heard.
+    /// Not every node's application has acknowledged the request.
     Requested,
-    /// Every one has.
+    /// Every node's application has acknowledged it.
     Acknowledged,
-    /// Every one has said how far it is, or is done.
+    /// Every node's application has reported progress or is done.
     Writing,
 }
 
-/// When a round is over.
+/// The deadline of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadline {
-    /// When, in milliseconds.
+    /// The time in milliseconds.
     pub at_ms: u64,
-    /// Whether it was put off already.
+    /// Whether it has been extended.
     pub extended: bool,
 }
 
-/// How far it is.
+/// The phase of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointPhase {
-    /// Each node is asked whether what runs there would hear. Nothing was sent yet. `able`: who would; `true`: nothing runs there.
+    /// Each node is asked whether what runs there would answer a request. No request has been sent.
+    /// `able`: the nodes that can; the value is true if nothing runs there.
     Asking { deadline: Deadline, able: BTreeMap<NodeId, bool> },
-    /// The signal may be sent. `saved`: who is done, all that it saved being in the store.
-    /// `idle`: where nothing ran; what runs there then is no part of it.
+    /// The nodes may send the signal. `saved`: the nodes that are done, with everything in the
+    /// store. `idle`: the nodes on which nothing ran; what begins there later is no part of the
+    /// checkpoint.
     Saving { deadline: Deadline, saved: BTreeMap<NodeId, Saved>, idle: BTreeSet<NodeId> },
     /// The application asked for a later moment.
     Deferred { until_ms: u64 },
-    /// All of it is in the store; the manifest that says so is to be written.
+    /// Everything is in the store; the manifest is being written.
     Verifying { deadline: Deadline, saved: BTreeMap<NodeId, Saved> },
-    /// It is whole; the quorum is to hear of it.
+    /// The checkpoint is whole; the quorum is being notified.
     Committing { checkpoint: CheckpointRef },
-    /// It is over.
+    /// The checkpoint has ended.
     Ended(CheckpointEnd),
 }
 
-/// How it ended.
+/// How the checkpoint ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointEnd {
-    /// The quorum has it: the allocation begins from it when it runs again.
+    /// The quorum has it: the allocation will begin from it when it runs again.
     Complete { checkpoint: CheckpointRef },
-    /// It came to nothing, and why. The one before it stays.
+    /// It failed, and why. The checkpoint before it remains.
     Failed { why: String },
-    /// Nobody was done in time, or too few.
+    /// These nodes were not done in time; none, if writing the manifest took too long.
     TimedOut { waited_for: BTreeSet<NodeId> },
 }
 
-/// What its head hears.
+/// An event of a checkpoint on its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointEvent {
-    /// What runs on the node would hear; `idle`: nothing of the allocation runs there.
+    /// What runs on the node would answer a request; `idle`: nothing of the allocation runs there.
     Able { node: NodeId, round: u32, idle: bool },
-    /// It would not, or what it began cannot be brought to its end.
+    /// It would not answer, or what it began cannot be completed.
     NodeFailed { node: NodeId, round: u32, why: String },
     /// The node's part is in the store.
     NodeSaved { node: NodeId, round: u32, saved: Saved },
-    /// The application wants to be asked again after so long.
+    /// The application wants to be asked again after this time.
     Deferred { node: NodeId, round: u32, for_ms: u64 },
-    /// It says how far it is.
+    /// The node's application reports progress.
     Progressed { node: NodeId, round: u32, progress: Progress },
     /// The manifest is in the store.
     Written,
-    /// It cannot be.
+    /// The manifest cannot be written.
     NotWritten { why: String },
     /// The quorum has this checkpoint of the allocation.
     Committed { id: CheckpointId },
-    /// Time passed.
+    /// Time has passed.
     Clock,
     /// The allocation is being ended.
     AllocationOver,
-    /// The quorum takes nothing of this claim any more.
+    /// The quorum accepts nothing of this claim any more.
     Superseded { why: String },
 }
 
-/// What is to be done once the state is written down. May be asked for again.
+/// What to do once the state is on the disk. A step may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointStep {
-    /// Ask every node of this round; answers of any other are not heard any more.
+    /// Ask every node in this round; answers of other rounds are ignored from now on.
     Ask { round: u32 },
     /// Let the nodes send the signal.
     Go { round: u32 },
     /// Write the manifest of what the nodes saved in this round.
     Write { round: u32 },
-    /// Tell the quorum.
+    /// Notify the quorum.
     Commit { checkpoint: CheckpointRef },
-    /// Nothing is waited for any more: the nodes may forget it.
+    /// Nothing is waited for any more: the nodes may forget the checkpoint.
     Forget,
 }
 
-/// See the module's figure.
+/// The state of one checkpoint; see the module's figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpointing {
-    /// Which.
+    /// The checkpoint's id.
     pub id: CheckpointId,
-    /// Under which claim of its allocation.
+    /// The epoch of the claim under which it is made.
     pub epoch: Epoch,
     /// The checkpoint before it.
     pub parent: Option<CheckpointId>,
@@ -157,24 +165,26 @@ pub struct Checkpointing {
     pub length_ms: u64,
     /// The allocation's nodes.
     pub nodes: Vec<NodeId>,
-    /// From 1.
+    /// The round, from 1.
     pub round: u32,
-    /// By how much it was deferred so far, in milliseconds.
+    /// The sum of its deferrals so far, in milliseconds.
     pub deferred_ms: u64,
-    /// By how much it may be in all, in milliseconds.
+    /// The most that its deferrals may take together, in milliseconds.
     pub deferral_ms_max: u64,
-    /// How far it is.
+    /// The phase.
     pub phase: CheckpointPhase,
-    /// The quorum may have a checkpoint by this id: it was told of this one, or whether one was made before could not be seen. What is
-    /// in the store by this id is then not this claim's alone to remove.
+    /// Whether the quorum may have a checkpoint with this id: because it was notified of this one,
+    /// or because it was impossible to see whether an earlier one exists. If so, this claim alone
+    /// must not remove what the store has under this id.
     pub told: bool,
-    /// What the nodes that save say of it. Nothing is decided by it, and it is not written down.
+    /// The progress of the saving nodes. Nothing is decided by it, and it is not written to the
+    /// disk.
     #[serde(skip)]
     pub progress: BTreeMap<NodeId, Progress>,
 }
 
 impl Checkpointing {
-    /// One that is asked for now. What is to be done first is [`Self::resume`]'s to say.
+    /// A checkpoint that is requested now. [`Self::resume`] gives its first steps.
     pub fn begin(
         id: CheckpointId,
         epoch: Epoch,
@@ -189,7 +199,7 @@ impl Checkpointing {
         Self { id, epoch, parent, length_ms, nodes, round, deferred_ms, deferral_ms_max, phase, told: false, progress }
     }
 
-    /// How it ended, once it has.
+    /// How it ended; `None` before that.
     pub fn end(&self) -> Option<&CheckpointEnd> {
         match &self.phase {
             CheckpointPhase::Ended(end) => Some(end),
@@ -201,7 +211,7 @@ impl Checkpointing {
         }
     }
 
-    /// In a word, for people.
+    /// The state as one word, for people.
     pub fn word(&self) -> &'static str {
         match &self.phase {
             CheckpointPhase::Asking { .. } => "asking",
@@ -219,7 +229,7 @@ impl Checkpointing {
         }
     }
 
-    /// The least that one of the nodes says.
+    /// The least that any saving node has reported.
     fn heard(&self, saved: &BTreeMap<NodeId, Saved>, idle: &BTreeSet<NodeId>) -> Heard {
         let said = |node: &NodeId| match self.progress.get(node) {
             None => Heard::Requested,
@@ -230,7 +240,7 @@ impl Checkpointing {
         awaited.map(said).min().unwrap_or(Heard::Writing)
     }
 
-    /// The node's part is awaited yet.
+    /// Whether the node's part is still awaited.
     pub fn awaits(&self, node: &NodeId) -> bool {
         match &self.phase {
             CheckpointPhase::Asking { .. } => true,
@@ -242,7 +252,7 @@ impl Checkpointing {
         }
     }
 
-    /// When [`CheckpointEvent::Clock`] is wanted.
+    /// When [`CheckpointEvent::Clock`] is due next.
     pub fn wakes_ms(&self) -> Option<u64> {
         match &self.phase {
             CheckpointPhase::Asking { deadline, .. }
@@ -253,7 +263,7 @@ impl Checkpointing {
         }
     }
 
-    /// How long the present round has taken so far, in milliseconds; `None`: none is under way.
+    /// How long the present round has taken so far, in milliseconds; `None`: no round is under way.
     pub fn round_ms(&self, now_ms: u64) -> Option<u64> {
         match &self.phase {
             CheckpointPhase::Asking { deadline, .. }
@@ -266,7 +276,7 @@ impl Checkpointing {
         }
     }
 
-    /// What is to be done, again or for the first time, from the state alone.
+    /// The steps to take in the present state, for the first time or again.
     pub fn resume(&self) -> Vec<CheckpointStep> {
         let round = self.round;
         match &self.phase {
@@ -279,7 +289,7 @@ impl Checkpointing {
         }
     }
 
-    /// Takes what was heard: changes the state, and gives what is then to be done.
+    /// Handles an event: changes the state, and gives the steps to take after that.
     pub fn handle(&mut self, now_ms: u64, event: CheckpointEvent) -> Vec<CheckpointStep> {
         match event {
             CheckpointEvent::Able { node, round, idle } if self.is_heard(&node, round) => self.able(node, idle),
@@ -345,7 +355,7 @@ impl Checkpointing {
         if able.values().all(|idle| *idle) {
             return self.fail("nothing of the allocation runs that could save itself".to_owned());
         }
-        // They look again when the others are asked, and say so.
+        // Idle nodes check again when the others are asked to save, and report.
         let idle = able.iter().filter(|(_, idle)| **idle).map(|(node, _)| node.clone()).collect();
         self.phase = CheckpointPhase::Saving { deadline: *deadline, saved: BTreeMap::new(), idle };
         vec![CheckpointStep::Go { round: self.round }]
@@ -375,7 +385,7 @@ impl Checkpointing {
 
     fn deferred(&mut self, now_ms: u64, for_ms: u64) -> Vec<CheckpointStep> {
         let left = self.deferral_ms_max.saturating_sub(self.deferred_ms);
-        // Deferred as long as may be: it is waited for until the deadline.
+        // No more deferral is possible: the head waits until the deadline.
         if left < DEFERRAL_MS_MIN || self.round >= ROUNDS_MAX {
             return Vec::new();
         }
@@ -410,7 +420,8 @@ impl Checkpointing {
             | CheckpointPhase::Verifying { deadline, .. }
                 if !deadline.extended =>
             {
-                // From where it was, not from now: who was away meanwhile gets no more than others.
+                // Counted from the old deadline, not from now: time in which the agent was down is
+                // not added.
                 *deadline = Deadline { at_ms: deadline.at_ms.saturating_add(half), extended: true };
                 self.clock(now_ms)
             }

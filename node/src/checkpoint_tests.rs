@@ -69,11 +69,11 @@ fn nodes_that_run_nothing_say_so_again_and_all_of_them_are_a_failure() {
     assert_eq!(c.handle(1, saved(0, 1, None)), []);
     let nothing = |n| CheckpointEvent::NodeSaved { node: node(n), round: 1, saved: Saved::default() };
     assert_eq!(c.clone().handle(2, nothing(1)), [CheckpointStep::Write { round: 1 }]);
-    // Something was begun there.
+    // Something began on the idle node.
     assert_eq!(c.clone().handle(2, saved(1, 1, None)), [CheckpointStep::Forget]);
     let why = "something runs".to_owned();
     assert_eq!(c.handle(2, CheckpointEvent::NodeFailed { node: node(1), round: 1, why }), [CheckpointStep::Forget]);
-    // What ran there is gone.
+    // What ran on the node is gone.
     let mut c = begun(1);
     c.handle(1, able(0, 1));
     assert_eq!(c.handle(2, nothing(0)), [CheckpointStep::Forget]);
@@ -91,7 +91,7 @@ fn who_ignores_it_gets_half_as_long_again_once() {
     assert_eq!(c.wakes_ms(), Some(LENGTH + LENGTH / 2));
     assert_eq!(c.handle(LENGTH + LENGTH / 2, CheckpointEvent::Clock), [CheckpointStep::Forget]);
     assert_eq!(c.end(), Some(&CheckpointEnd::TimedOut { waited_for: BTreeSet::from([node(0)]) }));
-    // An agent that was away for all of it finds both over at once.
+    // An agent that was down all the time finds both deadlines over at once.
     let mut c = begun(1);
     assert_eq!(c.handle(LENGTH * 5, CheckpointEvent::Clock), [CheckpointStep::Forget]);
 }
@@ -144,7 +144,7 @@ fn it_is_acknowledged_when_every_node_that_saves_has_heard() {
     assert_eq!(after(says(0, None)), ("asking", vec![]), "it was asked nothing yet");
     assert_eq!(after(able(0, 1)), ("asking", vec![]));
     assert_eq!(after(able(1, 1)), ("asking", vec![]));
-    // Nothing runs on the third, which has nothing to hear.
+    // Nothing runs on the third node, which need not acknowledge.
     let idle = CheckpointEvent::Able { node: node(2), round: 1, idle: true };
     assert_eq!(after(idle), ("requested", vec![CheckpointStep::Go { round: 1 }]));
     assert_eq!(after(says(0, None)), ("requested", vec![]), "the other one has not heard");
@@ -156,7 +156,8 @@ fn it_is_acknowledged_when_every_node_that_saves_has_heard() {
     assert_eq!(after(saved(0, 1, None)), ("writing", vec![]), "what saves itself is done");
     let nothing = CheckpointEvent::NodeSaved { node: node(2), round: 1, saved: Saved::default() };
     assert_eq!(after(nothing), ("verifying", vec![CheckpointStep::Write { round: 1 }]));
-    // What is asked by a signal says nothing before it is done, and what is put off is asked anew.
+    // Work that is asked by a signal reports nothing before it is done, and a deferral begins a new
+    // request.
     let mut c = begun(1);
     c.handle(1, able(0, 1));
     c.handle(1, says(0, Some(50)));
@@ -211,8 +212,9 @@ fn event(nodes: usize) -> impl Strategy<Value = CheckpointEvent> {
 }
 
 proptest! {
-    /// Whatever is heard in whatever order, also told twice and across restarts: a complete one has an answer of every node in its
-    /// last round, behind the word to send the signal; deferrals and extensions are bounded; an end stays.
+    /// Whatever events come in whatever order, also repeated and across restarts: a complete
+    /// checkpoint has an answer of every node in its last round, after the step `Go`; deferrals and
+    /// extensions are bounded; an end is final.
     #[test]
     fn invariants(nodes in 1usize..4, events in prop::collection::vec((event(3), 0u64..700, any::<bool>()), 0..80)) {
         let mut c = begun(nodes);
@@ -222,7 +224,8 @@ proptest! {
         for (event, passed, restarted) in events {
             now += passed;
             if restarted {
-                // All that outlives the agent is the state; what it is told to do again belongs to its round.
+                // Only the state outlives the agent; the steps that it gives again belong to its
+                // round.
                 c = c.clone();
                 for step in c.resume() {
                     if let CheckpointStep::Ask { round } | CheckpointStep::Go { round } | CheckpointStep::Write { round } = step {
@@ -264,7 +267,8 @@ proptest! {
                 prop_assert!(deadlines.len() <= 2, "extended more than once: {deadlines:?}");
             }
         }
-        // Left alone, it ends: only what is whole waits for the quorum, for as long as that takes.
+        // Without events it ends: only a whole checkpoint waits for the quorum, as long as that
+        // takes.
         for _ in 0..64 {
             now += DEFERRAL_MS_MAX;
             c.handle(now, CheckpointEvent::Clock);

@@ -1,28 +1,31 @@
-//! How a node's GPUs are, by what looks at them find, and what that asks for: a table with a version.
+//! The health of a node's GPUs: what each finding requires, by a versioned table.
 //!
 //! ```text
-//!   none, warn ─────────────────────── said, the GPU stays what it is
-//!   restart_application ────────────── the same, and what runs on it fails, so that it begins again where its owner wants that
-//!   reset, replace ─────────────────── not offered until it is well
+//!   none, warn ─────────────────────── reported; the GPU stays in use
+//!   restart_application ────────────── the same, and the work on it fails, to begin again if its owner wants that
+//!   reset, replace ─────────────────── not offered until the GPU is well
 //!   drain ──────────────────────────── the same, and the node asks to be drained (`crate::health`)
 //!   fail ───────────────────────────── the same, and the node's hardware counts as failed: Down at once
 //! ```
 //!
-//! The numbers are those of NVIDIA's "Xid Catalog" for Ampere and later ("Analyzing Xid Errors with the Xid Catalog", column
-//! "Immediate Action"), the rest is after "GPU Memory Error Management" and the NVML reference. An action that the catalogue leaves
-//! to a workflow is the severest that the workflow ends with, but for 45, which comes with another one.
+//! The numbers are those of NVIDIA's "Xid Catalog" for Ampere and later ("Analyzing Xid Errors with
+//! the Xid Catalog", column "Immediate Action"); the rest follows "GPU Memory Error Management" and
+//! the NVML reference. Where the catalogue refers to a workflow, the table has the severest end of
+//! that workflow, except for 45, which always comes with another error.
 //!
-//! No default response is `fail`, although the requirement has the node Down for an uncorrectable memory error and for
-//! a GPU that fell off the bus. The node knows which of its GPUs failed, whose it was and whether a reset helps; Down
-//! would end the work on all others. A site that wants it sets `gpu_policy: {version: 1, xids: {48: fail, 79: fail}}`.
+//! No default response is `fail`, although the requirement is that the node is Down after an
+//! uncorrectable memory error and after a GPU fell off the bus. The node knows which of its GPUs
+//! failed, which work had it and whether a reset helps; Down would end the work on all others. A
+//! site that wants it sets `gpu_policy: {version: 1, xids: {48: fail, 79: fail}}`.
 //!
-//! What an error asks for stands until the GPU is seen to be new: it was gone from the bus and came back, the bus found it anew, the
-//! driver had lost it and has it again, or asks for no recovery any more. A restart of the machine is all of that. Errors that the
-//! kernel's log has from before the first look do not stand where the driver's first word is that it asks for none: that was done
-//! while nobody looked.
+//! A response applies until the GPU is seen to have been reset: it was gone from the bus and came
+//! back, the bus found it anew, the driver had lost it and has it again, or the driver no longer
+//! asks for a recovery. A restart of the machine is all of that. Errors that the kernel's log has
+//! from before the first look are dropped if the driver's first answer asks for no recovery: the
+//! GPU was reset while no agent looked.
 //!
 //! `restart_application` ends work that had the GPU before the error, by the time in the kernel's
-//! log; a successor is left alone. On a partitioned GPU nobody is ended, because the log does not
+//! log; a successor is left alone. On a partitioned GPU no work is ended, because the log does not
 //! name the instance.
 
 use crate::health::{Finding, Window};
@@ -35,34 +38,36 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
 
-/// The table's version: another one where it answers otherwise to anything.
+/// The table's version; it changes whenever any response changes.
 pub const POLICY_VERSION: u32 = 1;
-/// Errors for which a site may have its own answers.
+/// How many errors a site may give its own responses for.
 const OWN_MAX: usize = 256;
-/// Numbers of errors that are remembered of one GPU; of more, the oldest is forgotten that asks for nothing that lasts.
+/// How many error numbers are stored per GPU; beyond that, the oldest one without a lasting
+/// response is dropped.
 const XIDS_MAX: usize = 32;
-/// For so long an error is told that asks for nothing that lasts.
+/// How long an error without a lasting response is reported, in milliseconds.
 const TOLD_MS: u64 = 3_600_000;
-/// The error that says that a GPU has fallen off the bus.
+/// The error "the GPU has fallen off the bus".
 const FALLEN_OFF: u32 = 79;
 
-/// What something asks for, the least first.
+/// The response to a finding, the least severe first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// Nothing, and nobody need know.
+    /// Nothing, and no report.
     None,
-    /// Somebody should know.
+    /// A report.
     Warn,
-    /// What runs on the GPU was hit, and is ended; the GPU was not.
+    /// The work on the GPU was hit and is ended; the GPU itself is well.
     RestartApplication,
-    /// The GPU is to be reset.
+    /// The GPU must be reset.
     Reset,
-    /// The GPU is to be replaced.
+    /// The GPU must be replaced.
     Replace,
-    /// The whole node is to be emptied, then restarted or looked into.
+    /// The whole node must be drained, then restarted or examined.
     Drain,
-    /// The node's hardware failed: it is out of service at once, until somebody says that it is repaired. A site's own answer alone.
+    /// The node's hardware failed: it is out of service at once, until an operator declares it
+    /// repaired. Only a site's own policy has this.
     Fail,
 }
 
@@ -90,7 +95,7 @@ impl fmt::Display for Response {
     }
 }
 
-/// Errors by number, what each asks for, and what it is. Of what is not here see [`Policy::unknown_xid`].
+/// Errors by number, with response and description. [`Policy::unknown_xid`] is for all others.
 const XIDS: &[(RangeInclusive<u32>, Response, &str)] = &[
     (8..=8, Response::RestartApplication, "the GPU stopped processing"),
     (11..=11, Response::RestartApplication, "invalid push buffer"),
@@ -147,37 +152,41 @@ const XIDS: &[(RangeInclusive<u32>, Response, &str)] = &[
     (160..=161, Response::None, "a memory channel was retired"),
 ];
 
-/// The table, and what a site lays over it.
+/// The table, with a site's own responses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// The version over which the site's own answers were laid: this program's, or they are refused. Named where there are any.
+    /// The version of the table that the site's own responses were written for. Required if there
+    /// are any; they are refused if it is not this program's version.
     pub version: Option<u32>,
-    /// The site's own answers to errors by number (XID).
+    /// The site's own responses to errors, by number (XID).
     pub xids: BTreeMap<u32, Response>,
-    /// To an error that the table does not have.
+    /// Response to an error that is not in the table.
     pub unknown_xid: Response,
-    /// To a GPU that the bus shows and no driver speaks for. One that its driver says it has lost is an error 79.
+    /// Response to a GPU that is on the bus and that no driver reports. If a driver reports it as
+    /// lost, that is error 79.
     pub silent: Response,
-    /// To memory errors that could not be corrected. Those after which a GPU is to be reset come with an error that asks for that.
+    /// Response to uncorrectable memory errors. Those that need a reset come with an error that
+    /// asks for one.
     pub ecc_uncorrected: Response,
-    /// To a row of memory that is replaced at the next reset.
+    /// Response to a memory row that is replaced at the next reset.
     pub remap_pending: Response,
-    /// To one that cannot be replaced.
+    /// Response to a memory row that cannot be replaced.
     pub remap_failed: Response,
-    /// To a link that was up and is down.
+    /// Response to an NVLink that was up and is down.
     pub nvlink_down: Response,
-    /// To more than `nvlink_errors_max` errors of a GPU's links within `nvlink_window_seconds`.
+    /// Response to more than `nvlink_errors_max` errors of a GPU's links within
+    /// `nvlink_window_seconds`.
     pub nvlink_errors: Response,
-    /// At least 1.
+    /// Errors; at least 1.
     pub nvlink_errors_max: u64,
-    /// 1 to 604,800.
+    /// Seconds; 1 to 604,800.
     pub nvlink_window_seconds: u64,
-    /// To a temperature at which it slows itself down.
+    /// Response to a temperature at which the GPU slows itself down.
     pub hot: Response,
-    /// To one at which it switches itself off.
+    /// Response to a temperature at which the GPU switches itself off.
     pub too_hot: Response,
-    /// To clocks that the hardware holds down.
+    /// Response to clocks that the hardware holds down.
     pub throttled: Response,
 }
 
@@ -187,11 +196,11 @@ impl Default for Policy {
             version: None,
             xids: BTreeMap::new(),
             unknown_xid: Response::Warn,
-            // Work that wants no GPU may go on and be begun.
+            // Work that needs no GPU may go on and begin.
             silent: Response::Reset,
             // A contained one (94) raises the same counter.
             ecc_uncorrected: Response::Warn,
-            // NVIDIA: work may go on and be begun.
+            // NVIDIA: work may go on and begin.
             remap_pending: Response::Warn,
             remap_failed: Response::Replace,
             nvlink_down: Response::Reset,
@@ -205,7 +214,7 @@ impl Default for Policy {
     }
 }
 
-/// A table that makes no sense.
+/// Why a policy is invalid.
 #[derive(Debug, Error)]
 pub enum PolicyError {
     #[error(
@@ -238,14 +247,14 @@ impl Policy {
         Ok(())
     }
 
-    /// What an error asks for, and what it is.
+    /// The response to an error, and its description.
     pub fn xid(&self, number: u32) -> (Response, &'static str) {
         let known = XIDS.iter().find(|(numbers, ..)| numbers.contains(&number));
         let (response, what) = known.map_or((self.unknown_xid, "not in the table"), |(_, response, what)| (*response, what));
         (self.xids.get(&number).copied().unwrap_or(response), what)
     }
 
-    /// What a driver's own word asks for.
+    /// The response to the recovery that a driver asks for.
     fn recovery(recovery: GpuRecovery) -> Option<(Response, &'static str)> {
         match recovery {
             GpuRecovery::None => None,
@@ -256,7 +265,7 @@ impl Policy {
         }
     }
 
-    /// The version for people, and whether a site changed something.
+    /// The version for people, and whether the site changed any response.
     pub fn shown(&self) -> String {
         let own = if self.has_own() { ", with the site's own answers" } else { "" };
         format!("{POLICY_VERSION}{own}")
@@ -267,29 +276,30 @@ impl Policy {
     }
 }
 
-/// Whether a GPU is there.
+/// Whether a GPU is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum There {
     Yes,
-    /// The bus does not show it.
+    /// The GPU is not on the bus.
     OffBus,
-    /// The bus shows it, and the driver has lost it.
+    /// The GPU is on the bus, and its driver has lost it.
     Lost(String),
-    /// The bus shows it, and no driver speaks for it.
+    /// The GPU is on the bus, and no driver reports it.
     Silent(String),
 }
 
 #[derive(Clone, Debug)]
 struct Gpu {
     there: There,
-    /// Errors by number: when each came last.
+    /// The last time of each error, by number.
     xids: BTreeMap<u32, Timestamp>,
-    /// Those of them from before the first look, until its driver says its first word.
+    /// Those errors that are from before the first look, until the driver answers for the first
+    /// time.
     replayed: BTreeSet<u32>,
     reading: GpuReading,
     /// The most links that were up at once.
     links: u32,
-    /// Errors of them within the window.
+    /// The errors of the links within the window.
     link_errors: (Window, u64),
 }
 
@@ -308,7 +318,7 @@ impl Gpu {
 
     fn told(&mut self, now: Timestamp, reading: &GpuReading) {
         let wanted = |reading: &GpuReading| reading.recovery.and_then(Policy::recovery).is_some();
-        // Its driver asked for a recovery, and is content now: that was done.
+        // The driver asked for a recovery and no longer does: it was done.
         if wanted(&self.reading) && !wanted(reading) {
             self.xids.clear();
         }
@@ -324,55 +334,55 @@ impl Gpu {
     }
 }
 
-/// How one GPU stands.
+/// The state of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuStanding {
-    /// Why it is not there at all: whoever had it has lost it.
+    /// Why the GPU is lost: the work that had it has lost it.
     pub lost: Option<String>,
-    /// What is the matter with it, the severest first.
+    /// The GPU's problems and their responses, the severest first.
     pub troubles: Vec<(Response, String)>,
 }
 
 impl GpuStanding {
-    /// Whether work may have it.
+    /// Whether work may get the GPU.
     pub fn is_allocatable(&self) -> bool {
         self.lost.is_none() && self.troubles.iter().all(|(response, _)| !response.withholds())
     }
 
-    /// Whether nothing is the matter with it. That a program was hit is nothing of the GPU's.
+    /// Whether the GPU is well. An error that only hit a program does not count.
     pub fn is_healthy(&self) -> bool {
         self.lost.is_none() && self.troubles.iter().all(|(response, _)| *response == Response::RestartApplication)
     }
 
-    /// What is the matter, for people; empty where nothing is.
+    /// The problems, for people; empty if there are none.
     pub fn why(&self) -> String {
         let troubles = self.troubles.iter().map(|(response, what)| format!("{what}: {response}"));
         self.lost.iter().map(|why| format!("lost: {why}")).chain(troubles).collect::<Vec<_>>().join("; ")
     }
 }
 
-/// All GPUs that were ever seen in this life of the agent.
+/// All GPUs that were seen in this life of the agent.
 #[derive(Clone, Debug)]
 pub struct Gpus {
     policy: Policy,
-    /// Whether there was a look already: what the first one hears happened before.
+    /// Whether there has been a look: errors in the first one are from before it.
     looked: bool,
     gpus: BTreeMap<String, Gpu>,
     unsupported: Vec<String>,
 }
 
 impl Gpus {
-    /// None was seen yet.
+    /// No GPU has been seen yet.
     pub fn new(policy: Policy) -> Self {
         Self { policy, looked: false, gpus: BTreeMap::new(), unsupported: Vec::new() }
     }
 
-    /// By what they are judged.
+    /// The policy in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Takes a look at the bus and the kernel's log, and what was read with it.
+    /// Takes in one look at the bus and the kernel's log.
     pub fn looked(&mut self, now: Timestamp, look: &GpuLook) {
         let is_first = !std::mem::replace(&mut self.looked, true);
         for key in &look.on_bus {
@@ -410,11 +420,11 @@ impl Gpus {
         }
     }
 
-    /// Takes what the drivers said.
+    /// Takes in the drivers' answers.
     pub fn read(&mut self, now: Timestamp, reads: &GpuReads) {
         self.unsupported.clone_from(&reads.unsupported);
         for (key, read) in &reads.gpus {
-            // What was asked before it went says nothing of it.
+            // An answer from before the GPU left the bus says nothing about it.
             let Some(gpu) = self.gpus.get_mut(key).filter(|gpu| gpu.there != There::OffBus) else { continue };
             match read {
                 GpuRead::Told(reading) => {
@@ -430,7 +440,7 @@ impl Gpus {
         }
     }
 
-    /// How each of them stands.
+    /// The state of each GPU, by key.
     pub fn standings(&self, now: Timestamp) -> BTreeMap<String, GpuStanding> {
         self.gpus.iter().map(|(key, gpu)| (key.clone(), self.standing(now, gpu))).collect()
     }
@@ -480,13 +490,13 @@ impl Gpus {
             found(true, response, what.to_owned());
         }
         troubles.retain(|(response, _)| *response != Response::None);
-        // Stable: of equals the first that was looked at.
+        // The sort is stable: of equally severe problems the first found stays first.
         troubles.sort_by_key(|(response, _)| std::cmp::Reverse(*response));
         GpuStanding { lost, troubles }
     }
 
-    /// What the node's checks say of them. `devices`: what their drivers made of them, which is what work is given; `expected`: how many
-    /// of these there are to be at least.
+    /// The findings of the node's checks. `devices`: the GPUs that the drivers offer and that work
+    /// can get; `expected`: how many of them the node must have at least.
     pub fn findings(&self, now: Timestamp, expected: u64, devices: &[GpuDevice]) -> Vec<(String, Finding)> {
         let standings = self.standings(now);
         let is_lost = |key: &str| standings.get(key).is_some_and(|s| s.lost.is_some());

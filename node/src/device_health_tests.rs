@@ -2,8 +2,9 @@ use super::*;
 
 const KEY: &str = "0000:3b:00.0";
 
-/// By hand from NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors, table 1, "Resolution Bucket (Immediate Action)"), read for this
-/// test alone: RESTART_APP, IGNORE, RESET_GPU, RESTART_BM and CHECK_MECHANICALS.
+/// Copied by hand from NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors, table 1, "Resolution
+/// Bucket (Immediate Action)") for this test only: RESTART_APP, IGNORE, RESET_GPU, RESTART_BM and
+/// CHECK_MECHANICALS.
 #[test]
 fn the_table_answers_as_nvidias_catalogue_does() {
     let restart =
@@ -18,13 +19,14 @@ fn the_table_answers_as_nvidias_catalogue_does() {
             assert_eq!(policy.xid(*number).0, response, "XID {number}");
         }
     }
-    // "WORKFLOW_XID_48" and "WORKFLOW_NVLINK_ERR" end with a reset, RESTART_VM is a restart of the machine here.
+    // "WORKFLOW_XID_48" and "WORKFLOW_NVLINK_ERR" end with a reset; RESTART_VM is a restart of the
+    // machine here.
     assert_eq!([48, 74, 151].map(|n| policy.xid(n).0), [Response::Reset, Response::Reset, Response::Drain]);
-    // Of those that the catalogue has no action for, and of those that it does not have.
+    // Errors without an action in the catalogue, and errors that are not in it.
     assert_eq!([1, 154, 167, 4000].map(|n| policy.xid(n).0), [Response::Warn; 4]);
 }
 
-/// `46, 48, 143–146` of a line `| XID 46, 48, 143–146 | `reset` |`.
+/// Numbers like `46, 48, 143–146` of a line `| XID 46, 48, 143–146 | `reset` |`.
 #[test]
 fn the_operators_handbook_has_the_same_table() {
     let mut told = BTreeMap::new();
@@ -126,7 +128,7 @@ fn an_error_is_what_the_table_makes_of_it() {
         assert!(stands(&gpus, 1).lost.is_none());
         let drains = matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(why) if why.contains("XID 79"));
         assert_eq!(drains, number == 79);
-        // What asks for nothing that lasts is told for an hour.
+        // An error without a lasting response is reported for an hour.
         let standing = stands(&gpus, 2 + TOLD_MS);
         assert_eq!(standing.is_allocatable(), allocatable);
         assert_eq!(standing.why().is_empty(), allocatable, "XID {number}: {}", standing.why());
@@ -161,7 +163,7 @@ fn what_an_error_asks_for_stands_until_the_gpu_is_seen_to_be_new() {
     without.on_bus.remove(KEY);
     gpus.looked(Timestamp(3), &without);
     assert!(stands(&gpus, 3).lost.is_some_and(|why| why.contains("bus")));
-    // What was asked before it went does not bring it back.
+    // An answer from before the GPU left the bus does not bring it back.
     gpus.read(Timestamp(3), &told(GpuReading::default()));
     assert!(stands(&gpus, 3).lost.is_some());
     gpus.looked(Timestamp(4), &there());
@@ -188,16 +190,16 @@ fn errors_from_before_the_first_look_stand_unless_the_drivers_first_word_is_that
     let mut gpus = begun();
     gpus.read(Timestamp(2), &says(Some(GpuRecovery::None)));
     assert!(stands(&gpus, 2).is_healthy(), "it was reset while no agent ran, or by the agent before");
-    // What happens from now on is another matter.
+    // An error after the first look is not dropped.
     gpus.looked(Timestamp(3), &xid(119));
     gpus.read(Timestamp(4), &says(Some(GpuRecovery::None)));
     assert!(!stands(&gpus, 4).is_allocatable());
-    // The same error again, before the driver spoke.
+    // The same error again, before the driver answered.
     let mut gpus = begun();
     gpus.looked(Timestamp(2), &xid(119));
     gpus.read(Timestamp(3), &says(Some(GpuRecovery::None)));
     assert!(!stands(&gpus, 3).is_allocatable());
-    // A driver that cannot say, or asks for something.
+    // A driver that cannot tell, or asks for a recovery.
     for first in [None, Some(GpuRecovery::Reset)] {
         let mut gpus = begun();
         gpus.read(Timestamp(2), &says(first));
@@ -236,7 +238,7 @@ fn a_site_may_have_memory_errors_and_others_take_the_node_out_of_service() {
     assert!(!stands(&gpus, 1).is_allocatable());
     gpus.read(Timestamp(2), &told(GpuReading::default()));
     assert_eq!(finding(&gpus, 2, 0, &name), Finding::Well);
-    // It is severer than a drain.
+    // This is severer than a drain.
     gpus.looked(Timestamp(3), &xid(79));
     gpus.looked(Timestamp(3), &xid(140));
     assert!(matches!(finding(&gpus, 3, 0, &name), Finding::Failure(why) if why.starts_with("XID 140")));
@@ -253,7 +255,7 @@ fn readings_are_judged_as_they_are_now() {
         (GpuReading { remap_failed: Some(true), ..none() }, Some(Response::Replace)),
         (hot(87), Some(Response::Warn)),
         (hot(92), Some(Response::Drain)),
-        // A driver that has no limit says 0.
+        // 0 means that the driver has no limit.
         (GpuReading { slowdown_c: Some(0), ..hot(50) }, None),
         (GpuReading { throttled: vec!["power brake".to_owned()], ..none() }, Some(Response::Warn)),
         (GpuReading { recovery: Some(GpuRecovery::Reboot), ..none() }, Some(Response::Drain)),
@@ -287,7 +289,7 @@ fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
     let all = |expected, devices: &[GpuDevice]| gpus.findings(Timestamp(0), expected, devices).remove(0).1;
     let said = format!("1 of 2 GPUs: {KEY} is on the bus, no driver offers it");
     assert_eq!(all(2, &[device("0000:5e:00.0", 0)]), Finding::Critical(said));
-    // Instances of one that is partitioned count each.
+    // Each instance of a partitioned GPU counts.
     assert_eq!(all(7, &[0, 1, 2, 3, 4, 5, 6].map(|index| device(KEY, index))), Finding::Well);
     let reads = |read| GpuReads { gpus: BTreeMap::from([(KEY.to_owned(), read)]), unsupported: Vec::new() };
     gpus.read(Timestamp(1), &reads(GpuRead::Silent("NVML does not list it".to_owned())));

@@ -1,4 +1,5 @@
-//! The half of a node's state that outlives the agent. A record is the only thing that changes it, so replay cannot differ.
+//! The part of a node's state that outlives the agent. Only records change it, so replay gives the
+//! same state.
 
 use crate::record::{Local, Record};
 use lattice_model::{AllocationId, DesiredList, DesiredShare, Epoch, Incarnation, NodeId, NodeReport, ReportItem};
@@ -13,17 +14,17 @@ pub(crate) struct Durable {
     list: DesiredList,
     locals: BTreeMap<AllocationId, Local>,
     done: BTreeMap<AllocationId, Epoch>,
-    /// What the list says is leaving, and was reported to be gone since.
+    /// Claims that the list names as leaving and that have been reported as released.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     released: BTreeSet<(AllocationId, Epoch)>,
     acknowledged: u64,
     outbox: VecDeque<ReportItem>,
-    /// Whether the memory of what was done here is lost, and the quorum was not told so yet.
+    /// Whether the node's stored state is lost and the quorum has not been notified yet.
     unremembered: bool,
 }
 
 impl Durable {
-    /// Of a node that has never done anything.
+    /// The state of a node without history.
     pub(crate) fn new(me: NodeId) -> Self {
         Self {
             me,
@@ -38,7 +39,8 @@ impl Durable {
         }
     }
 
-    /// Of a node whose memory is lost: `found` is all that is left of its work, `outbox` of what it had to report.
+    /// The state of a node whose stored state is lost: `found` is all that is left of its work,
+    /// `outbox` of its reports.
     pub(crate) fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
         let list = DesiredList { shares: found.iter().map(|l| l.share.clone()).collect(), ..DesiredList::default() };
         let locals = found.into_iter().map(|l| (l.share.allocation, l)).collect();
@@ -53,12 +55,12 @@ impl Durable {
         self.incarnation
     }
 
-    /// The last list taken.
+    /// The last desired list.
     pub(crate) fn list(&self) -> &DesiredList {
         &self.list
     }
 
-    /// What the last list says of this claim.
+    /// The last list's share of this claim.
     pub(crate) fn listed(&self, allocation: AllocationId, epoch: Epoch) -> Option<&DesiredShare> {
         self.list.shares.iter().find(|share| share.allocation == allocation && share.epoch == epoch)
     }
@@ -67,22 +69,22 @@ impl Durable {
         &self.locals
     }
 
-    /// The local allocation of this claim, and of no other.
+    /// The local allocation of exactly this claim.
     pub(crate) fn of_claim(&self, allocation: AllocationId, epoch: Epoch) -> Option<&Local> {
         self.locals.get(&allocation).filter(|local| local.share.epoch == epoch)
     }
 
-    /// Whether this claim is over here, while the list still has it.
+    /// Whether this claim has ended here, while the list still has it.
     pub(crate) fn is_done(&self, allocation: AllocationId, epoch: Epoch) -> bool {
         self.done.get(&allocation) == Some(&epoch)
     }
 
-    /// Whether this claim, which the list says is leaving, was reported to be gone since.
+    /// Whether this claim, which the list names as leaving, has been reported as released.
     pub(crate) fn is_released(&self, allocation: AllocationId, epoch: Epoch) -> bool {
         self.released.contains(&(allocation, epoch))
     }
 
-    /// What is to be reported, the oldest first.
+    /// The pending reports, oldest first.
     pub(crate) fn outbox(&self) -> &VecDeque<ReportItem> {
         &self.outbox
     }
@@ -106,7 +108,7 @@ impl Durable {
         })
     }
 
-    /// Applies one record: just written, or of the journal.
+    /// Applies one record, just written or from the journal.
     pub(crate) fn apply(&mut self, record: Record) {
         match record {
             Record::Registered { incarnation } => {

@@ -1,21 +1,23 @@
-//! How long the head of a launch lets a PMI fence wait. Times are milliseconds of any clock that does not jump.
+//! How long the head of a launch lets a PMI fence wait. Times are milliseconds of any clock that
+//! does not jump.
 //!
 //! ```text
-//!   Idle ──a fence waits, every node is connected──▶ Waiting ──over the timeout──▶ Asking ──answers, or 3 s──▶ the launch fails
-//!    ▲                                                  │                            │
-//!    ╰──────── it is done, or a node is away ───────────┴────────────────────────────╯
+//!   Idle ──a fence waits, all nodes connected──▶ Waiting ──timeout──▶ Asking ──answers, or 3 s──▶ launch fails
+//!    ▲                                              │                   │
+//!    ╰──── it is done, or a node is unreachable ────┴───────────────────╯
 //! ```
 //!
-//! A fence that waits for a node whose ranks ended waits for ever; one that waits too long while every node is connected has failed.
-//! While a node is away, the clock stands. An empty fence has no clock: `MPI_Finalize` is such a fence in MPICH and in Open MPI, and
+//! A fence that waits for a node whose ranks have ended waits for ever; one that waits too long
+//! while every node is connected has failed. While a node is unreachable, the timeout is stopped.
+//! An empty fence has no timeout: `MPI_Finalize` is such a fence in MPICH and in Open MPI, and
 //! ranks may come to it hours apart.
 
 use lattice_model::NodeRanks;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nodes, and ranks of each, that are named where all of them would be too many.
+/// How many nodes, and how many ranks of each, a message names at most.
 const NAMED_MAX: usize = 16;
-/// How long the nodes that a fence waits for may take to name those of their ranks that have not come.
+/// How long the awaited nodes have to name those of their ranks that have not come.
 const ANSWER_MS: u64 = 3000;
 
 /// The head's watch over its launch's fences. See the module.
@@ -23,52 +25,53 @@ const ANSWER_MS: u64 = 3000;
 pub struct FenceWatch {
     parts: usize,
     timeout_ms: u64,
-    /// Parts of which a rank ended.
+    /// Parts in which a rank has ended.
     ended: BTreeSet<usize>,
     phase: Phase,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No fence waits, or a node is away.
+    /// No fence waits, or a node is unreachable.
     Idle,
     Waiting {
         fence: u32,
         since_ms: u64,
     },
-    /// The nodes that it has waited for too long were asked which of their ranks have not come.
+    /// Nodes that the fence has waited for too long are asked which of their ranks have not come.
     Asking {
         fence: u32,
         asked_ms: u64,
-        /// By node's part.
+        /// The ranks that have not come, by part.
         absent: BTreeMap<usize, Vec<u32>>,
     },
 }
 
-/// A fence that not all have come to.
+/// A fence to which not all parts have come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenFence {
     pub number: u32,
     /// Parts that have not come.
     pub missing: Vec<u32>,
-    /// Whether it brings anything to anybody, as far as is known.
+    /// Whether it is known to carry any data.
     pub carries: bool,
 }
 
-/// What happens to a launch's fences.
+/// An event of a launch's fences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceEvent {
     /// A rank of this part ended.
     RankEnded { part: usize },
-    /// This part names those of its ranks that have not come.
+    /// A part names those of its ranks that have not come.
     Absent { part: usize, ranks: Vec<u32> },
     /// The open fence is done.
     Done,
-    /// It was looked which fence waits; `None`: none does, or a node is away.
+    /// The present state was checked; `open` is the fence that waits, or `None` if none does or a
+    /// node is unreachable.
     Looked { open: Option<OpenFence> },
 }
 
-/// What is to be done about a fence.
+/// What to do about a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceAction {
     /// Ask every part which of its ranks have not come: [`FenceEvent::Absent`].
@@ -80,19 +83,21 @@ pub enum FenceAction {
 /// Why a fence failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FenceFailure {
-    /// A rank of this part ended without coming to it.
+    /// A rank of this part ended without coming to the fence.
     RankEnded { fence: u32, part: usize },
-    /// It waited too long for these parts; of each, the ranks that it named.
+    /// The fence waited too long for these parts; the value lists the ranks that each part named.
     TimedOut { fence: u32, timeout_ms: u64, missing: BTreeMap<usize, Vec<u32>> },
 }
 
 impl FenceWatch {
-    /// Of a launch of so many parts that begins. No fence waits longer than `timeout_ms`.
+    /// The watch of a launch that begins, with `parts` parts. No fence may wait longer than
+    /// `timeout_ms`.
     pub fn new(parts: usize, timeout_ms: u64) -> Self {
         Self { parts, timeout_ms, ended: BTreeSet::new(), phase: Phase::Idle }
     }
 
-    /// Takes an event; what is to be done goes to `out`. A failure is given at each look that finds it.
+    /// Handles an event and appends the actions to `out`. A failure is given again at each check
+    /// that finds it.
     pub fn handle(&mut self, now_ms: u64, event: FenceEvent, out: &mut Vec<FenceAction>) {
         match event {
             FenceEvent::RankEnded { part } => {
@@ -143,7 +148,7 @@ impl FenceWatch {
 }
 
 impl FenceFailure {
-    /// For people. `nodes`: the launch's.
+    /// The failure, for people. `nodes`: the launch's nodes.
     pub fn describe(&self, nodes: &[NodeRanks]) -> String {
         match self {
             Self::RankEnded { fence, part } => {
@@ -159,7 +164,7 @@ impl FenceFailure {
     }
 }
 
-/// Who has not come of one node.
+/// Names the ranks of one node that have not come.
 fn absent_on(NodeRanks { node, count, .. }: &NodeRanks, ranks: &[u32]) -> String {
     match ranks {
         [] => format!("node {node} (which of its {count} ranks it does not say)"),
@@ -168,7 +173,7 @@ fn absent_on(NodeRanks { node, count, .. }: &NodeRanks, ranks: &[u32]) -> String
     }
 }
 
-/// The first of them, and how many more there are.
+/// The first of them, and the number of the others.
 fn first_of(all: impl Iterator<Item = String>, count: usize, of: &str) -> String {
     let more = (count > NAMED_MAX).then(|| format!("{} more{of}", count - NAMED_MAX));
     all.take(NAMED_MAX).chain(more).collect::<Vec<_>>().join(", ")
@@ -196,7 +201,7 @@ mod tests {
         vec![Fail(FenceFailure::TimedOut { fence, timeout_ms: TIMEOUT_MS, missing })]
     }
 
-    /// Of four parts; fence 1 has waited since 0 for parts 1 and 2, which are asked now.
+    /// A watch of four parts: fence 1 has waited since 0 for parts 1 and 2, which are being asked.
     fn asking() -> FenceWatch {
         let mut watch = FenceWatch::new(4, TIMEOUT_MS);
         assert_eq!(step(&mut watch, 0, open(1, &[1, 2])), []);
@@ -244,7 +249,7 @@ mod tests {
             let open = OpenFence { number: 1, missing: vec![1], carries: false };
             assert_eq!(step(&mut watch, now_ms, FenceEvent::Looked { open: Some(open) }), []);
         }
-        // Its time counts from when it began, once it carries something.
+        // Its time counts from when it began, even if it carries data only later.
         assert_eq!(step(&mut watch, 1 << 40, open(1, &[1])), [AskWhoIsAbsent]);
     }
 

@@ -1,63 +1,67 @@
-//! How a node is, by what its checks find: what keeps new work off it, and since when.
+//! A node's health by its checks: what keeps new work off it, and since when.
 //!
 //! ```text
 //!   well ──critical──▶ unwell ──not critical, twice in a row──▶ well
 //! ```
 //!
-//! One bad look is enough, since the next job would pay for it; one good look is not, since what comes and goes is not well.
+//! One bad result is enough, because the next job would suffer; one good result is not, because a
+//! fault that comes and goes is not over.
 //!
-//! Some of what is found asks for a drain of the node: once, until the check that found it is well again. Whoever lifts that drain
-//! meanwhile is not overruled, by the next agent neither: what was asked for outlives it ([`OwnDrain`]).
+//! Some findings ask for a drain of the node: once, until the check that found it is well again. If
+//! an operator lifts that drain meanwhile, the node does not ask again, not even after a restart of
+//! the agent: [`OwnDrain`] is stored.
 
 use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Looks in a row without anything critical until a check counts as well again.
+/// How many results in a row without anything critical make a check well again.
 const WELL_AGAIN: u32 = 2;
-/// Bytes of what is said of one check, and of all that keeps work off.
+/// The longest text about one check, and about everything that keeps work off, in bytes.
 const WHY_BYTES_MAX: usize = 200;
 const UNWELL_BYTES_MAX: usize = 500;
-/// Bytes of why the node is to be drained: a hold's reason has no more.
+/// The longest reason for a drain, in bytes: a hold's reason cannot be longer.
 const DRAIN_BYTES_MAX: usize = 250;
 
-/// What one look at one thing found.
+/// The result of one run of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// As it should be.
+    /// All is well.
     Well,
-    /// There is nothing here to be looked at, and why.
+    /// There is nothing to check here, and why.
     Unsupported(String),
-    /// Worth knowing; work goes on and comes.
+    /// Worth knowing; work goes on and new work comes.
     Warning(String),
-    /// No new work until it is over.
+    /// No new work until this is over.
     Critical(String),
-    /// As critical, and the node asks to be drained: it is to be emptied, then restarted or repaired.
+    /// As critical, and the node asks to be drained: it must be emptied, then restarted or
+    /// repaired.
     Drain(String),
-    /// The hardware failed: as critical, and the node is Down until somebody says that it is repaired.
+    /// The hardware failed: as critical, and the node is Down until an operator declares it
+    /// repaired.
     Failure(String),
 }
 
-/// One check, as it stands.
+/// The state of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What it last found.
+    /// Its last result.
     pub finding: Finding,
-    /// Why it keeps work off, where it does; kept until it is well again.
+    /// Why it keeps work off; stays until the check is well again.
     pub critical: Option<String>,
-    /// Since when it stands so.
+    /// Since when it has this state.
     pub since: Timestamp,
-    /// Looks in a row that found nothing critical.
+    /// How many results in a row were not critical.
     wells: u32,
 }
 
-/// For what a node asked to be drained.
+/// The drains that a node asked for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnDrain {
-    /// When it last did: each request has another time.
+    /// When it last asked: each request has another time.
     pub asked: Timestamp,
-    /// The checks for which it did, until they are well again.
+    /// The checks for which it asked and that are not well again.
     pub checks: BTreeSet<String>,
 }
 
@@ -69,17 +73,17 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of a node that asked for this before: nothing was looked at yet.
+    /// The health of a node that has asked for these drains; no check has run yet.
     pub fn of(own_drain: OwnDrain) -> Self {
         Self { checks: BTreeMap::new(), own_drain }
     }
 
-    /// For what it asked to be drained.
+    /// The drains that it asked for.
     pub fn own_drain(&self) -> &OwnDrain {
         &self.own_drain
     }
 
-    /// Takes what was found at `now`.
+    /// Takes in the result of a check at `now`.
     pub fn found(&mut self, now: Timestamp, name: &str, finding: Finding) {
         let finding = match finding {
             Finding::Well => Finding::Well,
@@ -115,7 +119,7 @@ impl Health {
         self.checks.iter().map(|(name, check)| (name.as_str(), check))
     }
 
-    /// Why the hardware counts as failed, as it was last looked at; `None`: it does not.
+    /// Why the hardware counts as failed by the last results; `None`: it does not.
     pub fn failed(&self) -> Option<String> {
         let failure = |(name, check): (&str, &Check)| match &check.finding {
             Finding::Failure(why) => Some(format!("{name}: {why}")),
@@ -125,11 +129,11 @@ impl Health {
         (!failures.is_empty()).then(|| bounded(failures.join("; "), UNWELL_BYTES_MAX))
     }
 
-    /// For what the node is to be drained, and when that was last asked for; `None`: for nothing.
+    /// Why the node must be drained, and when it last asked for that; `None`: it need not be.
     pub fn drains(&self) -> Option<(Timestamp, String)> {
         let asks = |name: &str| self.own_drain.checks.contains(name);
         let of = self.checks().filter_map(|(name, check)| Some(format!("{name}: {}", check.critical.as_ref().filter(|_| asks(name))?)));
-        // A hold's reasons are told apart by their semicolons.
+        // A semicolon separates the reasons of a hold.
         let why: Vec<String> = of.map(|why| why.replace("; ", ", ")).collect();
         (!why.is_empty()).then(|| (self.own_drain.asked, bounded(why.join(", "), DRAIN_BYTES_MAX)))
     }
@@ -141,7 +145,7 @@ impl Health {
     }
 }
 
-/// How many of something came lately.
+/// Counts how often something happened lately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     length_ms: u64,
@@ -150,13 +154,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// Counts over so many milliseconds.
+    /// A window of `length_ms` milliseconds.
     pub fn new(length_ms: u64) -> Self {
         Self { length_ms, counter: None, events: VecDeque::new() }
     }
 
-    /// A counter that only rises, or begins anew, stands at `value` now: how much it rose within the window. What it had at the first look
-    /// happened before.
+    /// Takes in the value of a counter that only rises, or restarts from 0, and gives how much it
+    /// rose within the window. Its value at the first call is from before the window.
     pub fn counted(&mut self, now: Timestamp, value: u64) -> u64 {
         let rose = match self.counter.replace(value) {
             Some(before) if value >= before => value - before,
@@ -231,12 +235,12 @@ mod tests {
         assert_eq!(look(&mut health, 5, "gpu 0", drain()), first);
         assert_eq!(look(&mut health, 6, "gpu 0", drain()), first, "the same");
         assert_eq!(look(&mut health, 6, "gpu 1", drain()), both(6), "another one");
-        // The next agent finds the same, one behind the other.
+        // The next agent finds the same problems, one after the other.
         let mut next = Health::of(health.own_drain().clone());
         assert_eq!(next.drains(), None);
         assert_eq!(look(&mut next, 90, "gpu 0", drain()), Some((6, "gpu 0: XID 79, hot".to_owned())));
         assert_eq!(look(&mut next, 91, "gpu 1", drain()), both(6));
-        // One of them is well: that is nothing new. It breaks again, by a clock that went back.
+        // One of the two is well, which changes nothing. It fails again, by a clock that went back.
         assert_eq!(look(&mut next, 92, "gpu 0", Finding::Well), both(6), "not yet");
         assert_eq!(look(&mut next, 93, "gpu 0", Finding::Well), Some((6, "gpu 1: XID 79, hot".to_owned())));
         assert_eq!(look(&mut next, 3, "gpu 0", drain()), both(7));

@@ -1,65 +1,71 @@
-//! Which images leave a node's cache, where their number of bytes or the disk asks for it: first those that nobody has used
-//! for a day, then those of the user who has most of the cache, each time those that nobody has used for longest. Whoever
-//! brings many images removes their own ones, not those of others. Images in use are not weighed: they stay.
+//! Which images are removed from a node's cache when their size or the disk requires it: first
+//! those that were not used for a day, then the least recently used ones of the user who has most
+//! of the cache. So a user who brings many images displaces their own, not those of others. Images
+//! in use always stay.
 //!
 //! ```text
 //!   disk: | everything else | images in use | unused images ≤ limit | free ≥ reserve |
-//!                                             └── unused for a day ▶ of who has most
+//!                                             └── unused for a day ▶ of the largest user
 //! ```
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// How much of the disk images leave free, unless [`RESERVE_BYTES_MAX`] is less.
+/// The part of the disk that images leave free, unless [`RESERVE_BYTES_MAX`] is less.
 const RESERVE_PART: u64 = 5;
-/// On a large disk so much is enough: 8 GiB.
+/// The most that images must leave free, in bytes: 8 GiB.
 const RESERVE_BYTES_MAX: u64 = 8 << 30;
-/// What an image that comes must leave free at least, unless the last is less: the node would be Degraded by its own cache.
+/// The part of the disk that an incoming image must leave free, unless [`FLOOR_BYTES_MAX`] is less:
+/// with less the node's own cache would make it Degraded.
 const FLOOR_PART: u64 = 10;
-/// The same in bytes: 64 MiB.
+/// The most that an incoming image must leave free, in bytes: 64 MiB.
 const FLOOR_BYTES_MAX: u64 = 64 << 20;
 
-/// An image that was not used for so long goes before others, whoever brought it: a day, in milliseconds.
+/// An image unused for this long is removed before others, whichever user brought it: a day, in
+/// milliseconds.
 const UNUSED_MS_MAX: u64 = 24 * 3600 * 1000;
 
-/// An image that nobody uses.
+/// An image that nothing uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedImage {
-    /// Who brought it.
+    /// The user who brought it.
     pub uid: u32,
     /// Bytes that its removal frees.
     pub bytes: u64,
-    /// When it was used last, in milliseconds since some moment.
+    /// When it was last used, in milliseconds since any fixed moment.
     pub last_used_ms: u64,
 }
 
-/// The file system that has the cache.
+/// The file system of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheDisk {
     /// Its size, in bytes.
     pub size_bytes: u64,
-    /// What is free of it.
+    /// Its free bytes.
     pub free_bytes: u64,
 }
 
-/// An image that comes.
+/// An incoming image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncomingImage {
-    /// Who brings it.
+    /// The user who brings it.
     pub uid: u32,
-    /// Bytes that it takes; 0: none comes.
+    /// Its bytes; 0: no image comes.
     pub bytes: u64,
 }
 
-/// That an image does not fit.
+/// The image does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageTooLarge {
-    /// The largest one that would, in bytes.
+    /// The largest image that would fit, in bytes.
     pub bytes_max: u64,
 }
 
-/// Those of `unused` that are to be removed, by their place there and in their order, before an image comes. What stays has
-/// at most `unused_bytes_max`; 0: half of the disk. Nothing is removed for an image that does not fit.
+/// Which images of `unused` to remove before an image comes, as indices in the order of removal. At
+/// most `unused_bytes_max` of unused images remain; 0 means half of the disk.
+///
+/// # Errors
+/// The incoming image does not fit; nothing is to be removed.
 pub fn images_to_remove(
     unused: &[UnusedImage],
     disk: CacheDisk,
@@ -175,7 +181,7 @@ mod tests {
             prop_assert!(stays.iter().all(|s| removed.iter().all(|r| is_older(r, s))), "each user's by their last use");
             let left = |uid: u32| stays.iter().filter(|at| unused[**at].0 == uid).map(bytes).sum::<u64>();
             for lost in &removed {
-                // The last one that the user lost: nobody had more then.
+                // The last image that this user lost: no other user had more then.
                 let uid = unused[*lost].0;
                 let last = removed.iter().rfind(|at| unused[**at].0 == uid).map_or(0, bytes);
                 prop_assert!(stays.iter().all(|at| left(unused[*at].0) <= left(uid) + last), "of who has most");

@@ -1,49 +1,53 @@
-//! The head of a launch: it knows how every rank ended and when the launch is over. Fences are merged beside it.
+//! The head of a launch: it knows how every rank ended and when the launch is over. `fence.rs`
+//! handles fences.
 
 use lattice_model::launch::MEMORY_KILL_CODE;
 use lattice_model::{LaunchSpec, MemoryKill, NodeId, RankOutcome};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The code of a launch that lost a part: a failure of ours, not the program's.
+/// The exit code of a launch that lost a part: a failure of Lattice, not of the program.
 pub const LOST_CODE: i32 = 125;
 
-/// What a part (one node of the launch) says. Parts repeat themselves after a reconnect; repetition changes nothing.
+/// An event of a part (one node of the launch). Parts repeat events after a reconnect; a repetition
+/// changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartEvent {
-    /// One of its ranks ended.
+    /// One of the part's ranks ended.
     RankEnded { rank: u32, outcome: RankOutcome },
-    /// It brought its ranks down: one died after init, called abort, or spoke garbage.
+    /// The part brought its ranks down: one died after init, called abort, or broke the PMI
+    /// protocol.
     Aborted { code: i32, why: String },
-    /// The kernel killed ranks of it because memory was over.
+    /// The kernel killed ranks of the part for lack of memory.
     OutOfMemory { kill: MemoryKill },
-    /// It is ending its ranks because their walltime is over.
+    /// The part is ending its ranks because their walltime is over.
     WalltimeOver,
-    /// Evidence that its ranks are gone (new boot id, its shim is dead, it refused to start them).
+    /// The part's ranks are certainly gone (new boot id, its shim is dead, it refused to start
+    /// them).
     Lost { why: String },
 }
 
 /// How a launch ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchEnd {
-    /// The highest of the ranks' codes, or the abort's.
+    /// The highest exit code of the ranks, or that of the abort.
     pub code: i32,
-    /// Why it was brought down, where it was.
+    /// Why the launch was brought down, if it was.
     pub aborted: Option<String>,
-    /// Its walltime was over.
+    /// Whether its walltime was over.
     pub walltime_over: bool,
-    /// It was brought down because memory was over: where, and what was killed.
+    /// If it was brought down for lack of memory: where, and what was killed.
     pub out_of_memory: Option<(NodeId, MemoryKill)>,
     /// The ranks that did not end with 0, ascending.
     pub bad: Arc<BTreeMap<u32, RankEnd>>,
 }
 
-/// How one rank ended, as far as its launch's head knows.
+/// How one rank ended, as far as the launch's head knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankEnd {
-    /// As its node said.
+    /// As its node reported.
     Ended(RankOutcome),
-    /// Its node was lost with it.
+    /// It was lost with its node.
     Lost,
 }
 
@@ -51,10 +55,10 @@ pub enum RankEnd {
 #[derive(Clone, Debug)]
 pub struct LaunchHead {
     spec: LaunchSpec,
-    /// Of each rank, the place of its node in the launch's list.
+    /// For each rank, the index of its node in the launch's list.
     places: Vec<usize>,
     outcomes: BTreeMap<u32, RankOutcome>,
-    /// Of each node, how many of its ranks live.
+    /// For each node, how many of its ranks live.
     living: Vec<u32>,
     lost: Vec<bool>,
     aborted: Option<(i32, String)>,
@@ -76,7 +80,7 @@ impl LaunchHead {
         &self.spec
     }
 
-    /// Takes what part number `part` says. Gives the abort that every other part must now hear, once.
+    /// Handles an event of part number `part`. Gives, once, the abort to send to every other part.
     pub fn handle(&mut self, part: usize, event: PartEvent) -> Option<(i32, String)> {
         let ranks = self.spec.nodes.get(part)?;
         match event {
@@ -87,7 +91,7 @@ impl LaunchHead {
                 }
                 self.outcomes.insert(rank, outcome);
                 self.living[part] -= 1;
-                // What ends because its time is over does so everywhere.
+                // A launch whose walltime is over ends everywhere by itself.
                 let kills = self.spec.kill_on_bad_exit && outcome.code() != 0 && !self.walltime_over;
                 let why = || format!("rank {rank} on {} {}", self.spec.nodes[part].node, told(outcome));
                 if kills { self.abort(outcome.code(), why()) } else { None }
@@ -105,7 +109,8 @@ impl LaunchHead {
             }
             PartEvent::Lost { why } => {
                 let why = format!("{}: {why}", self.spec.nodes[part].node);
-                // First: with its last part lost a launch is over, and what is over cannot be brought down.
+                // Abort before the part counts as lost: with its last part lost a launch is over
+                // and cannot be brought down.
                 let abort = self.abort(LOST_CODE, why);
                 self.lost[part] = true;
                 abort
@@ -113,7 +118,7 @@ impl LaunchHead {
         }
     }
 
-    /// Brings the launch down for a reason of the head's own (a fence that timed out).
+    /// Brings the launch down for a reason of the head's own, such as a fence that timed out.
     pub fn abort(&mut self, code: i32, why: String) -> Option<(i32, String)> {
         if self.aborted.is_some() || self.end().is_some() {
             return None;
@@ -122,12 +127,12 @@ impl LaunchHead {
         self.aborted.clone()
     }
 
-    /// The abort, where there was one: what a part that reconnects must hear.
+    /// The abort, if there was one, for a part that reconnects.
     pub fn aborted(&self) -> Option<&(i32, String)> {
         self.aborted.as_ref()
     }
 
-    /// How the launch ended, once every rank did.
+    /// How the launch ended; `None` while a rank lives.
     pub fn end(&self) -> Option<LaunchEnd> {
         let over = self.living.iter().zip(&self.lost).all(|(living, lost)| *lost || *living == 0);
         over.then(|| {
@@ -227,7 +232,8 @@ mod tests {
         assert_eq!(h.end(), None);
         h.handle(0, terminated(0));
         assert_eq!(h.end().map(|e| (e.code, e.aborted)), Some((5, abort.map(|(_, why)| why))));
-        // The last one's end brings nothing down, and those whose time is over do not either.
+        // The end of the last rank brings nothing down, nor does the end of ranks whose walltime is
+        // over.
         let mut h = shaped(&[1], Distribution::Block);
         assert_eq!(h.handle(0, exited(0, 1)), None);
         let mut h = shaped(&[2], Distribution::Block);
@@ -264,7 +270,7 @@ mod tests {
         h.handle(0, PartEvent::RankEnded { rank: 0, outcome: RankOutcome::Signalled { signal: 15 } });
         let end = h.end().unwrap();
         assert_eq!((end.code, end.out_of_memory), (137, Some(("n1".parse().unwrap(), kill))));
-        // What brought it down before that stays the reason.
+        // The first reason for bringing it down stays.
         let mut h = head(&[1, 1]);
         h.handle(0, PartEvent::Aborted { code: 7, why: "rank 0".into() });
         assert_eq!(h.handle(1, PartEvent::OutOfMemory { kill }), None);

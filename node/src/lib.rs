@@ -1,14 +1,16 @@
-//! What an agent decides, as pure functions. The agent's driver stands around it:
+//! What an agent decides, as pure functions. The agent's driver calls them:
 //!
 //! ```text
 //!   event ──▶ Brain::handle ──▶ records ──append, fsync──▶ actions ──▶ executor ──▶ event …
 //! ```
 //!
-//! The driver has one order: handle, write the records down, then act. Actions may be done twice: each carries the
-//! allocation's epoch, and after a restart [`Brain::resume`] asks for them again from what the records say.
+//! The driver has one order: handle the event, write the records, then act. Actions may be
+//! repeated: each carries the allocation's epoch, and after a restart [`Brain::resume`] gives them
+//! again from the records.
 //!
-//! What the brain orders is done by tasks, whose own decisions are here too, each as `handle(now, event, out)`: [`allocation`] (how far
-//! the task of one allocation is), [`RunLease`], [`walltime`], [`fence`] and [`branch`] (a launch's tree), [`Checkpointing`].
+//! Tasks carry out the brain's orders. Their own decisions are here too, each as `handle(now,
+//! event, out)`: [`allocation`] (the phases of one allocation's task), [`RunLease`], [`walltime`],
+//! [`fence`] and [`branch`] (a launch's tree), [`Checkpointing`].
 
 #![forbid(unsafe_code)]
 

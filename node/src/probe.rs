@@ -1,4 +1,4 @@
-//! Whether a service still lives, from the outcomes of its probes.
+//! Whether a service is alive, from the results of its probes.
 //!
 //! ```text
 //!   begin ──initial delay──▶ probe ──well──▶ probe after the period …
@@ -7,17 +7,17 @@
 //!                            Dead
 //! ```
 //!
-//! It begins anew with each life of the agent: what failed before is not counted, so that no service is ended for an
-//! agent's own absence.
+//! The watch begins anew with each life of the agent and does not count earlier failures, so that
+//! no service is ended because its agent was down.
 
 use lattice_model::LivenessProbe;
 use lattice_model::count::counted;
 use std::time::Duration;
 
-/// Bytes kept of what went wrong.
+/// The longest error text that is stored, in bytes.
 const WHY_BYTES_MAX: usize = 160;
 
-/// Times are counted from the beginning of the watch.
+/// The watch over one service. Times count from the beginning of the watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeWatch {
     probe: LivenessProbe,
@@ -25,14 +25,14 @@ pub struct ProbeWatch {
     failures: u32,
 }
 
-/// What the outcome of a probe means.
+/// What the result of a probe means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It lives.
+    /// The service is alive.
     Alive,
-    /// It may live: so many in a row failed.
+    /// The service may be alive: too few probes in a row have failed to tell.
     Doubtful { why: String },
-    /// It does not, for this reason. Nothing is probed any more.
+    /// The service is dead, for this reason. It is not probed any more.
     Dead { why: String },
 }
 
@@ -47,9 +47,9 @@ impl ProbeWatch {
         self.due
     }
 
-    /// The probe that was due is over at `now`; `Err` says what went wrong.
+    /// The due probe ended at `now`; `Err` has its error.
     pub fn probed(&mut self, now: Duration, outcome: Result<(), &str>) -> Verdict {
-        // A probe that took longer than the period is followed by the next at once, and by no more than one.
+        // If a probe took longer than the period, the next one follows at once, but only one.
         self.due = (self.due + self.probe.period).max(now);
         let error = match outcome {
             Ok(()) => {

@@ -1,14 +1,14 @@
-//! What the agent's journal holds: the durable vocabulary of a node.
+//! The records of the agent's journal: the durable vocabulary of a node.
 
 use lattice_model::{AllocationId, Assignment, DesiredList, DesiredShare, Epoch, Incarnation, ReportItem};
 use serde::{Deserialize, Serialize};
 
-/// How far this node is with one allocation.
+/// The phase of one allocation on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
     /// Image, mounts, scope and shim are being made.
     Preparing,
-    /// They are there; the other nodes may not be ready yet.
+    /// All of them are made; the other nodes may not be ready yet.
     Prepared,
     /// Walltime runs; on the head the entry point was started.
     Running,
@@ -21,23 +21,24 @@ pub enum Phase {
 /// One allocation on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Local {
-    /// What the quorum said when it began here.
+    /// The share as the quorum's list had it when the allocation began here.
     pub share: DesiredShare,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// What of the node is its own; `None`: nothing was told apart when it began (see [`crate::Brain::knows`]).
+    /// Its own processors and GPUs; `None`: the topology was not known when it began (see
+    /// [`crate::Brain::knows`]).
     pub assignment: Option<Assignment>,
 }
 
-/// One fact, written before it is acted upon. Replaying all of them in order gives the state again.
+/// One fact, written before it is acted upon. Replaying all records in order gives the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// The agent lives under this incarnation; reports are numbered from 1 again.
+    /// The agent has this incarnation from now on; reports are numbered from 1 again.
     Registered { incarnation: Incarnation },
     /// A newer list of what this node is to do.
     Listed(DesiredList),
-    /// A local allocation entered this phase. The first record of an (allocation, epoch) takes its share from the list, and
-    /// says which processors and GPUs of the node are its own from then on.
+    /// A local allocation entered this phase. The first record of an (allocation, epoch) takes its
+    /// share from the list, and has the processors and GPUs that are its own from then on.
     Entered {
         allocation: AllocationId,
         epoch: Epoch,
@@ -47,14 +48,15 @@ pub enum Record {
     },
     /// Nothing of it is left here, and it is never begun again under this epoch.
     Gone { allocation: AllocationId, epoch: Epoch },
-    /// A report that the quorum is to hear.
+    /// A report to send to the quorum.
     ToReport(ReportItem),
     /// The quorum acknowledged this many of the oldest reports.
     Acknowledged { count: u64 },
 }
 
 impl Record {
-    /// Whether it is told to others before the quorum has it.
+    /// Whether the record must survive a crash of the machine: others are notified of it before the
+    /// quorum has it.
     pub fn outlives_the_machine(&self) -> bool {
         matches!(self, Self::ToReport(ReportItem::Ended { .. }))
     }

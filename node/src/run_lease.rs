@@ -1,8 +1,9 @@
-//! What an agent knows of the run lease of one allocation. The shim keeps the lease, and kills the work when it lapses.
+//! The agent's view of the run lease of one allocation. The shim holds the lease, and kills the
+//! work when it lapses.
 //!
 //! ```text
 //!   NotNeeded
-//!   Ungranted ──acknowledged lately, or the shim has it──▶ Due ──take_due──▶ Granted
+//!   Ungranted ──acknowledged lately, or granted before─▶ Due ──take_due──▶ Granted
 //!       ╰──────────────────────────┴── the shim reports that it lapsed ─────────┴──▶ Lapsed
 //! ```
 
@@ -13,76 +14,80 @@ use std::time::Duration;
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunLease {
-    /// The work runs without one.
+    /// The work runs without a lease.
     NotNeeded,
-    /// It was never granted: nothing may begin.
+    /// The lease was never granted: nothing may begin.
     Ungranted {
         length_ms: u64,
-        /// What is to be started once it is granted.
+        /// What to start once it is granted.
         waiting: Option<Box<DesiredShare>>,
     },
-    /// It was granted just now: what waited for that is to begin.
+    /// The lease was just granted: what waited for it must begin.
     Due { length_ms: u64, waiting: Option<Box<DesiredShare>> },
-    /// Work may begin.
+    /// The lease is granted: work may begin.
     Granted { length_ms: u64 },
-    /// The shim killed the work, and begins nothing again.
+    /// The lease lapsed: the shim killed the work, and begins nothing again.
     Lapsed,
 }
 
-/// What happens to a run lease.
+/// An event of a run lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunLeaseEvent {
-    /// The work is to be started.
+    /// The work must start.
     Start(Box<DesiredShare>),
     /// The work has another walltime from now on.
     WalltimeChanged(Option<Duration>),
     /// The work is being stopped: what waits is not started any more.
     Stopping,
-    /// While there is a line to the shim: the leader acknowledged a heartbeat that was sent at this time of the boot's clock.
+    /// The leader acknowledged a heartbeat that was sent at this time since boot. Given only while
+    /// the shim is connected.
     Acknowledged { sent_ms: u64 },
-    /// The shim reports how long its lease lasts. A former life of the agent may have had it granted.
+    /// The shim reports until when its lease lasts. An earlier life of the agent may have been
+    /// granted it.
     Reported { until_ms: Option<u64> },
-    /// The shim reports that it lapsed.
+    /// The shim reports that the lease lapsed.
     Lapsed,
-    /// The shim is gone, and wrote down that it lapsed. Who looks for what the shim left reports it with the rest.
+    /// The shim is gone, and left a record that the lease lapsed. The code that reads what the shim
+    /// left reports it with the rest.
     LapseRecorded,
 }
 
-/// What is to be done about a run lease, at once.
+/// What to do about a run lease at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunLeaseAction {
     /// Start the work.
     Start(Box<DesiredShare>),
     /// Publish that the work waits for its lease.
     PublishWait,
-    /// Let the shim's lease last until this time of the boot's clock.
+    /// Extend the shim's lease until this time since boot.
     Extend { until_ms: u64 },
     /// Report that the work ended because its lease lapsed.
     ReportLapse,
 }
 
-/// What began to be possible with the grant of a run lease.
+/// What the grant of a run lease made possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// What is to be started now, where anything waited.
+    /// The share to start now, if one waited.
     pub waiting: Option<Box<DesiredShare>>,
 }
 
-/// Why work is not started.
+/// Why work is not started: the lease lapsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("its run lease lapsed: its shim begins nothing again")]
 pub struct LeaseLapsed;
 
 impl RunLease {
-    /// Of new work; `length_ms`: how long its lease lasts, `None` where it needs none.
+    /// The lease of new work; `length_ms`: how long a grant lasts, `None` if the work needs no
+    /// lease.
     pub fn of(length_ms: Option<u64>) -> Self {
         length_ms.map_or(Self::NotNeeded, |length_ms| Self::Ungranted { length_ms, waiting: None })
     }
 
-    /// Takes an event that came at `now_ms` of the boot's clock. What is to be done goes to `out`, in order.
+    /// Handles an event at `now_ms` since boot and appends the actions to `out`, in order.
     ///
     /// # Errors
-    /// [`LeaseLapsed`], where work is to be started after that: nothing changes.
+    /// [`LeaseLapsed`] if the work must start after the lease lapsed; nothing changes.
     pub fn handle(&mut self, now_ms: u64, event: RunLeaseEvent, out: &mut Vec<RunLeaseAction>) -> Result<(), LeaseLapsed> {
         match event {
             RunLeaseEvent::Start(share) => match self {
@@ -108,7 +113,7 @@ impl RunLease {
             },
             RunLeaseEvent::Acknowledged { sent_ms } => {
                 let until_ms = match self {
-                    // Work that has not begun waits for a heartbeat that was acknowledged lately.
+                    // Work that has not begun waits for a recently acknowledged heartbeat.
                     Self::Ungranted { length_ms, .. } => first_until_ms(sent_ms, *length_ms, now_ms),
                     Self::Due { length_ms, .. } | Self::Granted { length_ms } => Some(sent_ms.saturating_add(*length_ms)),
                     Self::NotNeeded | Self::Lapsed => None,
@@ -134,7 +139,7 @@ impl RunLease {
         Ok(())
     }
 
-    /// Once after the lease was granted: what can begin now.
+    /// Gives, once after the grant, what can begin now.
     pub fn take_due(&mut self) -> Option<Due> {
         match self {
             Self::Due { length_ms, waiting } => {
@@ -207,14 +212,14 @@ mod tests {
         let mut lease = RunLease::of(Some(LENGTH_MS));
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Start(work(60))), [PublishWait]);
         assert_eq!((lease.may_begin(), lease.is_open(), lease.take_due()), (false, false, None));
-        // Less than half of it is left.
+        // Less than half of the lease is left.
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Acknowledged { sent_ms: 1000 }), []);
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::WalltimeChanged(Some(Duration::from_secs(9)))), []);
         assert_eq!(step(&mut lease, 4000, RunLeaseEvent::Acknowledged { sent_ms: 2000 }), [Extend { until_ms: 7000 }]);
         assert_eq!((lease.may_begin(), lease.is_open()), (true, false), "what waited goes first");
         assert_eq!(lease.take_due(), Some(Due { waiting: Some(work(9)) }));
         assert_eq!((lease.may_begin(), lease.is_open(), lease.take_due()), (true, true, None));
-        // An old heartbeat extends what was granted: the shim takes the later end.
+        // An old heartbeat extends a granted lease: the shim takes the later end.
         assert_eq!(step(&mut lease, 6000, RunLeaseEvent::Acknowledged { sent_ms: 1000 }), [Extend { until_ms: 6000 }]);
         assert_eq!(step(&mut lease, 6000, RunLeaseEvent::Start(work(9))), [Start(work(9))], "it may be asked for twice");
     }

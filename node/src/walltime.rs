@@ -1,8 +1,9 @@
-//! What the end of an allocation's walltime means, where the work can save itself. Times are milliseconds of the boot's clock.
+//! What the end of an allocation's walltime means if the work can save itself. Times are
+//! milliseconds since boot.
 //!
 //! ```text
-//!   head    LastSave: looks, asks, asks again ──▶ walltime is over ──▶ AwaitedCheckpoint ──▶ saved, or exceeded
-//!   others                                        walltime is over ──▶ HeadWait ──────────▶ exceeded, where the head reports nothing
+//!   head    LastSave: looks, asks, asks again ──▶ walltime over ──▶ AwaitedCheckpoint ──▶ saved, or exceeded
+//!   others                                        walltime over ──▶ HeadWait ──▶ exceeded, unless the head reports
 //! ```
 
 mod last_save;
@@ -12,61 +13,62 @@ pub use last_save::{LastSave, LastSaveAction, LastSaveEvent};
 use crate::checkpoint::{CheckpointEnd, CheckpointPhase, Checkpointing};
 use lattice_model::{CheckpointId, CheckpointRef, EndReason, Epoch};
 
-/// How much longer than the head's grace its report is waited for on the other nodes, while they hear the quorum: cut off with it, the
-/// head could not report.
+/// How much longer than the head's grace the other nodes wait for its report, in milliseconds,
+/// while they are connected to the quorum: a head that is cut off together with them could not
+/// report.
 const HEAD_LATE_MS: u64 = 10_000;
-/// How often it is looked whether the quorum is heard.
+/// How often a node checks whether the quorum answers it.
 const LOOK_INTERVAL_MS: u64 = 1000;
-/// Between two heartbeats that the quorum acknowledged, while it is heard.
+/// The longest time since an acknowledged heartbeat with which the quorum counts as connected.
 const HEARD_WITHIN_MS: u64 = 5_000;
 
-/// Whether an allocation's walltime is over on this node, and whether its meaning was decided.
+/// Whether an allocation's walltime is over on this node, and whether its meaning has been decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Walltime {
-    /// It runs.
+    /// Walltime is not over.
     #[default]
     Running,
-    /// It is over. The head decides once the shim reported all that it has.
+    /// Walltime is over. The head decides once the shim has reported everything.
     Over,
-    /// It was decided what that means.
+    /// Walltime is over, and its meaning has been decided.
     Decided,
 }
 
-/// What happens to walltime.
+/// An event of walltime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalltimeEvent {
-    /// The shim, or a launch's head, reports that it is over.
+    /// The shim, or a launch's head, reports that walltime is over.
     Over,
-    /// The shim reported all that it has.
+    /// The shim has reported everything.
     Synced,
 }
 
-/// What decides about the end of walltime.
+/// The facts that decide what the end of walltime means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalltimeFacts {
     /// Whether the work can save itself.
     pub saves: bool,
     /// Whether this node is the allocation's head.
     pub is_head: bool,
-    /// Whether the shim reported all that it has, on the present line.
+    /// Whether the shim has reported everything on the present connection.
     pub is_synced: bool,
 }
 
-/// What is to be done about the end of walltime.
+/// What to do about the end of walltime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalltimeAction {
     /// Notify the heads of launches.
     NotifyLaunches,
-    /// Look for the checkpoint that this end waits for: [`awaited_checkpoint`].
+    /// Find the checkpoint that this end waits for: [`awaited_checkpoint`].
     FindCheckpoint,
-    /// Let the head report the end, as long as [`HeadWait`] says.
+    /// Wait for the head to report the end, as long as [`HeadWait`] says.
     AwaitHead,
     /// Report that the work ended because its walltime was over.
     ReportExceeded,
 }
 
 impl Walltime {
-    /// Whether it is over.
+    /// Whether walltime is over.
     pub fn is_over(self) -> bool {
         match self {
             Self::Running => false,
@@ -74,7 +76,7 @@ impl Walltime {
         }
     }
 
-    /// Takes an event, which may come again. What is to be done goes to `out`, in order, each at most once.
+    /// Handles an event, which may be repeated. Appends the actions to `out`, each at most once.
     pub fn handle(&mut self, event: WalltimeEvent, facts: WalltimeFacts, out: &mut Vec<WalltimeAction>) {
         match (*self, event) {
             (Self::Running, WalltimeEvent::Over) => {
@@ -89,7 +91,8 @@ impl Walltime {
             (false, _) => WalltimeAction::ReportExceeded,
             (true, false) => WalltimeAction::AwaitHead,
             (true, true) if is_synced => WalltimeAction::FindCheckpoint,
-            // The head knows whether the work is being saved when its shim has reported all.
+            // The head knows only when its shim has reported everything whether the work is being
+            // saved.
             (true, true) => return,
         };
         *self = Self::Decided;
@@ -97,21 +100,22 @@ impl Walltime {
     }
 }
 
-/// What the end of walltime has to do with checkpoints.
+/// The checkpoint for which the end of walltime waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AwaitedCheckpoint {
-    /// The last one is under way: it is awaited, and that is to be noted on the disk.
+    /// The last checkpoint is under way: wait for it, and note that on the disk.
     UnderWay,
-    /// The last one was awaited by a former life of the agent: it is awaited again.
+    /// An earlier life of the agent waited for the last checkpoint: wait for it again.
     Again,
-    /// What the work was asked for before its walltime ended is whole.
+    /// The checkpoint that the work was asked for before its walltime ended is whole.
     Whole(CheckpointRef),
     /// None: walltime was exceeded.
     Nothing,
 }
 
-/// On the head: which checkpoint the end of walltime waits for. `last`: the newest one of this claim. `noted`: the one that was noted for
-/// this end, so that an agent that is killed reports what it would have reported. `committed`: what the quorum has.
+/// On the head: the checkpoint for which the end of walltime waits. `last`: the newest one of this
+/// claim. `noted`: the one that was noted on the disk for this end, so that an agent that is killed
+/// reports the same after its restart. `committed`: the quorum's last checkpoint of the allocation.
 pub fn awaited_checkpoint(
     last: &Checkpointing,
     noted: Option<CheckpointId>,
@@ -122,7 +126,8 @@ pub fn awaited_checkpoint(
         return AwaitedCheckpoint::UnderWay;
     }
     let Some(noted) = noted else { return AwaitedCheckpoint::Nothing };
-    // The last one is the noted one, or was begun after it. Where it failed, the noted one may be whole all the same.
+    // `last` is the noted one, or was begun after it. If `last` failed, the noted one may still be
+    // whole.
     match whole(last).or(committed.filter(|c| (c.epoch, c.id) == (epoch, noted))) {
         Some(checkpoint) => AwaitedCheckpoint::Whole(checkpoint.clone()),
         None if noted == last.id => AwaitedCheckpoint::Again,
@@ -130,17 +135,18 @@ pub fn awaited_checkpoint(
     }
 }
 
-/// How the work ended whose walltime waited for this checkpoint, at the end of the grace or of the checkpoint. The checkpoint, where it is
-/// whole, is reported before that.
+/// How work ended whose walltime waited for this checkpoint, at the end of the grace or of the
+/// checkpoint. A whole checkpoint must be reported before the end.
 pub fn end_of_walltime(state: &Checkpointing) -> (Option<CheckpointRef>, EndReason) {
     match whole(state) {
         Some(checkpoint) => (Some(checkpoint.clone()), EndReason::WalltimeSaved { checkpoint: checkpoint.id }),
-        // Who drives it discards it, once the allocation is being ended: it knows what the quorum was told.
+        // The caller discards a checkpoint that is not whole once the allocation is being ended: it
+        // knows what the quorum was notified of.
         None => (None, EndReason::WalltimeExceeded),
     }
 }
 
-/// The checkpoint, where all of it is in the store.
+/// The checkpoint, if all of it is in the store.
 fn whole(state: &Checkpointing) -> Option<&CheckpointRef> {
     match &state.phase {
         CheckpointPhase::Committing { checkpoint } | CheckpointPhase::Ended(CheckpointEnd::Complete { checkpoint }) => Some(checkpoint),
@@ -152,31 +158,33 @@ fn whole(state: &Checkpointing) -> Option<&CheckpointRef> {
     }
 }
 
-/// On the other nodes: the head decides, and reports to the quorum, which ends the work here as well. Where that does not come, walltime
-/// was exceeded.
+/// The wait on the other nodes: the head decides and reports to the quorum, which ends the work
+/// here as well. If that does not happen, walltime was exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadWait {
-    /// For how long the quorum was heard, and nothing came.
+    /// How long the quorum has been connected without ending the work, in milliseconds.
     late_ms: u64,
 }
 
-/// What is to be done while the head's report is awaited.
+/// What to do while the head's report is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadWaitAction {
-    /// Look at this time when the newest heartbeat was sent that the quorum acknowledged: [`HeadWait::handle`] takes it.
+    /// At this time, read when the newest acknowledged heartbeat was sent, and pass it to
+    /// [`HeadWait::handle`].
     LookAt { at_ms: u64 },
     /// Report that walltime was exceeded.
     ReportExceeded,
 }
 
 impl HeadWait {
-    /// From the end of walltime on; `grace_ms`: how long the head waits itself. With the first thing to be done.
+    /// Begins at the end of walltime; `grace_ms`: how long the head itself waits. Also gives the
+    /// first action.
     pub fn begin(now_ms: u64, grace_ms: u64) -> (Self, HeadWaitAction) {
         let at_ms = now_ms.saturating_add(grace_ms).saturating_add(LOOK_INTERVAL_MS);
         (Self::default(), HeadWaitAction::LookAt { at_ms })
     }
 
-    /// Takes when the newest heartbeat was sent that the quorum acknowledged.
+    /// `acknowledged_ms`: when the newest heartbeat was sent that the quorum acknowledged.
     pub fn handle(&mut self, now_ms: u64, acknowledged_ms: Option<u64>) -> HeadWaitAction {
         if acknowledged_ms.is_some_and(|at_ms| now_ms.saturating_sub(at_ms) < HEARD_WITHIN_MS) {
             self.late_ms += LOOK_INTERVAL_MS;

@@ -18,7 +18,7 @@ fn under_way(n: u8) -> Checkpointing {
     Checkpointing::begin(id(n), Epoch(3), None, [node()].into_iter().collect(), 1000, DEFERRAL_MS_MAX, 0)
 }
 
-/// All of it is in the store, and the quorum is to hear of it.
+/// Everything is in the store, and the quorum is being notified.
 fn written(n: u8) -> Checkpointing {
     let mut state = under_way(n);
     let saved = Saved { files: 1, bytes: 10, step: None, manifest: Some("00".to_owned()) };
@@ -94,12 +94,12 @@ fn a_checkpoint_of_before_counts_only_where_it_was_noted_for_this_end() {
     let awaited = |last: &Checkpointing, note, committed| awaited_checkpoint(last, note, Epoch(3), committed);
     assert_eq!(awaited(&complete(1), None, Some(&noted)), AwaitedCheckpoint::Nothing, "it was asked for before another end");
     assert_eq!(awaited(&complete(1), Some(id(1)), None), AwaitedCheckpoint::Whole(noted.clone()));
-    // One that was begun after the noted one.
+    // A checkpoint that was begun after the noted one.
     assert_eq!(awaited(&complete(2), Some(id(1)), None), AwaitedCheckpoint::Whole(reference(2, 3)));
     assert_eq!(awaited(&failed(2), Some(id(1)), Some(&noted)), AwaitedCheckpoint::Whole(noted.clone()));
     assert_eq!(awaited(&failed(2), Some(id(1)), Some(&other)), AwaitedCheckpoint::Nothing);
     assert_eq!(awaited(&failed(2), Some(id(1)), Some(&former)), AwaitedCheckpoint::Nothing, "under another claim");
-    // A former life waited for it, and it failed: it is reported as that life would have reported it.
+    // An earlier life waited for it, and it failed: it is reported as that life would have done.
     assert_eq!(awaited(&failed(1), Some(id(1)), None), AwaitedCheckpoint::Again);
 }
 

@@ -1,21 +1,27 @@
-//! When running work is asked to save itself though nobody asks for it: what it costs, what it is worth, and whose turn it is.
+//! When running work is asked to save itself without anybody's request: what a checkpoint costs,
+//! what it is worth, and which work comes first.
 //!
 //! ```text
-//!   value = recompute_saved + preemptability + backlog_relief        value > cost: it is due
-//!   cost  = compute_waste + storage_cost                             due, and the storage has room: it is asked, the highest value first
+//!   value = recompute_saved + preemptability + backlog_relief
+//!   cost  = compute_waste + storage_cost
+//!
+//!   value > cost                                    it is due
+//!   due, and the store has bandwidth and a slot     it is asked, the highest value first
 //! ```
 //!
-//! The terms are the documents' ("Checkpoint broker"), all in node-seconds: seconds that one node works. Their write time is a factor of
-//! `compute_waste` and no term of its own: it is time, and in it already. The number of GPUs a node has would multiply both sides and
-//! decide nothing. What is lost by a failure is on average half of the time since the last checkpoint,
-//! so with failures alone the value is `(1 - exp(-rate * t)) * t/2 * nodes`, and it exceeds the cost `write_time * nodes` at about
-//! `t = sqrt(2 * write_time / rate)`: the interval of Young (CACM 17(9), 1974), which Daly (FGCS 22(3), 2006) bounds for write times that
-//! are not small against the mean time between failures; [`Terms::least_interval_s`] bounds it here.
+//! The terms are those of the specification ("Checkpoint broker"), all in node-seconds: seconds of
+//! work of one node. The specification's write time is no term of its own here: it is a factor of
+//! `compute_waste`. The number of GPUs of a node would multiply both sides and decide nothing. A
+//! failure loses on average half of the time since the last checkpoint, so with failures alone the
+//! value is `(1 - exp(-rate * t)) * t/2 * nodes`. It exceeds the cost `write_time * nodes` at about
+//! `t = sqrt(2 * write_time / rate)`: the interval of Young (CACM 17(9), 1974). Daly (FGCS 22(3),
+//! 2006) bounds it for write times that are not small against the mean time between failures;
+//! [`Terms::least_interval_s`] bounds it here.
 //!
-//! No scheduler preempts by itself yet: what `preemptability` counts on is `lattice preempt` and urgent drains, by
-//! people.
+//! No scheduler preempts by itself yet: `preemptability` stands for `lattice preempt` and urgent
+//! drains, which people ask for.
 //!
-//! [`should_checkpoint`] is the whole decision; what `lattice explain` shows of an allocation comes from it as well.
+//! [`should_checkpoint`] makes the whole decision; `lattice explain` shows what it gives.
 
 use crate::view::{View, queue};
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
@@ -24,35 +30,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-/// An unwell node fails as often as so many well ones.
+/// How many well nodes fail as often as one unwell node.
 const UNWELL_COUNTS_AS: f64 = 100.0;
-/// Work of which nothing is known yet is assumed to save this part of the main memory of its shares.
+/// The part of the main memory of its shares that work is assumed to save, until it has saved once.
 const FIRST_SIZE_OF_MEMORY: f64 = 0.25;
-/// Saving itself takes no more than one part in so many of an allocation's time.
+/// The least time between checkpoints, as a multiple of the write time: saving takes at most a
+/// tenth of an allocation's time.
 const LEAST_INTERVAL_IN_WRITE_TIMES: f64 = 10.0;
-/// How often an hour work is preempted that everybody waits for.
+/// How often per hour work is preempted if its nodes are wanted as much as possible.
 const PREEMPTIONS_PER_HOUR_MAX: f64 = 1.0;
-/// What waits so long is half as urgent as anything can be, in seconds.
+/// How long work waits, in seconds, until it is half as urgent as work can be.
 const HALF_URGENT_AFTER_S: f64 = 600.0;
-/// Preemptability considers this many of the allocations that wait, from the first.
+/// How many waiting allocations preemptability considers, from the first on.
 const WAITING_LOOKED_AT_MAX: usize = 100;
-/// A write time below this is none, in seconds.
+/// The shortest write time that is calculated with, in seconds.
 const WRITE_TIME_S_MIN: f64 = 0.001;
-/// After so many failures in a row the pause before the next try grows no more.
+/// After how many failures in a row the pause before the next try stops growing.
 const FAILURES_COUNTED_MAX: u32 = 6;
 
 /// The site's settings for its machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
-    /// What the store of checkpoints may be written with, in bytes a second, before checkpoints that nobody asked for wait.
+    /// The bandwidth of the checkpoint store, in bytes per second. Checkpoints that nobody
+    /// requested wait when those under way use all of it.
     pub storage_bytes_per_second: f64,
-    /// How many checkpoints may be under way at once before those wait.
+    /// How many checkpoints may be under way before those that nobody requested wait.
     pub at_once_max: usize,
-    /// No work is asked more often than this, in seconds.
+    /// The shortest time between two such requests to one allocation, in seconds.
     pub least_interval_s: f64,
-    /// How often a well node fails, by day.
+    /// How often a well node fails, per day.
     pub failures_per_node_day: f64,
-    /// What a gigabyte in the store is worth, in node-seconds.
+    /// The cost of a gigabyte in the store, in node-seconds.
     pub storage_cost_node_s_per_gb: f64,
 }
 
@@ -61,34 +69,35 @@ pub struct Tuning {
 pub struct LastSaved {
     /// When it was whole.
     pub at: Timestamp,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// How long it took, where that is known.
+    /// How long it took, if known.
     pub took_ms: Option<u64>,
 }
 
-/// What the broker itself did about an allocation.
+/// What the broker itself last did for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tried {
-    /// A checkpoint is under way; so many before it came to nothing in a row.
+    /// A checkpoint is under way; `times` tries before it failed in a row.
     UnderWay { times: u32 },
-    /// The last one came to nothing, at this time, as so many before it did in a row (this one counted).
+    /// The last try failed at this time; it was the `times`-th in a row to fail.
     InVain { at: Timestamp, times: u32 },
 }
 
-/// What is known of one allocation besides what the quorum has.
+/// What is known of one allocation besides its record in the quorum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// Its last checkpoint.
     pub last: Option<LastSaved>,
-    /// The quorum has a later one than `last`; its manifest in the store was not read yet.
+    /// The quorum has a later checkpoint than `last`; its manifest has not been read from the store
+    /// yet.
     pub last_is_unread: bool,
-    /// What the broker did.
+    /// The broker's last try.
     pub tried: Option<Tried>,
 }
 
 impl Known {
-    /// How often in a row it was asked in vain.
+    /// How many tries in a row failed.
     fn in_vain(&self) -> u32 {
         match self.tried {
             Some(Tried::UnderWay { times } | Tried::InVain { times, .. }) => times,
@@ -97,82 +106,86 @@ impl Known {
     }
 }
 
-/// Whether the store of checkpoints answers.
+/// Whether the checkpoint store answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// It does.
+    /// It answers.
     Here,
-    /// It does not, and why.
+    /// It does not answer, and why.
     Away { why: String },
 }
 
-/// All that is decided from.
+/// All inputs of the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct BrokerView<'a> {
     /// The cluster at this moment.
     pub cluster: &'a View,
-    /// What is known besides.
+    /// What else is known of each allocation.
     pub known: &'a BTreeMap<AllocationId, Known>,
-    /// Work whose head reports that it saves itself now, whether a user, the broker or its walltime asked it.
+    /// Work whose head reports that it is saving itself, whether a user, the broker or its walltime
+    /// asked for that.
     pub saving: &'a BTreeSet<AllocationId>,
-    /// The store.
+    /// The checkpoint store.
     pub storage: &'a Storage,
-    /// The site's numbers.
+    /// The site's settings.
     pub tuning: &'a Tuning,
 }
 
-/// What speaks for and against a checkpoint now. Units last in the names; `node_s` are node-seconds.
+/// The arguments for and against a checkpoint now. Names end with the unit; `node_s` are
+/// node-seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// Since its last checkpoint, or since it began.
+    /// The time since its last checkpoint, or since it began.
     pub unsaved_s: f64,
-    /// Its nodes.
+    /// The number of its nodes.
     pub nodes: u32,
-    /// Those of them that something speaks against.
+    /// How many of its nodes are unwell, so that it may soon lose them.
     pub unwell_nodes: u32,
-    /// What it would save.
+    /// How much it would save.
     pub size_bytes: f64,
-    /// Whether that is a guess: it has saved nothing yet.
+    /// Whether the size is a guess, because it has saved nothing yet.
     pub size_is_guessed: bool,
-    /// How long that would take. Infinite while the store is away.
+    /// How long saving would take. Infinite while the store does not answer.
     pub write_time_s: f64,
-    /// Whether that is a guess: it is not known how long any of its checkpoints took.
+    /// Whether the write time is a guess, because it is not known how long a checkpoint of it took.
     pub write_time_is_guessed: bool,
-    /// The work of its nodes meanwhile.
+    /// The work that its nodes lose during the write time.
     pub compute_waste_node_s: f64,
-    /// The cost of its space in the store.
+    /// The cost of the space in the store.
     pub storage_cost_node_s: f64,
-    /// That one of its nodes fails within as long a time as it has not saved itself for: 0 to 1.
+    /// The probability that one of its nodes fails within a time as long as `unsaved_s`: 0 to 1.
     pub failure_probability: f64,
-    /// That it is preempted within that time: 0 to 1.
+    /// The probability that it is preempted within that time: 0 to 1.
     pub preemption_probability: f64,
-    /// What would be computed again after a failure, times how likely that is.
+    /// The work to be repeated after a failure, times the probability of a failure.
     pub recompute_saved_node_s: f64,
-    /// The same of a preemption.
+    /// The work to be repeated after a preemption, times the probability of a preemption.
     pub preemptability_node_s: f64,
-    /// What of the cluster's nodes is waited for: 0 to 1.
+    /// How much of the cluster waiting work wants: 0 to 1.
     pub backlog_pressure: f64,
-    /// What those that wait would not wait for, were it saved when its nodes are wanted.
+    /// The waiting that others are spared if it has saved itself by the time that its nodes are
+    /// wanted.
     pub backlog_relief_node_s: f64,
-    /// It is not asked again earlier than this after its last checkpoint.
+    /// The shortest time between its last checkpoint and the next request.
     pub least_interval_s: f64,
-    /// Until its walltime is over.
+    /// The time until its walltime is over.
     pub walltime_left_s: Option<f64>,
 }
 
 impl Terms {
-    /// What a checkpoint costs now, in node-seconds.
+    /// The cost of a checkpoint now, in node-seconds.
     pub fn cost_node_s(&self) -> f64 {
         self.compute_waste_node_s + self.storage_cost_node_s
     }
 
-    /// What it is worth now, in node-seconds.
+    /// The value of a checkpoint now, in node-seconds.
     pub fn value_node_s(&self) -> f64 {
         self.recompute_saved_node_s + self.preemptability_node_s + self.backlog_relief_node_s
     }
 
-    /// How fast it writes to the store, in bytes a second. Where that is a guess it counts as its part of the budget: one that never
-    /// answers would keep all others from the store.
+    /// How fast it writes to the store, in bytes per second. If the write time is a guess, this is
+    /// an equal part of the store's bandwidth: a checkpoint that never ends would otherwise keep
+    /// all others from the store.
     fn bytes_per_second(&self, tuning: &Tuning) -> f64 {
         match (self.write_time_s.is_finite(), self.write_time_is_guessed) {
             (false, _) => 0.0,
@@ -182,45 +195,47 @@ impl Terms {
     }
 }
 
-/// What is done about one allocation in this round.
+/// The decision about one allocation in this round.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// It is asked to save itself now.
     Ask,
-    /// It is worth less than it costs.
+    /// A checkpoint is worth less than it costs.
     NotWorthIt,
-    /// Its time has not come: it is asked every so often.
+    /// It is asked at a fixed interval, which is not over yet.
     NotDue { every_s: u64, left_s: f64 },
-    /// It saved itself, or began, a short time ago.
+    /// It saved itself, or began, too short a time ago.
     TooSoon { left_s: f64 },
-    /// It is due, and others come first: so many checkpoints are under way or are begun now.
+    /// It is due, and other work comes first: so many checkpoints are under way or begin now.
     Staggered { under_way: usize },
     /// A checkpoint is under way.
     UnderWay,
-    /// The last one came to nothing.
+    /// The last try failed, and the pause after it is not over.
     AfterFailure { times: u32, left_s: f64 },
-    /// The quorum has a later checkpoint of it than is known here: the time of that was not read from the store yet.
+    /// The quorum has a later checkpoint of it than is known here; the time of that one has not
+    /// been read from the store yet.
     NotKnownYet,
-    /// Nothing is begun while the store is away.
+    /// No checkpoint begins while the store does not answer.
     StorageAway { why: String },
-    /// It is being preempted, and is asked for that.
+    /// It is being preempted, and its head asks it to save itself for that.
     Preempted,
-    /// Its walltime ends soon, before which its head asks it by itself.
+    /// Its walltime ends soon; its head asks it before that, without the broker.
     WalltimeNear { left_s: f64 },
 }
 
-/// The terms of one allocation, and what follows from them.
+/// The terms of one allocation, and the decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
-    /// See there.
+    /// What was weighed.
     pub terms: Terms,
-    /// What is done.
+    /// The decision.
     pub verdict: Verdict,
 }
 
-/// The decision about each running allocation that is to be asked without a request. Those that are due are asked in
-/// the order of their value, as many as the store can write at once; the others are due again in the next round, with
-/// a higher value. Work that failed to save comes after all other work, and only one such allocation at a time.
+/// Decides for each running allocation that is to be asked without a request. Of those that are
+/// due, the most valuable are asked first, as many as the store can write at once; the others are
+/// due again in the next round, with a higher value. Work that failed to save itself comes after
+/// all other work, and only one such allocation is asked at a time.
 pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<AllocationId, Judgement> {
     let queue = Queue::of(view.cluster, now);
     let mut judged = BTreeMap::new();
@@ -241,7 +256,8 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
         }
         judged.insert(allocation.id, Judgement { terms, verdict });
     }
-    // Who is asked for another reason saves itself whatever the storage bears: there is less of it for those that can wait.
+    // Work that was asked for another reason saves itself regardless of the store's bandwidth,
+    // which leaves less for the work that is asked here.
     let counted = |allocation: &&Allocation| judged.get(&allocation.id).is_some_and(|judgement| judgement.verdict == Verdict::UnderWay);
     let of_others = |allocation: &&Allocation| view.saving.contains(&allocation.id) || saves_itself_to_go(allocation);
     for allocation in view.cluster.allocations.values().filter(|allocation| of_others(allocation) && !counted(allocation)) {
@@ -255,7 +271,8 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
     });
     for (id, failed, terms) in due {
         let writes = terms.bytes_per_second(view.tuning);
-        // One that is alone may be larger than the budget: it would never come otherwise.
+        // An allocation may exceed the bandwidth if no other saves itself: it would never be asked
+        // otherwise.
         let may_start = under_way == 0 || (under_way < view.tuning.at_once_max && written + writes <= view.tuning.storage_bytes_per_second);
         if may_start && (failed == 0 || !tried_again) {
             tried_again |= failed > 0;
@@ -268,21 +285,21 @@ pub fn should_checkpoint(view: &BrokerView<'_>, now: Timestamp) -> BTreeMap<Allo
     judged
 }
 
-/// Work that runs and asked for this at its submission.
+/// A running allocation that its user submitted with automatic checkpoints, and their policy.
 fn asked_unasked(allocation: &Allocation) -> Option<(&Allocation, Automatic)> {
     let automatic = allocation.spec.checkpoint.as_ref().and_then(|policy| policy.automatic)?;
     (allocation.state == AllocationState::Running).then_some((allocation, automatic))
 }
 
-/// Work that runs and is asked by its head, for a preemption or an urgent drain.
+/// Whether its head asks running work to save itself for a preemption or an urgent drain.
 fn saves_itself_to_go(allocation: &Allocation) -> bool {
     let asked = allocation.spec.checkpoint.is_some() && allocation.preemption.as_ref().is_some_and(Preemption::stands);
     asked && allocation.state == AllocationState::Running
 }
 
-/// What is done about it, the others left aside.
+/// The decision about one allocation, without regard to the others.
 fn alone(view: &BrokerView<'_>, allocation: &Allocation, automatic: Automatic, known: &Known, terms: &Terms, now: Timestamp) -> Verdict {
-    // One that could not save itself and goes on is work like any other.
+    // A preemption whose checkpoint failed, so that the work goes on, does not count.
     if allocation.preemption.as_ref().is_some_and(Preemption::stands) {
         return Verdict::Preempted;
     }
@@ -332,7 +349,8 @@ fn seconds(ms: u64) -> f64 {
 fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, known: &Known, now: Timestamp) -> Terms {
     let (tuning, cluster) = (view.tuning, view.cluster);
     let began = allocation.started_at.unwrap_or(now);
-    // A checkpoint of a former claim is what it began from: what is lost is what was computed since then.
+    // If the last checkpoint is of an earlier claim, this claim began from it, and a failure loses
+    // what was computed since this claim began.
     let since = known.last.map_or(began, |last| last.at.max(began));
     let unsaved_s = seconds(now.since_ms(since));
     let nodes = u32::try_from(allocation.shares.len()).unwrap_or(u32::MAX).max(1);
@@ -348,7 +366,7 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
     let write_time_s = match (view.storage, took_ms) {
         (Storage::Away { .. }, _) => f64::INFINITY,
         (Storage::Here, Some(took_ms)) => seconds(took_ms).max(WRITE_TIME_S_MIN),
-        // The broker gives it no longer than that.
+        // At most the broker's deadline for a checkpoint.
         (Storage::Here, None) => (size_bytes / tuning.storage_bytes_per_second).clamp(WRITE_TIME_S_MIN, seconds(DEADLINE_MS_DEFAULT)),
     };
     let many = f64::from(nodes);
@@ -357,7 +375,7 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
     let within = |rate_per_s: f64| 1.0 - (-rate_per_s * unsaved_s).exp();
     let failure_probability = within(failures_per_s);
     let preemption_probability = within(queue.demand_of(allocation) * PREEMPTIONS_PER_HOUR_MAX / 3600.0);
-    // Half of it on average: the failure comes somewhere in between.
+    // On average half of it is lost: the failure comes at any time within it.
     let at_stake_node_s = unsaved_s / 2.0 * many;
     let compute_waste_node_s = write_time_s * many;
     Terms {
@@ -375,7 +393,7 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
         recompute_saved_node_s: failure_probability * at_stake_node_s,
         preemptability_node_s: preemption_probability * at_stake_node_s,
         backlog_pressure: queue.pressure,
-        // Nobody waits for less than nothing where nobody waits: infinite times 0 is 0 here.
+        // If no work waits, the relief is 0, even where the write time is infinite.
         backlog_relief_node_s: if queue.pressure > 0.0 { queue.pressure * compute_waste_node_s } else { 0.0 },
         least_interval_s: tuning.least_interval_s.max(if write_time_s.is_finite() {
             write_time_s * LEAST_INTERVAL_IN_WRITE_TIMES
@@ -386,7 +404,7 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
     }
 }
 
-/// Whether something speaks against a node that work is on: it may not have it for long.
+/// Whether a node is in a state in which work may soon lose it.
 fn unwell(node: &Node) -> bool {
     let held = node.holds.iter().any(|hold| match hold.kind {
         HoldKind::Quarantine | HoldKind::Failure | HoldKind::Disable => true,
@@ -398,10 +416,10 @@ fn unwell(node: &Node) -> bool {
     }
 }
 
-/// Who waits for nodes.
+/// The work that waits for nodes.
 struct Queue<'a> {
     cluster: &'a View,
-    /// The first ones, with how urgent each is: 0 to 1.
+    /// The first allocations of the queue, with the urgency of each: 0 to 1.
     waiting: Vec<(&'a Allocation, f64)>,
     pressure: f64,
 }
@@ -420,7 +438,8 @@ impl<'a> Queue<'a> {
         Self { cluster, waiting: first.collect(), pressure }
     }
 
-    /// How much this allocation's nodes are wanted by what is harder to preempt than it, and how easily it is: 0 to 1.
+    /// How much work that is harder to preempt wants this allocation's nodes, times how easily this
+    /// allocation is preempted: 0 to 1.
     fn demand_of(&self, allocation: &Allocation) -> f64 {
         if allocation.spec.sensitive {
             return 0.0;
@@ -461,7 +480,7 @@ impl fmt::Display for Verdict {
 }
 
 impl Terms {
-    /// Every term with its value and unit, and what it is made of, for people.
+    /// Every term for people: its name, its value with unit, and where the value comes from.
     pub fn lines(&self) -> Vec<(&'static str, String, &'static str)> {
         let node_s = |value: f64| format!("{value:.3} node-s");
         let guessed = if self.size_is_guessed { "a quarter of its memory: it has saved nothing yet" } else { "as its last checkpoint" };

@@ -24,7 +24,7 @@ fn node(n: u64, state: NodeState) -> Node {
     Node { size, ..test_builders::node(node_id(n).as_str(), state) }
 }
 
-/// Work on the nodes `from..from + nodes` that has run for so long.
+/// Running work on the nodes `from..from + nodes` that began `for_s` seconds ago.
 fn running(n: u64, from: u64, nodes: u32, for_s: u64, automatic: Automatic) -> Allocation {
     let policy = CheckpointPolicy { automatic: Some(automatic), ..CheckpointPolicy::default() };
     let spec = AllocationSpec { nodes, walltime: None, checkpoint: Some(policy), ..test_builders::spec() };
@@ -89,7 +89,8 @@ impl World {
 
 #[test]
 fn with_failures_alone_it_is_young_s_interval() {
-    // 32 nodes, 6.5 failures in a thousand node-days, a minute to write: Young's interval is close to two hours.
+    // 32 nodes, 6.5 failures in a thousand node-days, a minute to write: Young's interval is nearly
+    // two hours.
     let rate: f64 = 32.0 * 0.0065 / 86_400.0;
     let young_s = (2.0 * 60.0 / rate).sqrt();
     assert!((6_900.0..7_200.0).contains(&young_s), "{young_s}");
@@ -99,7 +100,7 @@ fn with_failures_alone_it_is_young_s_interval() {
     });
     let asked_at = asked_at.unwrap() as f64;
     assert!((asked_at / young_s - 1.0).abs() < 0.02, "{asked_at} {young_s}");
-    // And of one node.
+    // The same for one node.
     let young_s = (2.0f64 * 60.0 * 86_400.0 / 0.0065).sqrt();
     let asked_at = (1..90_000).step_by(50).find(|s| {
         let world = World::of([(running(1, 1, 1, 500_000, Automatic::Weighed), saved(*s, 60, 1_000_000_000))]);
@@ -111,7 +112,8 @@ fn with_failures_alone_it_is_young_s_interval() {
 
 #[test]
 fn large_work_that_has_saved_nothing_yet_is_asked_within_hours() {
-    // A quarter of 512 GB of each of 100 nodes is hours of the store's bandwidth: it has the broker's deadline for it, no more.
+    // A quarter of 512 GB on each of 100 nodes takes hours at the store's bandwidth; the broker's
+    // deadline limits the guess.
     let of = |for_s| {
         let mut work = running(1, 1, 100, for_s, Automatic::Weighed);
         work.shares.iter_mut().for_each(|share| share.resources.memory_bytes = 512 << 30);
@@ -128,7 +130,8 @@ fn what_never_answers_keeps_nobody_else_from_the_store() {
     let deaf = |times| Known { tried: Some(Tried::UnderWay { times }), ..Known::default() };
     let mut world = World::of([work(1, 8, deaf(0)), work(2, 1, saved(5_000_000, 10, 1_000_000_000))]);
     assert_eq!(world.judged()[&id(2)].verdict, Verdict::Ask);
-    // What failed before comes behind what did not, whatever it is worth, and one at a time.
+    // Work whose checkpoint failed comes after work whose did not, whatever its value, and one at a
+    // time.
     let in_vain = Known { tried: Some(Tried::InVain { at: Timestamp(0), times: 3 }), ..Known::default() };
     world = World::of([work(1, 8, in_vain), work(2, 1, saved(5_000_000, 10, 1_000_000_000)), work(3, 8, in_vain)]);
     let judged = world.judged();
@@ -172,7 +175,8 @@ fn an_unwell_node_brings_it_forward_and_so_does_what_waits() {
     busy.waiting(9, 9, 36_000);
     assert_eq!(busy.one().verdict, Verdict::Ask);
     assert!(busy.one().terms.preemptability_node_s > 0.0 && busy.one().terms.backlog_relief_node_s > 0.0);
-    // What waits with no higher class takes nobody's nodes, and nobody those of class 10.
+    // Waiting work of no higher class takes no running work's nodes, and no work takes those of
+    // class 10.
     let mut lower = quiet.clone();
     lower.waiting(9, 5, 36_000);
     assert_eq!(lower.one().terms.preemptability_node_s, 0.0);
@@ -182,7 +186,7 @@ fn an_unwell_node_brings_it_forward_and_so_does_what_waits() {
 
 #[test]
 fn checkpoints_do_not_meet_on_the_storage() {
-    // Each writes 600 MB/s: one at a time is within the budget.
+    // Each writes 600 MB/s: only one fits into the bandwidth.
     let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
     let mut world = World::of([work(1, 1), work(2, 4), work(3, 2)]);
     let judged = world.judged();
@@ -227,7 +231,7 @@ fn what_is_asked_every_so_often_is_asked_then() {
     let of = |ago_s| World::of([(running(1, 1, 1, 90_000, every), saved(ago_s, 1, 1))]).one().verdict;
     assert_eq!(of(59), Verdict::NotDue { every_s: 60, left_s: 1.0 });
     assert_eq!(of(60), Verdict::Ask);
-    // Of a former claim: what it began from is as old as its beginning.
+    // The checkpoint is of an earlier claim: the time counts from when this claim began.
     assert_eq!(World::of([(running(1, 1, 1, 10, every), saved(500, 1, 1))]).one().verdict, Verdict::NotDue { every_s: 60, left_s: 50.0 });
 }
 
@@ -243,7 +247,7 @@ fn who_is_asked_for_something_else_is_left_alone() {
     assert!(World::of([(manual, Known::default())]).judged().is_empty());
 }
 
-/// An urgent drain, for which it could not save itself if `failed` has a reason.
+/// An urgent drain; `failed`: why the work could not save itself for it.
 fn drain(failed: Option<&str>) -> Preemption {
     Preemption {
         id: "00000000-0000-4000-8000-000000000009".parse().unwrap(),
@@ -297,11 +301,11 @@ fn what_a_user_asked_for_has_its_part_of_the_storage_and_is_not_asked_for_again(
     world.saving = [id(2), id(3)].into();
     assert_eq!(world.judged()[&id(2)].verdict, Verdict::UnderWay);
     assert_eq!(world.judged()[&id(1)].verdict, Verdict::Staggered { under_way: 2 });
-    // Its head also reports what the broker asked for: that counts once.
+    // The head also reports the checkpoint that the broker asked for: it counts once.
     world.known.get_mut(&id(2)).unwrap().tried = Some(Tried::UnderWay { times: 0 });
     world.saving = [id(2)].into();
     assert_eq!(world.judged()[&id(1)].verdict, Verdict::Ask);
-    // Of what does not run any more nothing is counted.
+    // Work that no longer runs does not count.
     world.saving = [id(2), id(77)].into();
     assert_eq!(world.judged()[&id(1)].verdict, Verdict::Ask);
 }
@@ -397,7 +401,7 @@ proptest! {
         let asked: Vec<_> = judged.iter().filter(|(_, j)| j.verdict == Verdict::Ask).collect();
         let under_way: Vec<_> = judged.iter().filter(|(_, j)| j.verdict == Verdict::UnderWay).collect();
         let waits: Vec<_> = judged.iter().filter(|(_, j)| matches!(j.verdict, Verdict::Staggered { .. })).collect();
-        // Nobody is asked twice, nor while the store is away.
+        // No work is asked twice, or while the store does not answer.
         let begun = |id: &AllocationId| matches!(of(id).tried, Some(Tried::UnderWay { .. }));
         prop_assert!(!asked.iter().any(|(id, _)| begun(id)));
         prop_assert!(asked.is_empty() || world.storage == Storage::Here);
@@ -405,10 +409,11 @@ proptest! {
         prop_assert!(asked.is_empty() || busy <= world.tuning.at_once_max.max(1));
         let written: f64 = asked.iter().chain(&under_way).map(|(_, j)| j.terms.bytes_per_second(&world.tuning)).sum();
         prop_assert!(asked.is_empty() || busy == 1 || written <= world.tuning.storage_bytes_per_second * (1.0 + 1e-9));
-        // What failed before is asked one at a time.
+        // Work whose checkpoint failed is asked one at a time.
         let again = |all: &[(&AllocationId, &Judgement)]| all.iter().filter(|(id, _)| of(id).in_vain() > 0).count();
         prop_assert!(again(&asked) == 0 || again(&asked) + again(&under_way) == 1);
-        // Something is always begun where something is due and nothing is under way: what failed least, and of that what is worth most.
+        // If work is due and no checkpoint is under way, one always begins: of the work with the
+        // fewest failures, the most valuable.
         prop_assert!(waits.is_empty() || busy > 0);
         if under_way.is_empty() {
             let least = |all: &[(&AllocationId, &Judgement)]| all.iter().map(|(id, _)| of(id).in_vain()).min().unwrap_or(u32::MAX);

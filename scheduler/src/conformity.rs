@@ -1,10 +1,10 @@
-//! Nodes whose software and firmware are the same work together: conformance groups.
+//! Conformance groups: nodes with the same software and firmware, which should work together.
 
 use lattice_model::{AllocationSpec, Conformance, Node};
 use std::collections::BTreeMap;
 
-/// The groups among these nodes, the largest first, with the nodes of each in the given order. A node that has not
-/// reported its fingerprint, or too long ago, is a group of its own.
+/// The conformance groups among these nodes, the largest first, with the nodes of each in the given
+/// order. A node without a recent fingerprint is a group of its own.
 fn groups<'a>(nodes: &[&'a Node]) -> Vec<Vec<&'a Node>> {
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     let mut groups: Vec<Vec<&Node>> = Vec::new();
@@ -22,9 +22,9 @@ fn groups<'a>(nodes: &[&'a Node]) -> Vec<Vec<&'a Node>> {
     groups
 }
 
-/// Free nodes in the order in which an allocation gets them: those of the largest group first, so that it spans as few
-/// groups as possible. A single node may be of any group, but one that has drifted comes last. If one group is
-/// required, only the largest.
+/// The free nodes in the order in which an allocation gets them: those of the largest group first,
+/// so that it spans as few groups as possible. A single node may be of any group, but drifted ones
+/// come last. If the allocation requires one group, only the largest is given.
 pub fn in_order<'a>(mut free: Vec<&'a Node>, spec: &AllocationSpec) -> Vec<&'a Node> {
     if spec.nodes == 1 {
         free.sort_by_key(|node| node.conformance.as_ref().is_some_and(|c| c.drift.is_some()));
@@ -37,7 +37,7 @@ pub fn in_order<'a>(mut free: Vec<&'a Node>, spec: &AllocationSpec) -> Vec<&'a N
     groups.concat()
 }
 
-/// How many of these nodes could serve together.
+/// How many of these nodes could serve the allocation together.
 pub fn together(nodes: &[&Node], spec: &AllocationSpec) -> usize {
     if spec.constraints.conformance { groups(nodes).first().map_or(0, Vec::len) } else { nodes.len() }
 }

@@ -1,15 +1,15 @@
-//! Which network domains have a number, and what of a queue waits for one.
+//! Which network domains have a number, and which waiting work lacks one.
 
 use crate::view::View;
 use lattice_model::network::NoVni;
 use lattice_model::{Allocation, VniPool};
 use std::collections::BTreeSet;
 
-/// Domains, and how much of the pool is in use.
+/// The known domains, and how many numbers of the pool are in use.
 pub struct Domains<'a> {
-    /// `None`: it is not known, and keeps nobody off.
+    /// `None`: the pool is not known, and no allocation is kept waiting for it.
     pool: Option<VniPool>,
-    /// Tenant and name of each.
+    /// Tenant and name of each domain.
     known: BTreeSet<(&'a str, &'a str)>,
     used: u32,
 }
@@ -22,7 +22,7 @@ impl<'a> Domains<'a> {
         Self { pool: view.vni_pool, known, used }
     }
 
-    /// What keeps an allocation off, whatever nodes there are.
+    /// Why an allocation cannot begin on any node, if its domain cannot get a number.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<NoVni> {
         let (tenant, name) = (&allocation.spec.tenant, &allocation.spec.connectivity.network_domain);
         if name.is_empty() || self.known.contains(&(tenant.as_str(), name.as_str())) {
@@ -32,7 +32,7 @@ impl<'a> Domains<'a> {
         self.pool?.obstacle(name, self.used, u32::try_from(of_tenant).unwrap_or(u32::MAX))
     }
 
-    /// The allocation has nodes from now on, and its domain a number.
+    /// Counts a placed allocation: its domain has a number from now on.
     pub fn take(&mut self, allocation: &'a Allocation) {
         let (tenant, name) = (&allocation.spec.tenant, &allocation.spec.connectivity.network_domain);
         if !name.is_empty() && self.known.insert((tenant, name)) {

@@ -1,15 +1,15 @@
-//! What of each node is not free.
+//! What allocations hold of each node.
 
 use lattice_model::{Allocation, AllocationId, Epoch, Node, NodeId, Resources, SharePhase};
 use std::collections::BTreeMap;
 
-/// Shares that are not released, also those of work that has ended. (Both the allocation and the node list such a
-/// share: it counts once.)
+/// Shares that are not released, including those of work that has ended. (The allocation and the
+/// node both list such a share; it counts once.)
 #[derive(Clone, Debug, Default)]
 pub struct Holdings(BTreeMap<NodeId, BTreeMap<(AllocationId, Epoch), Resources>>);
 
 impl Holdings {
-    /// Of all these nodes.
+    /// The holdings on all these nodes.
     pub fn of<'a>(nodes: impl Iterator<Item = &'a Node>, allocations: impl Iterator<Item = &'a Allocation>) -> Self {
         let mut held = Self::default();
         for node in nodes {
@@ -35,7 +35,7 @@ impl Holdings {
         self.0.get(node).into_iter().flat_map(BTreeMap::values).fold(Resources::default(), |sum, part| sum.plus(part))
     }
 
-    /// The holder of most of it, where there is one.
+    /// The allocation that holds the most of the node, and its share.
     pub(crate) fn largest(&self, node: &NodeId) -> Option<(AllocationId, Resources)> {
         let held = self.0.get(node)?.iter().max_by_key(|(_, r)| (r.cores, r.memory_bytes));
         held.map(|((allocation, _), resources)| (*allocation, *resources))

@@ -1,8 +1,8 @@
-//! From a frozen view of the cluster to placements and reasons. First come first served in each vCluster's queue, whole nodes
-//! or shares of them.
+//! The scheduler: from a frozen view of the cluster to placements and reasons. Each vCluster's
+//! queue is served first come, first served, with whole nodes or shares of them.
 //!
-//! [`place`] decides and [`explain`] gives reasons; both ask `why_not`, so that the reason shown is the reason of the
-//! decision.
+//! [`place`] decides and [`explain`] gives reasons. Both call `why_not`, so the reason shown is the
+//! reason of the decision.
 
 #![forbid(unsafe_code)]
 
@@ -37,18 +37,20 @@ use user_running::RunningOfUsers;
 use view::queue;
 use why_not::why_not;
 
-/// The longest list of nodes in an explanation; a longer one is a number of nodes.
+/// The longest list of nodes in an explanation, in bytes; instead of a longer one, only the number
+/// of nodes is given.
 const NODE_LIST_BYTES_MAX: usize = 200;
 
-/// The claims to propose now, for the vClusters of which `token_of` has the lease's token. First come first served in
-/// each queue: the first allocation that does not fit blocks all behind it. These allocations block nobody:
+/// The claims to propose now, for the vClusters for which `token_of` gives the lease's token. Each
+/// queue is served first come, first served: the first allocation that does not fit blocks all
+/// behind it. An allocation does not block others if
 ///
-/// * it cannot fit in the cluster with the nodes that are registered
+/// * it could not fit into the cluster with the registered nodes
 /// * it would exceed the quotas of its tenant
 /// * its user has as many running allocations as one user may have
 /// * there is no VNI for its network domain
 /// * an earlier attempt of it may still run somewhere, and it must not run twice
-/// * it was requeued and waits for a time
+/// * it was requeued and waits for a certain time
 pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     let mut quotas = Quotas::of(view);
     let mut domains = Domains::of(view);
@@ -78,7 +80,8 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
             continue;
         }
         if allocation.spec.share.is_some() {
-            // Where it leaves least: nodes that are whole stay whole for those who want them so.
+            // Best fit: the node with the least left over, so that whole nodes stay free for work
+            // that wants whole nodes.
             let left = |n: &&Node| {
                 let free = n.size.minus(&held.committed(&n.id));
                 (free.gpus, free.cores, free.memory_bytes)
@@ -113,8 +116,8 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
     claims
 }
 
-/// The claim for an allocation that is about to be submitted, where it could be placed at once: it then need not wait
-/// for two commits. `None` where anybody waits already in its queue, who comes first.
+/// The claim for an allocation that is about to be submitted, if it can be placed at once: one
+/// commit then does for both. `None` if other work already waits in its queue and so comes first.
 pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
     let queue = view.queue_of(&newcomer).to_owned();
     if view.somebody_waits(&queue) {
@@ -124,9 +127,9 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
     place(&view, |name| (name == queue).then_some(lease_token)).pop()
 }
 
-/// What blocks a pending allocation whatever nodes are free, in one sentence. `None`: it is within the quotas of its
-/// tenant and of its user, there is a VNI for its network domain, no earlier attempt may still run, and it waits for
-/// no time.
+/// Why a pending allocation cannot begin whatever nodes are free, in one sentence: quotas of its
+/// tenant or user, no VNI for its network domain, an earlier attempt that may still run, or a time
+/// for which it waits. `None` if nothing of this blocks it.
 pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
     Judge::of(view).blocked(allocation).map(|(why, _)| why)
 }
@@ -134,13 +137,13 @@ pub fn headroom(view: &View, allocation: &Allocation) -> Option<String> {
 /// Why a pending allocation waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// In one sentence.
+    /// The reason in one sentence.
     pub summary: String,
-    /// What each node that was not free lacks.
+    /// For each node that is not free for it, the reason.
     pub nodes: Vec<(NodeId, WhyNot)>,
 }
 
-/// Explains why `allocation` is not placed, from the same view and by the same rule.
+/// Explains why `allocation` is not placed, from the same view and by the same rules as [`place`].
 pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     let judge = Judge::of(view);
     let (free, nodes) = judge.sort_nodes(allocation);
@@ -149,7 +152,7 @@ pub fn explain(view: &View, allocation: &Allocation) -> Explanation {
     Explanation { summary: which_queue(view, allocation) + &waits.summary(&allocation.spec), nodes }
 }
 
-/// The queue and its nodes, where there are several queues.
+/// Names the queue and its nodes, if there are several queues.
 fn which_queue(view: &View, allocation: &Allocation) -> String {
     if view.vclusters.is_empty() {
         return String::new();

@@ -1,26 +1,26 @@
-//! Whether the registered nodes could ever serve work, whatever their state and whatever runs on them now.
+//! Whether the registered nodes could ever serve work, whatever their state and their present load.
 
 use lattice_model::count::counted;
 use lattice_model::{AllocationSpec, Node, NodeId, VCluster, hostlist};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The most reasons that are given for nodes that do not fit.
+/// How many reasons are given for nodes that do not fit.
 const REASONS_MAX: usize = 3;
 
-/// More is asked for than the registered nodes could ever give.
+/// The allocation asks for more than the registered nodes could ever give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// What is asked for.
+    /// What the allocation asks for.
     wants: String,
-    /// Nodes that could serve it.
+    /// How many nodes could serve it.
     fitting: usize,
-    /// Why others could not, and which.
+    /// Why the other nodes could not, with the nodes for each reason.
     reasons: Vec<(String, Vec<NodeId>)>,
 }
 
 impl Misfit {
-    /// What is asked for and how many nodes could ever serve it.
+    /// What the allocation asks for, and how many nodes could ever serve it.
     pub fn summary(&self) -> String {
         format!("{}; this cluster has {} that could ever serve it", self.wants, self.fitting)
     }
@@ -42,8 +42,8 @@ pub fn never_serves(named: Option<&VCluster>, spec: &AllocationSpec, node: &Node
     VCluster::keeps_off(named, node).or_else(|| spec.never_served_by(node))
 }
 
-/// What keeps the registered nodes from ever serving this; `None`: there are enough that could. `named`: the vCluster that it names,
-/// where there is one of that name.
+/// Checks whether enough registered nodes could ever serve the work; `None`: they could. `named`:
+/// the vCluster that it names, if one has that name.
 pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, named: Option<&VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
     let mut fit = Vec::new();
     let mut reasons: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
@@ -62,7 +62,7 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, named: Option<&VCluster
     Some(Misfit { wants: wants(spec), fitting, reasons })
 }
 
-/// What is asked for, for people.
+/// What the work asks for, for people.
 pub fn wants(spec: &AllocationSpec) -> String {
     let wants = match &spec.share {
         None => format!("wants {}", counted(spec.nodes, "node")),

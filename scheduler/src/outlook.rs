@@ -1,5 +1,6 @@
-//! Why each allocation waits, and in which order they are expected to begin. [`crate::explain`] has a sentence and a
-//! list has a few words, both from one decision: [`Judge::waits`].
+//! Why each allocation waits, and in which order allocations are expected to begin.
+//! [`crate::explain`] gives a sentence and a list has room for a few words; both come from one
+//! decision, [`Judge::waits`].
 
 use crate::conformity;
 use crate::domains::Domains;
@@ -17,28 +18,29 @@ use lattice_model::tenant::Quota;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Node, NodeId, hostlist};
 use std::collections::BTreeMap;
 
-/// Characters of a reason in a list, at most.
+/// The longest reason in a list, in characters.
 pub const REASON_CHARS_MAX: usize = 40;
-/// Shapes of work for which it is remembered how many nodes could ever serve them, while a queue is gone through.
+/// For how many kinds of work the number of possible nodes is cached during one pass over a queue.
 const SHAPES_MAX: usize = 16;
 
 /// Why an allocation waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Fewer nodes could serve it than it wants: why in a sentence; `excluded`: so many are excluded for it, without which there were enough.
+    /// Fewer nodes could ever serve it than it asks for; `why` is a sentence. `excluded`: how many
+    /// nodes are excluded for it, if there were enough without that.
     TooFewNodes { why: String, possible: usize, excluded: Option<usize> },
-    /// It is blocked whatever nodes are free: the reason in a sentence and in a few words.
+    /// It cannot begin whatever nodes are free: the reason in a sentence and in a few words.
     KeptOff { why: String, brief: String },
-    /// Others of its queue are served first.
+    /// Other allocations of its queue come first.
     Behind { ahead: usize, free: usize },
-    /// It is the next one, and too few nodes are free.
+    /// It is the next of its queue, and too few nodes are free.
     Next { free: usize },
     /// It fits now.
     Placeable { free: usize },
 }
 
 impl Waits {
-    /// In a sentence.
+    /// The reason in a sentence.
     pub fn summary(&self, spec: &AllocationSpec) -> String {
         let wants = misfit::wants(spec);
         match self {
@@ -58,7 +60,7 @@ impl Waits {
         }
     }
 
-    /// In ten to forty characters.
+    /// The reason in ten to forty characters.
     pub fn brief(&self, spec: &AllocationSpec) -> String {
         let wanted = spec.nodes as usize;
         let text = match self {
@@ -81,7 +83,7 @@ impl Waits {
     }
 }
 
-/// A reason that is not too long for a list.
+/// Shortens a reason to [`REASON_CHARS_MAX`].
 pub fn clip(text: String) -> String {
     if text.chars().count() <= REASON_CHARS_MAX {
         return text;
@@ -97,7 +99,7 @@ fn are_free(count: usize) -> String {
     format!("{count} {} free", is_or_are(count))
 }
 
-/// What is weighed of a view, gathered once.
+/// What the decisions need from a view, gathered once.
 pub struct Judge<'a> {
     view: &'a View,
     held: Holdings,
@@ -108,7 +110,7 @@ pub struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// Of this view.
+    /// A judge for this view.
     pub fn of(view: &'a View) -> Self {
         let held = Holdings::of(view.nodes.values(), view.allocations.values());
         Self {
@@ -133,7 +135,7 @@ impl<'a> Judge<'a> {
         (free, others)
     }
 
-    /// What blocks it whatever nodes are free, in a sentence and in a few words.
+    /// Why it cannot begin whatever nodes are free, in a sentence and in a few words.
     pub fn blocked(&self, allocation: &Allocation) -> Option<(String, String)> {
         if let Some(excess) = self.quotas.keeps_off(allocation) {
             let of = match excess.quota {
@@ -159,7 +161,7 @@ impl<'a> Judge<'a> {
         let until = allocation.waits_until?.to_string();
         let times = counted(allocation.quick_requeues, "time");
         let why = format!("waits until {until}: it was requeued {times} in a row soon after it was claimed, and each such wait is longer");
-        // The time of day, in UTC.
+        // The time of day in UTC.
         let clock = until.get(11..19).unwrap_or(&until);
         Some((why, format!("requeued {times}: waits to {clock}Z")))
     }
@@ -169,7 +171,8 @@ impl<'a> Judge<'a> {
         possible(self.view, allocation)
     }
 
-    /// Why it waits, where so many are in line before it, so many nodes could ever serve it, and so many are free for it.
+    /// Why it waits, given how many of its queue are ahead of it, how many nodes could ever serve
+    /// it, and how many are free for it.
     pub fn waits(&self, allocation: &Allocation, ahead: usize, possible: usize, free: impl FnOnce() -> usize) -> Waits {
         let wanted = allocation.spec.nodes as usize;
         if possible < wanted {
@@ -199,7 +202,7 @@ impl<'a> Judge<'a> {
         Waits::TooFewNodes { why: format!("{what}: it waits until there are more"), possible, excluded: None }
     }
 
-    /// How many are in line before an allocation in its queue.
+    /// How many allocations are ahead of it in its queue.
     pub fn ahead(&self, allocation: &Allocation) -> usize {
         let queue = self.view.waiting_in(self.view.queue_of(allocation));
         let before = queue.into_iter().take_while(|a| a.id != allocation.id);
@@ -207,21 +210,22 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What is expected of one that waits.
+/// What is expected for one waiting allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Its place in its vCluster's queue, from 1; `None`: it blocks nobody, so that others overtake it.
+    /// Its place in its vCluster's queue, from 1; `None`: it blocks no other work, so others
+    /// overtake it.
     pub place: Option<u32>,
     /// Why it waits, in ten to forty characters.
     pub reason: String,
 }
 
-/// Everything that waits, by id.
+/// What is expected for every waiting allocation, by id.
 #[derive(Clone, Debug, Default)]
 pub struct Outlook(BTreeMap<AllocationId, Expected>);
 
 impl Outlook {
-    /// Of all queues of a view.
+    /// The expectations for all queues of a view.
     pub fn of(view: &View) -> Self {
         let judge = Judge::of(view);
         let mut in_line: BTreeMap<&str, usize> = BTreeMap::new();
@@ -246,13 +250,13 @@ impl Outlook {
         Self(outlook)
     }
 
-    /// Of one that waits.
+    /// The expectation for one waiting allocation.
     pub fn get(&self, id: &AllocationId) -> Option<&Expected> {
         self.0.get(id)
     }
 }
 
-/// Whether the same nodes could ever serve both: all that [`possible`] asks of work is the same.
+/// Whether the same nodes could ever serve both: equal in all that [`possible`] reads.
 fn is_alike(a: &Allocation, b: &Allocation) -> bool {
     let (x, y) = (&a.spec, &b.spec);
     let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);

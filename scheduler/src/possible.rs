@@ -4,13 +4,14 @@ use crate::view::View;
 use crate::{conformity, misfit};
 use lattice_model::{Allocation, Node};
 
-/// How many nodes of the cluster could ever serve the allocation: registered, of its vCluster, schedulable, large enough, with
-/// what it asks for, not excluded for it now.
+/// How many nodes of the cluster could ever serve the allocation: those that are registered, in its
+/// vCluster, schedulable, large enough, with the constraints that it asks for, and not now excluded
+/// for it.
 pub(crate) fn possible(view: &View, allocation: &Allocation) -> usize {
     possible_where(view, allocation, |node| allocation.exclusion(&node.id).is_none())
 }
 
-/// The same among those nodes that are `wanted`.
+/// The same, counting only nodes for which `wanted` is true.
 pub(crate) fn possible_where(view: &View, allocation: &Allocation, wanted: impl Fn(&Node) -> bool) -> usize {
     let named = view.named(allocation);
     let fits =

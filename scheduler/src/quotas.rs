@@ -1,11 +1,11 @@
-//! What tenants have now, and what of a queue their hard quotas keep off.
+//! What tenants use now, and which waiting work would exceed their hard quotas.
 
 use crate::view::View;
 use lattice_model::tenant::{Demand, Excess};
 use lattice_model::{Allocation, Node, NodeId, Tenant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What each tenant with quotas has: its nodes and how many of its allocations have some.
+/// For each tenant with quotas: its nodes, and how many of its allocations hold nodes.
 pub struct Quotas<'a>(BTreeMap<&'a str, (&'a Tenant, BTreeSet<&'a NodeId>, u32)>);
 
 impl<'a> Quotas<'a> {
@@ -20,7 +20,7 @@ impl<'a> Quotas<'a> {
         quotas
     }
 
-    /// The allocation has these nodes from now on.
+    /// Counts an allocation that gets these nodes.
     pub fn take(&mut self, allocation: &Allocation, with: impl Iterator<Item = &'a NodeId>) {
         if let Some((_, nodes, allocations)) = self.0.get_mut(allocation.spec.tenant.as_str()) {
             nodes.extend(with);
@@ -28,15 +28,15 @@ impl<'a> Quotas<'a> {
         }
     }
 
-    /// What keeps it off wherever its place may be.
+    /// The quota that the allocation would exceed on any nodes.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<Excess> {
         let (tenant, nodes, allocations) = self.0.get(allocation.spec.tenant.as_str())?;
-        // A share may be on nodes that the tenant has already.
+        // A share may be on nodes that the tenant already has.
         let has = if allocation.spec.share.is_some() { 0 } else { u32::try_from(nodes.len()).unwrap_or(u32::MAX) };
         tenant.excess(Demand { nodes: has, more_nodes: allocation.spec.nodes, allocations: *allocations })
     }
 
-    /// What keeps it off just these nodes.
+    /// The quota that the allocation would exceed on these nodes.
     pub fn keeps_off_these(&self, allocation: &Allocation, on: &[&Node]) -> Option<Excess> {
         let (tenant, nodes, allocations) = self.0.get(allocation.spec.tenant.as_str())?;
         let more = on.iter().filter(|n| !nodes.contains(&n.id)).count();

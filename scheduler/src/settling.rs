@@ -1,10 +1,10 @@
-//! Work that must not run twice, and of which an earlier attempt may still run.
+//! Work that must not run twice while an earlier attempt of it may still run.
 
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, NodeId, OnIsolation, hostlist};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where attempts that lost their claims are not known to have ended.
+/// The nodes on which attempts that lost their claims are not known to have ended.
 pub struct Settling<'a>(BTreeMap<AllocationId, BTreeSet<&'a NodeId>>);
 
 impl<'a> Settling<'a> {
@@ -23,7 +23,7 @@ impl<'a> Settling<'a> {
         self.0.get(&allocation.id).filter(|_| allocation.spec.on_isolation == OnIsolation::Stop)
     }
 
-    /// What keeps it off, whatever nodes there are.
+    /// Why the allocation cannot begin on any node: an earlier attempt may still run.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<String> {
         let told = hostlist::fold(self.nodes(allocation)?.iter().copied());
         Some(format!("waits until nothing of its last attempt can run on {told} any more: it was submitted with --on-isolation=stop"))

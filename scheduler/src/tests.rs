@@ -91,7 +91,8 @@ fn gossip_state_and_exclusion_only_subtract() {
     assert_eq!(texts[..2], ["n1 is not seen alive by gossip", "n2 is Degraded"]);
     let excluded = "n3 is excluded until 1970-01-01T00:01:00.000Z, because its prologue failed for this allocation (no image)";
     assert!(texts[2].starts_with(excluded), "{}", texts[2]);
-    // Where the others are too few, that is what it waits for, and those behind it do not wait for it.
+    // With too few other nodes it waits for the excluded ones, and those behind it do not wait for
+    // it.
     v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 4;
     v.allocations.insert(id(2), pending(2, 1, 20));
     assert_eq!(placed(&v), [(id(2), vec!["n3".into()])]);
@@ -126,7 +127,7 @@ fn shares_meet_on_one_node_until_it_is_full() {
     let claims = place(&v, |_| Some(1));
     let got: Vec<_> = claims.iter().map(|c| (c.allocation, c.shares[0].node.as_str(), c.shares[0].resources)).collect();
     let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
-    // The fourth wants a whole node, and none is whole any more.
+    // The fourth wants a whole node, and no node is whole any more.
     assert_eq!(got, [(id(1), "n1", half), (id(2), "n1", half), (id(3), "n2", half)]);
     let why = explain(&v, &v.allocations[&id(3)]);
     assert!(why.summary.starts_with("wants 1 core of one node, 2 are free"), "{}", why.summary);
@@ -152,7 +153,7 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
     v.tenants.insert("physics".into(), physics.clone());
     let there = of(running_on(pending(9, 1, 1), "n1", Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 }), "physics");
     v.allocations.insert(there.id, there);
-    // One node of two is left: for the third, not for the first.
+    // One of the tenant's two nodes is left: it suffices for the third, not for the first.
     assert_eq!(placed(&v), [(id(2), vec!["n2".into()]), (id(3), vec!["n3".into()])]);
     let why = explain(&v, &v.allocations[&id(1)]).summary;
     let want = "waiting for quota headroom: tenant \"physics\" would exceed max_nodes quota (current: 1, requested: 2, limit: 2)";
@@ -161,10 +162,10 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
         explain(&v, &v.allocations[&id(2)]).summary,
         "wants 1 node, 3 are free: it will be placed when an agent with the scheduler's lease looks next"
     );
-    // One round does not go over a limit with two claims either.
+    // Two claims of one round do not exceed the quota either.
     v.tenants.insert("physics".into(), Tenant { max_nodes: None, max_concurrent_allocations: Some(2), ..physics.clone() });
     assert_eq!(placed(&v), [(id(1), vec!["n2".into(), "n3".into()]), (id(2), vec!["n4".into()])]);
-    // What shares a node that the tenant has needs no further one.
+    // A share on a node that the tenant already has needs no further node.
     let half = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
     let mut v = view(2, vec![of(shared(1, 1, 10, 1), "physics"), of(shared(2, 1, 20, 1), "physics")]);
     v.tenants.insert("physics".into(), Tenant { max_nodes: Some(1), ..physics });
@@ -184,7 +185,7 @@ fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else
     let there = of(running_on(pending(9, 1, 1), "n1", Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 }), 7);
     v.allocations.insert(there.id, there);
     assert_eq!(placed(&v).len(), 3, "without a limit");
-    // One round does not go over the limit with two claims either.
+    // Two claims of one round do not exceed the limit either.
     v.user_running = Some(2);
     assert_eq!(placed(&v), [(id(1), vec!["n2".into()]), (id(3), vec!["n3".into()])]);
     v.user_running = Some(1);
@@ -195,9 +196,9 @@ fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else
     assert!(why.starts_with(want), "{why}");
     assert_eq!(brief, "user limit: 1 of 1 running");
     assert_eq!(explain(&v, &v.allocations[&id(2)]).summary, why);
-    // Nobody else's is behind it.
+    // Other users' allocations are not behind it.
     assert_eq!(Outlook::of(&v).get(&id(3)).unwrap().place, Some(1));
-    // What has ended counts no more, whatever is left of it on its node.
+    // Work that has ended no longer counts, even while its node holds its share.
     v.allocations.get_mut(&id(9)).unwrap().state = AllocationState::Completed;
     assert_eq!(placed(&v).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(1), id(3)]);
 }
@@ -210,17 +211,17 @@ fn what_gets_no_vni_waits_and_keeps_nobody_else_waiting() {
     };
     let queue = vec![of(pending(1, 1, 10), "a"), of(pending(2, 1, 20), "b"), of(pending(3, 1, 30), "a"), pending(4, 1, 40)];
     let mut v = view(4, queue);
-    // Nothing is known of the pool: the quorum is the judge.
+    // The pool is not known: the quorum decides.
     assert_eq!(placed(&v).len(), 4);
     v.vni_pool = Some(VniPool { start: 1000, end: 1001, ..VniPool::default() });
     v.domains.insert(("chemistry".into(), "a".into()), 1001);
-    // One number is left: the first has it, the third joins it, the second waits.
+    // One number is left: the first takes it, the third joins that domain, the second waits.
     assert_eq!(placed(&v).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(1), id(3), id(4)]);
     v.domains.insert(("physics".into(), "a".into()), 1000);
     let why = explain(&v, &v.allocations[&id(2)]).summary;
     assert!(why.starts_with("vni_pool_exhausted: cannot create network domain \"b\": VNI pool exhausted (2/2 in use); wait for"), "{why}");
     assert_eq!(headroom(&v, &v.allocations[&id(3)]), None, "its domain has a number");
-    // What a pool that shrank gave once is none of its numbers.
+    // A number from before the pool shrank does not count against the present pool.
     v.vni_pool = Some(VniPool { start: 2000, end: 2000, ..VniPool::default() });
     assert_eq!(placed(&v).len(), 4);
 }
@@ -243,10 +244,10 @@ fn what_a_node_lacks_for_a_share_is_explained() {
             format!("n2 is taken by allocation {}", id(9).short()),
         ]
     );
-    // A whole node is not wanted in parts.
+    // Work that wants a whole node.
     v.allocations.get_mut(&id(1)).unwrap().spec.share = None;
     assert_eq!(explain(&v, &v.allocations[&id(1)]).nodes[0].1, WhyNot::Taken(id(8)));
-    // More than any node has blocks nobody.
+    // Work that asks for more than any node has blocks no other work.
     v.allocations.get_mut(&id(1)).unwrap().spec.share = Some(Resources { gpus: 1, ..Resources::default() });
     v.allocations.insert(id(2), shared(2, 1, 20, 1));
     assert_eq!(placed(&v), [(id(2), vec!["n1".into()])]);
@@ -268,7 +269,7 @@ fn what_has_ended_and_is_not_released_counts_once() {
 }
 
 proptest! {
-    /// The claims of one round never come to more than a node has, and whole nodes are whole.
+    /// The claims of one round never exceed a node, and whole nodes are not shared.
     #[test]
     fn shares_never_exceed_a_node(wants in proptest::collection::vec((1u32..4, 0u32..3, 0u64..5), 0..12), nodes in 0u64..6) {
         let one = |(i, (n, cores, at)): (usize, &(u32, u32, u64))| {
@@ -288,7 +289,8 @@ proptest! {
         }
     }
 
-    /// No two claims of one round share a node, each has exactly what was asked for, and only nodes that it may have.
+    /// No two claims of one round share a node; each has exactly as many as asked for, of allowed
+    /// nodes.
     #[test]
     fn claims_never_meet(wants in proptest::collection::vec((1u32..5, 0u64..5), 0..8), nodes in 0u64..8, dead in 0u64..8) {
         let allocations = wants.iter().enumerate().map(|(i, (n, at))| pending(i as u64 + 1, *n, *at)).collect();
@@ -315,7 +317,7 @@ fn nodes_without_a_required_feature_are_never_used_and_explain_that() {
     spec(1, &|s| s.constraints.features = ["nvme_scratch".to_owned()].into());
     spec(2, &|s| s.binding.gpus_per_task = 3);
     spec(3, &|s| s.constraints.gpus = 1);
-    // The third could never be served here, and holds up nobody.
+    // The third could never be served here, and blocks no other work.
     assert_eq!(placed(&v), [(id(1), vec!["n3".into()]), (id(2), vec!["n2".into()])]);
     let lacks = |n: u64| -> Vec<(String, String)> {
         explain(&v, &v.allocations[&id(n)]).nodes.iter().map(|(node, why)| (node.to_string(), why.to_string())).collect()
@@ -350,7 +352,8 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     }
     let busy = running_on(of(pending(9, 1, 1), "small"), "n3", v.nodes[&"n3".parse::<NodeId>().unwrap()].size);
     v.allocations.insert(busy.id, busy);
-    // The first waits for n3 and keeps the second waiting; a label that names nothing is the default's, whose nodes the guests share.
+    // The first waits for n3 and keeps the second waiting. A label without a vCluster means the
+    // default queue, whose nodes the guests share.
     assert_eq!(placed(&v), [(id(3), vec!["n1".into(), "n2".into()])]);
     let guests = |name: &str| (name == "guests").then_some(1);
     assert_eq!(
@@ -362,18 +365,18 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     assert_eq!(why.summary, want);
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
     assert_eq!(v.waiting_in("guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
-    // More than its own nodes are blocks nobody.
+    // Work that asks for more nodes than its vCluster has blocks no other work.
     v.allocations.get_mut(&id(1)).unwrap().spec.nodes = 3;
     assert!(placed(&v).contains(&(id(2), vec!["n4".into()])));
     assert!(explain(&v, &v.allocations[&id(1)]).summary.contains("this cluster has 2 that could ever serve it"));
-    // Whoever waits in another queue does not hold up a newcomer.
+    // Work that waits in another queue does not hold up a newcomer.
     v.allocations.remove(&id(3));
     let newcomer = |vcluster: &str| place_newcomer(v.clone(), of(pending(20, 1, 90), vcluster), 1).map(|c| c.shares[0].node.to_string());
     assert_eq!(newcomer(""), Some("n1".into()));
     assert_eq!(newcomer("guests"), None);
 }
 
-/// With fingerprints of the nodes.
+/// The view with fingerprints for the nodes.
 fn made_of(mut view: View, kernels: &[(&str, &str)]) -> View {
     for (node, kernel) in kernels {
         let components = [("kernel".to_owned(), (*kernel).to_owned())].into();
@@ -444,7 +447,7 @@ fn work_that_no_registered_node_can_serve_is_known_at_once() {
     let named = |name: &'static str| move |spec: &mut AllocationSpec| spec.constraints.nodes = [name.parse().unwrap()].into();
     assert_eq!(told(&v, &named("n2")), None);
     assert!(told(&v, &named("n9")).unwrap().ends_with("n[1-3] is none of the nodes asked for (n9)"));
-    // The same text if it waits all the same.
+    // It gets the same text if it is submitted and waits.
     v.allocations.insert(id(1), pending(1, 4, 1));
     let why = explain(&v, &v.allocations[&id(1)]).summary;
     assert_eq!(why, "wants 4 nodes; this cluster has 3 that could ever serve it: it waits until there are more");
@@ -511,7 +514,7 @@ proptest! {
         for waiting in queue(&v) {
             let expected = outlook.get(&waiting.id).unwrap();
             prop_assert!((10..=REASON_CHARS_MAX).contains(&expected.reason.chars().count()), "{:?}", expected.reason);
-            // What explain decides is what the list decides.
+            // The explanation and the list agree.
             let judge = Judge::of(&v);
             let (free, _) = judge.sort_nodes(waiting);
             let waits = judge.waits(waiting, judge.ahead(waiting), judge.possible(waiting), || conformity::together(&free, &waiting.spec));

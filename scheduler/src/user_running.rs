@@ -1,11 +1,11 @@
-//! How many allocations of each user hold nodes, and what of a queue that keeps off.
+//! How many allocations of each user hold nodes, and which waiting work would exceed the limit.
 
 use crate::view::View;
 use lattice_model::Allocation;
 use lattice_model::user_running::TooManyRunning;
 use std::collections::BTreeMap;
 
-/// Counted by the user's number, as the quorum does.
+/// The counts by user id, as the quorum counts.
 pub struct RunningOfUsers {
     most: Option<u32>,
     running: BTreeMap<u32, u32>,
@@ -21,12 +21,12 @@ impl RunningOfUsers {
         users
     }
 
-    /// The allocation holds nodes from now on.
+    /// Counts an allocation that gets nodes.
     pub fn take(&mut self, allocation: &Allocation) {
         *self.running.entry(allocation.owner.uid).or_default() += 1;
     }
 
-    /// What keeps an allocation off, whatever nodes there are.
+    /// Why the allocation cannot begin on any node, if its user is at the limit.
     pub fn keeps_off(&self, allocation: &Allocation) -> Option<TooManyRunning> {
         let running = self.running.get(&allocation.owner.uid).copied().unwrap_or_default();
         TooManyRunning::of(&allocation.owner.name, running, self.most)

@@ -1,4 +1,4 @@
-//! What speaks against a node for an allocation.
+//! Why an allocation cannot have a node.
 
 use crate::holdings::Holdings;
 use crate::view::View;
@@ -7,29 +7,30 @@ use lattice_model::{Allocation, AllocationId, Exclusion, Node, Resources, Timest
 /// Why an allocation cannot have a node, as the scheduler sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
-    /// It is of another vCluster.
+    /// It belongs to another vCluster.
     Foreign(String),
-    /// The quorum's record of the node speaks against it.
+    /// The quorum's record of the node does not allow claims on it.
     Unclaimable(String),
     /// Gossip does not show it alive.
     NotAlive,
-    /// Another allocation has it, or is to have it, or a part of it where a whole one is wanted.
+    /// Another allocation has the node, or is about to get it, or has a part of it while this one
+    /// wants the whole node.
     Taken(AllocationId),
-    /// Less of it is free than is wanted.
+    /// Less of it is free than the allocation wants.
     Full {
-        /// What is free.
+        /// The free part.
         free: Resources,
-        /// What is wanted of it.
+        /// What the allocation wants of it.
         wanted: Resources,
     },
-    /// Its prologue failed for this allocation, which cannot have it again before this time.
+    /// Its prologue failed for this allocation, which cannot have it again before `until`.
     Excluded {
         /// Why it failed.
         why: String,
-        /// By the leader's clock.
+        /// The time by the leader's clock.
         until: Timestamp,
     },
-    /// It is not what is asked for, whatever is free of it.
+    /// It lacks what the allocation asks for, however much of it is free.
     Lacks(String),
 }
 
@@ -73,7 +74,8 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
     (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
 }
 
-/// How many nodes of this cluster are excluded for it; which, and when it can have the first of them again.
+/// How many nodes of this cluster are excluded for the allocation; which, and when it can have the
+/// first of them again.
 pub(crate) fn excluded(view: &View, allocation: &Allocation) -> Option<(usize, String)> {
     let standing = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
     let first = standing().map(|(_, until)| until).min()?;

@@ -1,4 +1,5 @@
-//! How far the agent is with taking up its work again after a start: each allocation of the journal is found or lost.
+//! The progress of adoption after a start of the agent: each allocation of the journal is either
+//! found again or lost.
 
 use lattice_model::AllocationId;
 use std::collections::BTreeSet;
@@ -6,28 +7,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// A cloneable handle; all clones are one.
+/// A cloneable handle; all clones share one state.
 #[derive(Clone, Debug)]
 pub struct Adoption(Arc<watch::Sender<Progress>>);
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Set once, by the driver.
+    /// The number of allocations. The driver sets it once.
     expected: Option<usize>,
     open: BTreeSet<AllocationId>,
     lost: usize,
 }
 
-/// What came of it.
+/// The result of adoption so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adopted {
-    /// Allocations of the journal.
+    /// The number of allocations in the journal.
     pub all: usize,
-    /// Those whose shim was dead.
+    /// How many of them are lost because their shim was dead.
     pub lost: usize,
-    /// Those whose shim lives and has not told yet what it has.
+    /// How many of them have a live shim that has not reported everything yet.
     pub open: usize,
-    /// Since the beginning, in milliseconds.
+    /// The time since the beginning, in milliseconds.
     pub took_ms: u128,
 }
 
@@ -38,7 +39,7 @@ impl Default for Adoption {
 }
 
 impl Adoption {
-    /// These are to be taken up.
+    /// Sets the allocations to adopt.
     pub fn begin(&self, allocations: impl Iterator<Item = AllocationId>) {
         self.0.send_modify(|p| {
             p.open = allocations.collect();
@@ -46,12 +47,12 @@ impl Adoption {
         });
     }
 
-    /// Its shim has told all that it has, or is being done with.
+    /// The allocation's shim has reported everything, or the allocation is being removed.
     pub fn found(&self, allocation: AllocationId) {
         self.0.send_if_modified(|p| p.open.remove(&allocation));
     }
 
-    /// Its shim is dead.
+    /// The allocation's shim is dead.
     pub fn lost(&self, allocation: AllocationId) {
         self.0.send_if_modified(|p| {
             let was_open = p.open.remove(&allocation);
@@ -60,7 +61,8 @@ impl Adoption {
         });
     }
 
-    /// Waits until none is open, at most so long: a shim that hangs holds up nobody else.
+    /// Waits until every allocation is found or lost, but no longer than `at_most`: a shim that
+    /// hangs delays nothing else.
     pub async fn over(&self, at_most: Duration) -> Adopted {
         let began = Instant::now();
         let mut progress = self.0.subscribe();

@@ -1,9 +1,10 @@
-//! What an allocation's work used of this node, read from its scope when its processes are gone and the scope is still there.
+//! What an allocation's work used of this node, read from its scope when its processes are gone and
+//! the scope still exists.
 //!
-//! The kernel's counts of the scope are read when its processes are gone and before it is removed,
-//! and go with the report that the share is free: no further entry. They are those of the last
-//! claim. The last line of standard error is read from the output, because a copy in the quorum
-//! would put users' text into every snapshot.
+//! The kernel's counters of the scope are read after its processes are gone and before it is
+//! removed. They go into the report that the share is free, so they need no entry of their own.
+//! They are those of the last claim. The last line of standard error is read from the output,
+//! because a copy in the quorum would put users' text into every snapshot.
 
 use crate::handles::Handles;
 use lattice_model::{AllocationId, WorkUsage};
@@ -11,7 +12,7 @@ use lattice_runtime::cgroup::controllers::Controller;
 use std::fs;
 use std::path::Path;
 
-/// Bytes of a file of the kernel's that are read.
+/// How many bytes of a kernel file are read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// What there is to read; `None`: nothing, as where an earlier try took the scope away.
@@ -23,7 +24,7 @@ pub(super) fn final_usage(context: &Handles, allocation: AllocationId) -> Option
     (usage != WorkUsage::default()).then_some(WorkUsage { nodes: 1, ..usage })
 }
 
-/// From the scope's own files, and for memory from those of version 1 where it has none.
+/// Reads the scope's own files, and for memory those of cgroup v1 if the scope has none.
 fn read(scope: Option<&Path>, memory_v1: Option<&Path>) -> WorkUsage {
     let number = |path: &Path, name: &str| text(path, name)?.trim().parse::<u64>().ok();
     let memory_peak_bytes =

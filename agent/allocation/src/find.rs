@@ -1,4 +1,4 @@
-//! Finding a shim again, and making sure that it is the one.
+//! Finding a shim again, and verifying that it is the right one.
 
 use crate::handles::Handles;
 use lattice_model::AllocationId;
@@ -6,14 +6,14 @@ use lattice_runtime::shim::{Living, NotOurs, ShimDir, connect_shim};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 
-/// Why there is no line to a shim.
+/// Why there is no connection to a shim.
 #[derive(Debug)]
 pub(super) enum Missing {
-    /// Nobody listens on its socket: it is dead.
+    /// No process listens on its socket: it is dead.
     Gone,
-    /// Somebody listens who is not the shim that was started.
+    /// The process that listens is not the shim that was started.
     NotOurs(NotOurs),
-    /// No evidence about the shim: this agent lacks something (descriptors, memory).
+    /// The shim's state is unknown: this agent lacks descriptors or memory to connect.
     Unreachable(io::Error),
 }
 

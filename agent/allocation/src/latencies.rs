@@ -1,15 +1,15 @@
-//! How long the quorum takes for a heartbeat, and this node until work begins; for metrics.
+//! For metrics: how long the quorum takes to acknowledge a heartbeat, and this node to begin work.
 
 use lattice_telemetry::catalogue::{LATENCY_SECONDS, serving as family};
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::sample::Samples;
 
-/// From work that needs nothing to an image that is fetched.
+/// From work that needs nothing to work whose image is fetched.
 const STARTUP_SECONDS: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
-/// Counted since the agent began.
+/// Histograms since the agent's start.
 pub struct Latencies {
-    /// From a heartbeat to its acknowledgement, by the clock since the boot.
+    /// From a heartbeat to its acknowledgement, by the clock since boot.
     pub heartbeat: Histogram,
     /// From an assignment to the first process of its work.
     pub startup: Histogram,
@@ -22,7 +22,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Its series.
+    /// Appends its samples.
     pub fn tell(&self, samples: &mut Samples) {
         samples.histogram(&family::HEARTBEAT_SECONDS, &[], self.heartbeat.counts());
         samples.histogram(&family::STARTUP_SECONDS, &[], self.startup.counts());

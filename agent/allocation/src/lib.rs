@@ -1,4 +1,5 @@
-//! One allocation on this node: the task that does what the brain decided, and keeps the line to the shim.
+//! One allocation on this node: the task that does what the brain decides, and holds the connection
+//! to the shim.
 //!
 //! ```text
 //!   driver ──Command──▶ AllocationTask ──ToShim──▶ shim
@@ -8,8 +9,9 @@
 //!                     heads of launches, here or over the mesh
 //! ```
 //!
-//! Everything it is told to do may be told twice, and the shim may be there already: after a restart of the agent
-//! nothing tells whether an action was done. When the shim's socket is gone, so is the shim, and what it ran.
+//! Any command may be repeated, and the shim may already exist: after a restart of the agent
+//! nothing shows whether an action was done. If the shim's socket is gone, so are the shim and its
+//! processes.
 
 pub mod adoption;
 pub mod handles;
@@ -33,7 +35,7 @@ use crate::handles::Shared;
 use lattice_model::DesiredShare;
 use lattice_registry::AllocationHandle;
 
-/// The task of `share`'s allocation, begun where there is none.
+/// The task of `share`'s allocation; begins one if there is none.
 pub fn ensure(context: &Shared, share: &DesiredShare) -> AllocationHandle {
     context.workers.ensure(&context.setup.state_dir, share, |ends| task::begin(context, ends))
 }

@@ -1,4 +1,4 @@
-//! The line to a shim.
+//! The connection to a shim.
 
 use lattice_runtime::shim::{Decoder, FromShim, ToShim, encode};
 use std::io;
@@ -22,7 +22,7 @@ impl Link {
         self.stream.write_all(&frame).await
     }
 
-    /// The next message; `None` once the line is closed or speaks nonsense. Safe to drop while it waits.
+    /// The next message; `None` if the connection is closed or its data is invalid. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<FromShim> {
         let mut chunk = vec![0; 16 * 1024];
         loop {

@@ -1,4 +1,4 @@
-//! One launch's part on this node, as far as the shim told.
+//! One launch's part on this node, as the shim reports it.
 
 use lattice_mesh::launch::ToHead;
 use lattice_model::input::Taken;
@@ -9,16 +9,16 @@ use tokio::sync::mpsc;
 
 pub(super) struct LocalLaunch {
     pub(super) spec: LaunchSpec,
-    /// Whether the shim said that it has it.
+    /// Whether the shim has confirmed the launch.
     pub(super) begun: bool,
-    /// Why nothing of it was, or is any more, on this node.
+    /// Why this node has no rank of it, or has none any more.
     lost: Option<String>,
     ended: BTreeMap<u32, RankOutcome>,
     /// This node's contributions to the last two fences, which a head that reconnects may need.
     fences: BTreeMap<u32, Vec<u8>>,
     aborted: Option<(i32, String)>,
     out_of_memory: Option<MemoryKill>,
-    /// How much of standard input its ranks here took, where any read it.
+    /// How much of standard input its ranks here have read, if any read it.
     input: Option<Taken>,
     head: Option<mpsc::Sender<ToHead>>,
 }
@@ -29,7 +29,7 @@ impl LocalLaunch {
         Self { spec, begun: false, lost: None, ended, fences, aborted: None, out_of_memory: None, input: None, head: None }
     }
 
-    /// Whether none of this node's ranks is left, or ever will be there.
+    /// Whether none of this node's ranks is left, or will ever begin.
     pub(super) fn over(&self, me: &NodeId) -> bool {
         self.lost.is_some() || self.all_ended(me)
     }
@@ -39,7 +39,7 @@ impl LocalLaunch {
         self.spec.part(me).is_none_or(|p| self.ended.len() >= p.count as usize)
     }
 
-    /// A head has come: it replaces another, and hears all that is known.
+    /// Connects a head, which replaces an earlier one, and sends it everything that is known.
     pub(super) fn attach(&mut self, head: mpsc::Sender<ToHead>, walltime_over: bool) {
         self.head = Some(head);
         if self.begun {
@@ -79,18 +79,20 @@ impl LocalLaunch {
         self.tell(ToHead::Fence { number, blob });
     }
 
-    /// How much of standard input was taken; `again`: what is beyond is to be sent.
+    /// Reports how much of standard input was read; `again`: what comes after that must be sent
+    /// again.
     pub(super) fn input_taken(&mut self, taken: Taken, again: bool) {
         self.input = Some(taken);
         self.tell(ToHead::Input { taken: taken.into(), again });
     }
 
-    /// Who has not come to a fence. Of this moment only: nobody needs to hear it again.
+    /// Reports the ranks that have not come to a fence. Not stored: it holds only for this moment.
     pub(super) fn absent(&mut self, ranks: Vec<u32>) {
         self.tell(ToHead::Absent { ranks });
     }
 
-    /// A server here asks or answers another part's. What does not reach the head its asker says again.
+    /// Passes on a call, or an answer, from the PMI server here to that of another part. If it
+    /// does not reach the head, the caller repeats it.
     pub(super) fn call(&mut self, call: Call) {
         self.tell(ToHead::Call(Box::new(call.into())));
     }
@@ -100,7 +102,7 @@ impl LocalLaunch {
         self.tell(ToHead::Aborted { code, why });
     }
 
-    /// The kernel killed ranks of it here. The last word of the shim counts.
+    /// The kernel killed ranks of it here for lack of memory. The shim's last report counts.
     pub(super) fn out_of_memory(&mut self, kill: MemoryKill) {
         self.out_of_memory = Some(kill);
         self.tell(told(kill));
@@ -110,9 +112,9 @@ impl LocalLaunch {
         self.tell(ToHead::WalltimeOver);
     }
 
-    /// The shim refused it, or gave it up before its ranks were begun: none of them ran here.
+    /// The shim refused the launch, or gave it up before its ranks began: none of them ran here.
     pub(super) fn refused(&mut self, me: &NodeId, why: &str) {
-        // Why comes first: what ends after it is no reason of its own.
+        // The reason first: the ranks' ends after it are only its consequence.
         self.aborted(REFUSED_CODE, format!("{me}: {why}"));
         for rank in self.spec.ranks_on(me) {
             self.rank_ended(rank, RankOutcome::NotStarted { code: 126 });
@@ -120,14 +122,15 @@ impl LocalLaunch {
         self.lost(why);
     }
 
-    /// The shim is dead, or knows no more of it: no rank's end will follow.
+    /// The shim is dead, or no longer knows the launch: no rank's end will be reported.
     pub(super) fn lost(&mut self, why: &str) {
         self.begun = true;
         self.lost = Some(why.to_owned());
         self.tell(ToHead::Lost { why: why.to_owned() });
     }
 
-    /// Tells the head. One that does not keep up is let go: it comes again and hears everything.
+    /// Sends a message to the head. A head that does not keep up is disconnected: it reconnects and
+    /// gets everything.
     fn tell(&mut self, message: ToHead) {
         if let Some(head) = &self.head
             && head.try_send(message).is_err()

@@ -1,4 +1,4 @@
-//! What work finds in its environment of this node.
+//! The environment variables by which work learns about this node.
 
 use crate::handles::Handles;
 use lattice_agent_common::environment::base;

@@ -1,4 +1,5 @@
-//! Work of which this node is the head is to give its nodes back: it is asked to save itself, and the driver hears how that went.
+//! Preemption on the head: work that must give its nodes back is asked to save itself, and the
+//! driver gets the result.
 //!
 //! ```text
 //!   the quorum's list ──▶ driver ──Preempt──▶ [task] ──▶ checkpoint, under the request's own id
@@ -6,11 +7,13 @@
 //!                           └──────Saved─────────┘   then the driver ends the work, or lets it go on
 //! ```
 //!
-//! Nothing is written down here: the list has the request until the claim ends, and the checkpoint has its own state file. The next
-//! life of the agent asks for the same checkpoint again, and gets the one that there is.
+//! Nothing is written here: the list has the request until the claim ends, and the checkpoint has
+//! its own state file. The agent's next life asks for the same checkpoint again, and gets the
+//! existing one.
 //!
-//! Work whose store is away is ended after 20 s: a store that is busy for seconds is not away, and
-//! an operator who needs the nodes waits no longer. Of two requests the shorter deadline counts.
+//! Work is ended if its store has not answered for 20 s: a store that is busy for seconds is not
+//! down, and an operator who needs the nodes should not wait longer. Of two requests the shorter
+//! deadline counts.
 
 use crate::handles::Shared;
 use lattice_agent_checkpoint as checkpoint;
@@ -30,17 +33,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// [`lattice_node::Checkpointing::word`] of one that waits for the quorum alone.
+/// [`lattice_node::Checkpointing::word`] of a checkpoint that waits only for the quorum.
 const COMMITTING: &str = "committing";
-/// Between two tries to follow the checkpoint.
+/// The pause between two tries to follow the checkpoint.
 const AGAIN: Duration = Duration::from_millis(200);
-/// The store takes nothing for so long, whatever the deadline is: nothing can be saved, and who waits for the nodes waits for nothing.
-/// Longer than a store that is only busy takes for something small.
+/// For how long the store may not answer, whatever the deadline is: nothing can be saved, so
+/// waiting is useless. Longer than a busy store takes for a small request.
 const STORE_AWAY: Duration = Duration::from_secs(20);
-/// Between two looks at the store.
+/// The interval at which the store is probed.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Why work that is to give its nodes back has no checkpoint of that.
+/// Why work that must give its nodes back has no checkpoint.
 #[derive(Debug, Error)]
 enum NotSaved {
     #[error("it was submitted without --checkpoint")]
@@ -59,7 +62,8 @@ enum NotSaved {
     TooLong { after_s: u64 },
 }
 
-/// Begins it, from the driver's thread. May be begun again: the driver takes one answer.
+/// Begins the preemption, from the driver's thread. It may be begun again: the driver takes one
+/// result.
 pub fn begin(context: &Shared, share: DesiredShare) {
     tokio::spawn(run(Arc::clone(context), share));
 }
@@ -80,7 +84,8 @@ async fn run(context: Shared, share: DesiredShare) {
     context.tell(Event::Saved { allocation, epoch, request, saved }).await;
 }
 
-/// The checkpoint that it made, or why it made none; `None`: it is being ended for something else.
+/// The checkpoint that the work made, or why it made none; `None`: the work is being ended for
+/// another reason.
 async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, NotSaved>> {
     if share.spec.checkpoint.is_none() {
         return Some(Err(NotSaved::NoPolicy));
@@ -99,7 +104,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
     tokio::pin!(away);
     loop {
         let worker = context.workers.of_epoch(share.allocation, share.epoch)?;
-        // After a start of the agent its shim has yet to tell what it has.
+        // After a start of the agent, the shim must first report everything.
         while let Err(why) = worker.settled().await {
             if *worker.standing.borrow() == Standing::Ending {
                 return None;
@@ -110,7 +115,8 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
         }
         let ended = {
             let mut over = pin!(limit.over());
-            // A store that hangs is waited for before anything is begun, too. One that is there already is followed first.
+            // A store that hangs also delays the beginning. A checkpoint that already exists is
+            // followed first.
             let begun = tokio::select! {
                 biased;
                 begun = checkpoint::begin(&context.checkpoint, &open) => Ok(begun),
@@ -126,7 +132,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
         match ended {
             Followed::Whole(id) => return Some(Ok(id)),
             Followed::Came { of, why } if of == order.id => return Some(Err(NotSaved::CameToNothing { why })),
-            // Another one was under way, and came to nothing: now it is this one's turn.
+            // Another checkpoint was under way and failed: now begin this one.
             Followed::Came { .. } | Followed::Lost if !limit.is_over() => {}
             Followed::Came { .. } | Followed::Lost => {
                 return Some(Err(NotSaved::NoNews { after_s: begun.elapsed().as_secs() }));
@@ -142,8 +148,8 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
     }
 }
 
-/// Until when all rounds of it together may take: what is deferred again and again is ended some time. Who asks later and gives it
-/// less time does not wait for who asked first.
+/// The time limit for all rounds together: even a checkpoint that is deferred again and again ends.
+/// A later request with a shorter deadline shortens it.
 struct Limit {
     view: watch::Receiver<Arc<NodeView>>,
     allocation: AllocationId,
@@ -166,7 +172,7 @@ impl Limit {
         }
     }
 
-    /// As the quorum's list has it by now.
+    /// Reads the present request from the quorum's list.
     fn is_over(&mut self) -> bool {
         let view = self.view.borrow_and_update();
         let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (self.allocation, self.epoch));
@@ -182,33 +188,33 @@ impl Limit {
         while !self.is_over() {
             tokio::select! {
                 () = tokio::time::sleep_until(self.at) => {}
-                // Where the driver is gone nothing is listed any more.
+                // If the driver has ended, the list changes no more.
                 Ok(()) = self.view.changed() => {}
             }
         }
     }
 }
 
-/// A deadline is extended once by half of it.
+/// A deadline, extended once by half of it.
 fn extended(deadline_ms: u64) -> Duration {
     Duration::from_millis(deadline_ms.saturating_add(deadline_ms / 2))
 }
 
 /// How following a checkpoint ended.
 enum Followed {
-    /// It is whole, and the quorum has it.
+    /// The checkpoint is whole, and the quorum has it.
     Whole(CheckpointId),
-    /// It came to nothing.
+    /// The checkpoint failed.
     Came { of: CheckpointId, why: String },
-    /// Nothing more is told of it.
+    /// No further reports about it will come.
     Lost,
-    /// It is not over in time.
+    /// It was not over in time.
     TooLong,
-    /// There is nowhere to save it to.
+    /// The store does not answer.
     StoreAway(String),
 }
 
-/// Why the store takes nothing, once that lasts for [`STORE_AWAY`].
+/// Waits until the store has not answered for [`STORE_AWAY`], and gives the reason.
 async fn store_away(context: &Shared) -> String {
     // Where none is configured, nothing is begun either.
     let Ok(store) = context.checkpoint.checkpoints.store() else { return std::future::pending().await };
@@ -232,7 +238,8 @@ async fn follow(
     loop {
         let item = tokio::select! {
             item = items.recv() => item,
-            // One that is whole in the store waits for the quorum, as the end of the work would.
+            // A checkpoint that is whole in the store waits for the quorum, as the work's end
+            // would.
             () = &mut over, if !committing => return Followed::TooLong,
             why = &mut away, if !committing => return Followed::StoreAway(why),
         };
@@ -277,7 +284,7 @@ mod tests {
         let (send, items) = mpsc::channel(4);
         let over = Instant::now() + Duration::from_secs(1);
         send.send(stands(COMMITTING)).await.unwrap();
-        // The store is needed no more.
+        // The store is no longer needed.
         let away = async move {
             tokio::time::sleep_until(over).await;
             "away".to_owned()

@@ -1,12 +1,13 @@
-//! The prologue of an allocation on this node. May be done again over what is there, and given up at any moment.
+//! The prologue of an allocation on this node. It may run again over the results of an earlier run,
+//! and can be cancelled at any moment.
 //!
 //! ```text
-//!   identity ─▶ scratch, output ─▶ site's prologue ─▶ the fabric's key ─▶ what it saved ─▶ image ─▶ scope, shim
-//!   (blocking)                     (cancellable)     (cancellable)       (cancellable)    (cancellable) (blocking, short)
+//!   identity ─▶ scratch, output ─▶ site's prologue ─▶ fabric's key ─▶ checkpoint ─▶ image ─▶ scope, shim
+//!   └──── blocking ───────────┘    └─────────────────── cancellable ───────────────────┘    └ blocking, short ┘
 //! ```
 //!
-//! Without prologue, key, checkpoint and image the two blocking parts are one: each thread that has to be woken costs a short job a tenth of a
-//! millisecond.
+//! Without prologue, key, checkpoint and image the two blocking parts are one: each thread that
+//! must be woken costs a short job a tenth of a millisecond.
 
 use super::find::{self, Missing};
 use crate::handles::{Handles, Shared};
@@ -43,16 +44,17 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// The line to a shim.
+/// A connection to a shim.
 pub(super) struct Line {
     pub stream: UnixStream,
-    /// Whether it was just started, and so has nothing yet.
+    /// Whether the shim was just started, and so has nothing yet.
     pub fresh: bool,
-    /// Keeps the work's image in the cache until the shim has mounted it, which keeps it as well.
+    /// Keeps the work's image in the cache until the shim has mounted it; from then on the mount
+    /// does.
     pub image: Option<HeldImage>,
 }
 
-/// Why an allocation is not prepared on this node.
+/// Why an allocation could not be prepared on this node.
 #[derive(Debug, Error)]
 pub(super) enum PrepareError {
     #[error("cancelled while it was prepared")]
@@ -97,14 +99,14 @@ pub(super) enum PrepareError {
     StartShim(#[source] StartError),
 }
 
-/// A prologue that is being made.
+/// A prologue that is running.
 pub(super) struct Preparing {
     cancel: CancellationToken,
     done: JoinHandle<Result<Line, PrepareError>>,
 }
 
 impl Preparing {
-    /// Begins.
+    /// Begins the prologue.
     pub(super) fn begin(
         context: &Shared,
         share: &Arc<DesiredShare>,
@@ -117,19 +119,19 @@ impl Preparing {
         Self { cancel, done: tokio::spawn(work) }
     }
 
-    /// The line to the shim, or why there is none. Safe to drop while it waits.
+    /// The connection to the shim, or why there is none. Cancel-safe.
     pub(super) async fn ended(&mut self) -> Result<Line, PrepareError> {
         (&mut self.done).await.unwrap_or_else(|broke| Err(broke.into()))
     }
 
-    /// Ends it soon. The line to the shim, where it came so far.
+    /// Cancels the prologue, and gives the connection to the shim if it was already made.
     pub(super) async fn give_up(mut self) -> Option<Line> {
         self.cancel.cancel();
         self.ended().await.ok()
     }
 }
 
-/// The pending half of a `select!`: never, where nothing is being prepared.
+/// For one branch of a `select!`: pending for ever if nothing is being prepared.
 pub(super) async fn ended(preparing: &mut Option<Preparing>) -> Result<Line, PrepareError> {
     match preparing {
         Some(preparing) => preparing.ended().await,
@@ -137,7 +139,8 @@ pub(super) async fn ended(preparing: &mut Option<Preparing>) -> Result<Line, Pre
     }
 }
 
-/// Checks who it is for, makes scratch, asks the site, brings the image, makes the scope, starts the shim.
+/// Checks the user's identity, makes scratch, runs the site's prologue, fetches the image, makes
+/// the scope, starts the shim.
 async fn prepare(
     context: Shared,
     share: Arc<DesiredShare>,
@@ -165,7 +168,7 @@ async fn prepare(
         Begun::There(line) => return Ok(line),
         Begun::Planned(planned, share) => (planned, share),
     };
-    // Nothing of it lives here yet: whoever waits for the adoption need not wait for a long prologue.
+    // The work has no processes here yet, so adoption need not wait for a long prologue.
     context.adoption.found(share.allocation);
     going_on()?;
     say("preparing: the site's prologue");
@@ -212,9 +215,9 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, PrepareErro
 }
 
 enum Begun {
-    /// This came to the end of it, or a former life of the agent did.
+    /// The shim runs: this prologue started it, or an earlier life of the agent did.
     There(Line),
-    /// With the share as this node runs it: its owner has the groups of this node's name service.
+    /// The share as this node runs it: its owner has the groups of this node's name service.
     Planned(Planned, Arc<DesiredShare>),
 }
 
@@ -245,8 +248,8 @@ pub(super) fn held(context: &Handles, share: &DesiredShare) -> Option<HeldImage>
     share.spec.uenv.as_ref().and_then(|wanted| context.machine.images.hold(wanted))
 }
 
-/// The image in the cache. Given up, a copy ends at its next piece, behind our back: it
-/// touches nothing but the cache.
+/// Brings the image into the cache. If this is cancelled, a copy ends in the background at its next
+/// piece: it changes nothing but the cache.
 async fn admit(context: &Shared, share: &Arc<DesiredShare>, cancel: &CancellationToken) -> Result<Option<HeldImage>, PrepareError> {
     let Some(wanted) = share.spec.uenv.clone() else { return Ok(None) };
     let cancelled = Arc::new(AtomicBool::new(false));
@@ -327,7 +330,7 @@ fn start(
     }
 }
 
-/// A shim that we started is our child for as long as we live: its zombie is ours to take.
+/// Reaps a shim that we started: it is our child as long as we live.
 async fn reap(pid: i32, pidfd: OwnedFd) {
     if let Ok(ended) = readable(pidfd) {
         let _ = ended.readable().await;

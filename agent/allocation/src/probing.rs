@@ -1,4 +1,4 @@
-//! Makes the probes of a service, and tells when it is dead. What an outcome means is decided in [`ProbeWatch`].
+//! Probes a service, and reports when it is dead. [`ProbeWatch`] decides what a result means.
 
 use crate::handles::Shared;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LivenessProbe, NodeId, ProbeCheck};
@@ -15,17 +15,17 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Bytes of an answer that are read in search of its first line.
+/// How many bytes of an answer are searched for its first line.
 const STATUS_LINE_BYTES_MAX: usize = 1024;
 
-/// Begins to probe, where this node is to. Ends with the handle.
+/// Begins to probe, if this node must. Ends with the handle.
 pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::Sender<Detail>) -> Option<AbortOnDropHandle<()>> {
     let probe = share.spec.liveness_probe.clone().filter(|_| is_probed_on(share, &context.setup.me))?;
     let (context, share) = (Arc::clone(context), Arc::clone(share));
     Some(AbortOnDropHandle::new(tokio::spawn(probing(context, share, probe, detail))))
 }
 
-/// A script's service is on the node where the script runs; a command is the same program on every node.
+/// The service of a script is on the node where the script runs; a command runs on every node.
 fn is_probed_on(share: &DesiredShare, me: &NodeId) -> bool {
     match share.spec.entrypoint {
         Entrypoint::Script { .. } => share.nodes.first().is_some_and(|(node, _)| node == me),
@@ -62,7 +62,7 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
     }
 }
 
-/// Why a probe did not succeed.
+/// Why a probe failed.
 #[derive(Debug, Error)]
 enum ProbeError {
     #[error("no answer within {} s", .0.as_secs())]
@@ -75,7 +75,7 @@ enum ProbeError {
     NotHttp,
 }
 
-/// One probe.
+/// Makes one probe.
 async fn make(probe: &LivenessProbe) -> Result<(), ProbeError> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, probe.port)).await?;
     match &probe.check {
@@ -103,7 +103,7 @@ async fn make(probe: &LivenessProbe) -> Result<(), ProbeError> {
     }
 }
 
-/// The code of a status line (RFC 9112, section 4).
+/// The code in a status line (RFC 9112, section 4).
 fn status_code(answer: &[u8]) -> Option<u16> {
     let line = answer.split(|b| *b == b'\n').next()?;
     let (version, code) = std::str::from_utf8(line.get(..12)?).ok()?.split_once(' ')?;

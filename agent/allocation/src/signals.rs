@@ -1,18 +1,18 @@
-//! Signals to the work of one allocation on this node, on their way to its shim and until it answers.
+//! Signals to the work of one allocation on this node that its shim has not answered.
 
 use lattice_registry::SendSignal;
 use lattice_runtime::shim::ToShim;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 
-/// Those that the shim has not answered, by their requests' numbers, which are never used twice.
+/// The unanswered signals by request number. Numbers are random and never used twice.
 #[derive(Default)]
 pub(super) struct Signals(BTreeMap<u64, oneshot::Sender<u32>>);
 
 impl Signals {
-    /// What the shim is asked, once.
+    /// The message that asks the shim, once.
     pub(super) fn begin(&mut self, SendSignal { signal, to, answer }: SendSignal) -> ToShim {
-        // Those that nobody waits for any more.
+        // Drop requests whose callers have gone.
         self.0.retain(|_, waiting| !waiting.is_closed());
         let request = rand::random();
         self.0.insert(request, answer);
@@ -25,7 +25,7 @@ impl Signals {
         }
     }
 
-    /// The line to the shim broke: whether they were sent is not known.
+    /// The connection to the shim broke: it is not known whether the signals were sent.
     pub(super) fn lost(&mut self) {
         self.0.clear();
     }

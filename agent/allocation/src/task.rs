@@ -1,4 +1,4 @@
-//! The task of one allocation: commands in, a shim's messages in, events out.
+//! The task of one allocation: it receives commands and a shim's messages, and sends events.
 
 mod beginning;
 mod ending;
@@ -67,24 +67,26 @@ struct AllocationTask {
     dir: ShimDir,
     line: ShimLine,
     preparing: Option<Preparing>,
-    /// When it was to be prepared, until its first process begins; not over a restart of this agent.
+    /// When the prologue was ordered, until the first process begins; not kept over a restart of
+    /// the agent.
     assigned: Option<Instant>,
-    /// Makes the probes, where there are any.
+    /// Runs the probes, if there are any.
     probing: Option<AbortOnDropHandle<()>>,
-    /// Asks it to save itself before its walltime ends, on the head.
+    /// On the head: asks the work to save itself before its walltime ends.
     warning: Option<AbortOnDropHandle<()>>,
     phase: TaskPhase,
-    /// Keeps its image in the cache until the shim says that it is mounted.
+    /// Keeps the image in the cache until the shim reports that it is mounted.
     image: Option<HeldImage>,
     launches: BTreeMap<LaunchId, LocalLaunch>,
-    /// What was typed at launches that the shim does not have yet, the oldest first.
+    /// Keyboard input for launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
     terminals: Terminals,
     signals: Signals,
     walltime: Walltime,
-    /// What was killed of the script for its memory.
+    /// Which process of the script the kernel killed for lack of memory.
     script_kill: Option<MemoryKill>,
-    /// When the newest heartbeat was sent that the leader acknowledged; `None`: the work is under no run lease.
+    /// When the newest heartbeat was sent that the leader acknowledged; `None`: the work needs no
+    /// run lease.
     acknowledged: Option<watch::Receiver<Option<u64>>>,
     lease: RunLease,
     says: Says,
@@ -128,7 +130,7 @@ impl AllocationTask {
         }
     }
 
-    /// Its first process here has begun, or one more.
+    /// Its first process on this node, or a further one, has begun.
     fn began(&mut self) {
         if let Some(assigned) = self.assigned.take() {
             self.context.latencies.startup.observe(assigned.elapsed());
@@ -143,7 +145,7 @@ impl AllocationTask {
         self.says.detail.send_modify(|d| text.clone_into(&mut d.text));
     }
 
-    /// Says whether launches can begin.
+    /// Publishes whether launches can begin.
     fn stand(&self) {
         let now = match (*self.says.standing.borrow(), self.phase.is_started() && self.line.is_synced() && self.lease.may_begin()) {
             (Standing::Ending, _) => Standing::Ending,
@@ -209,7 +211,7 @@ impl AllocationTask {
                 self.says.detail.send_modify(|d| d.shim_pid = Some(pid));
             }
             FromShim::Ready { failed } => {
-                // Its loop device keeps it from here on.
+                // From here on the image's loop device keeps it.
                 drop(self.image.take());
                 if self.phase == TaskPhase::AwaitingReady {
                     failpoint::pass(Point::ReadyHeard);
@@ -251,13 +253,14 @@ impl AllocationTask {
                 self.began();
                 let local = self.launches.entry(launch.id).or_insert_with(|| LocalLaunch::new(launch.clone()));
                 if !local.begun {
-                    // Its folder may have been there before its first rank. (One that was asked for twice is told twice, maybe after its end.)
+                    // The launch's directory may exist before its first rank. (A launch requested
+                    // twice is reported twice, perhaps after its end.)
                     self.says.activity.send_if_modified(|activity| activity.over.remove(&launch.number));
                 }
                 local.begun();
                 let headed_here = launch.nodes.first().is_some_and(|n| n.node == self.context.setup.me);
                 if headed_here {
-                    // After a restart of this agent the shim is who remembers the launches that it headed.
+                    // After a restart of the agent, the shim has the launches whose head was here.
                     self.context.launches.begin(&self.share, launch);
                 }
                 for (launch, message) in std::mem::take(&mut self.typed_ahead) {
@@ -295,7 +298,7 @@ impl AllocationTask {
         }
     }
 
-    /// Why the script ended so.
+    /// The reason for the script's end.
     fn script_reason(&self, outcome: RankOutcome) -> EndReason {
         match self.script_kill {
             // A script that only lost a child to it and ended by itself has its own say.
@@ -304,7 +307,7 @@ impl AllocationTask {
         }
     }
 
-    /// The shim has told all that it has: what it does not have and has log files is over and was forgotten.
+    /// The shim has reported everything: a launch that has log files and was not reported is over.
     async fn is_synced(&mut self) {
         let on_disk = if self.line.is_fresh() {
             BTreeSet::new()
@@ -325,7 +328,7 @@ impl AllocationTask {
         self.line.set_synced();
         self.handle_walltime(WalltimeEvent::Synced).await;
         if self.has_begun() {
-            // The line may have broken under a change of it.
+            // The connection may have broken during a change of the walltime.
             self.send_walltime().await;
         }
         self.handle_entry(EntryEvent::Synced);

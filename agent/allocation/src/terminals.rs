@@ -1,11 +1,11 @@
-//! Attached terminals of one allocation on this node, as far as its shim is concerned.
+//! Attached terminals of one allocation on this node, as its shim has them.
 
 use lattice_model::RankOutcome;
 use lattice_registry::{News, OpenTerminal};
 use lattice_runtime::shim::ToShim;
 use std::collections::BTreeMap;
 
-/// By session. Those that are not wanted any more leave with their end.
+/// The terminals by session. One that is no longer wanted is removed when it ends.
 #[derive(Default)]
 pub(super) struct Terminals {
     open: BTreeMap<u64, Open>,
@@ -21,7 +21,8 @@ impl Terminals {
         self.open.insert(terminal.session, Open { terminal, started: false });
     }
 
-    /// What the shim has not said to have. Asking twice is one program.
+    /// The requests for terminals that the shim has not confirmed. A repeated request starts
+    /// nothing twice.
     pub(super) fn wanted(&mut self) -> Vec<ToShim> {
         self.open.retain(|_, open| open.started || !open.terminal.news.is_closed());
         let message = |OpenTerminal { session, tty, argv, env, working_dir, .. }: &OpenTerminal| ToShim::Attach {
@@ -35,7 +36,7 @@ impl Terminals {
     }
 
     pub(super) fn started(&mut self, session: u64) {
-        // Others are of an earlier life of this agent: hung up when it ended.
+        // Other sessions are of an earlier life of this agent and were hung up when it ended.
         if let Some(open) = self.open.get_mut(&session)
             && !std::mem::replace(&mut open.started, true)
         {
@@ -49,7 +50,7 @@ impl Terminals {
         }
     }
 
-    /// The shim is dead.
+    /// The shim is dead: all terminals are lost.
     pub(super) fn lost(&mut self, why: &str) {
         for open in std::mem::take(&mut self.open).into_values() {
             let _ = open.terminal.news.try_send(News::Lost { why: why.to_owned() });

@@ -1,4 +1,5 @@
-//! Taking an allocation away: processes, scratch, scope, files. Its log files stay, within the spool's limit.
+//! Removing an allocation: processes, scratch, scope, files. Its log files stay, within the spool's
+//! limit.
 
 use crate::handles::Handles;
 use lattice_agent_checkpoint::DirectoryError;
@@ -17,13 +18,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long killed processes may take to be gone before it is said that they are not.
+/// How long killed processes may take to be gone before that is reported as a failure.
 pub(super) const KILL_WAIT: Duration = Duration::from_secs(3);
 
-/// Processes that are named.
+/// How many processes a message names.
 const TOLD_MAX: usize = 4;
 
-/// Why an allocation cannot be taken away yet.
+/// Why an allocation cannot be removed yet.
 #[derive(Debug, Error)]
 pub(super) enum UndoError {
     #[error("{}", with_causes(.0))]
@@ -108,7 +109,7 @@ pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Re
     hatch::forget(&context.setup.state_dir, share.allocation, share.epoch).map_err(UndoError::RemoveHostfiles)?;
     context.machine.fabric.end(share.allocation, share.epoch)?;
     if wrote_nothing(dir) {
-        // Many short silent jobs would use up the inodes.
+        // Many short jobs without output would use up the inodes.
         fs::remove_dir_all(&dir.0).map_err(|source| UndoError::RemoveFile { path: dir.0.clone(), source })?;
     }
     context.spools.end(share, &context.setup.me, dir);
@@ -116,7 +117,7 @@ pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Re
     Ok(())
 }
 
-/// Whether there is nothing to read: no output, and no word of the shim.
+/// Whether there is nothing to read: no output, and no messages of the shim.
 fn wrote_nothing(dir: &ShimDir) -> bool {
     let empty =
         |path: &Path| fs::symlink_metadata(path).map_or_else(|e| e.kind() == io::ErrorKind::NotFound, |m| m.is_file() && m.len() == 0);

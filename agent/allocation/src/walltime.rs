@@ -1,14 +1,15 @@
-//! The end of work whose walltime is over, where it can save itself.
+//! The end of walltime for work that can save itself.
 //!
 //! ```text
 //!   begun ─────────────▶ asked to save itself ──────────▶ walltime is over ──────────▶ SIGKILL
 //!                          as early as that takes           SIGTERM      whole by then: Suspended
 //! ```
 //!
-//! Before its walltime ends the head asks it for a checkpoint, so early that it can be whole in time. Walltime is not extended: the
-//! shim sends SIGTERM, and SIGKILL when the grace is over. A checkpoint that is whole by then makes the allocation Suspended; one
-//! that is not is discarded. Which one is waited for is written down: an agent that is killed follows that one again, and says of the
-//! allocation's end what it would have said.
+//! Before walltime ends, the head asks the work for a checkpoint, early enough for it to be whole
+//! in time. Walltime is not extended: the shim sends SIGTERM, and SIGKILL after the grace. A
+//! checkpoint that is whole by then makes the allocation Suspended; one that is not is discarded.
+//! The id of the awaited checkpoint is written to the disk, so an agent that is killed waits for
+//! the same one after its restart, and reports the same end.
 
 use crate::handles::Shared;
 use lattice_agent_checkpoint as checkpoint;
@@ -28,9 +29,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-/// On the head, when its processes are about to begin: since when its walltime runs, by the boot's clock, is on the disk.
+/// On the head, just before its processes begin: writes the beginning of walltime, since boot, to
+/// the disk.
 pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
-    // Told to begin again after a restart of the agent: the first time is the one that counts.
+    // After a restart of the agent the beginning may come again; the first time counts.
     if share.spec.checkpoint.is_none() || began_at(share, dir).await.is_some() {
         return;
     }
@@ -55,16 +57,16 @@ async fn read(path: std::path::PathBuf) -> Option<String> {
     tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await.ok()?.ok()
 }
 
-/// The checkpoint that the end of this claim's walltime waits for, as it was written down. One that was asked for before another end
-/// is not waited for at this one.
+/// The id that was noted for the end of this claim's walltime. One that was noted for another end
+/// does not count.
 async fn noted(share: &DesiredShare, dir: &ShimDir) -> Option<CheckpointId> {
     let text = read(dir.walltime_awaits()).await?;
     let (id, end) = text.split_once(' ')?;
-    // The directory may be that of a former claim.
+    // The directory may be that of an earlier claim.
     (end == end_name(share)).then(|| id.parse().ok()).flatten()
 }
 
-/// Tells the end of one claim's walltime from all others.
+/// Identifies the end of one claim's walltime.
 fn end_name(share: &DesiredShare) -> String {
     format!("{} {}", share.epoch, walltime_ms(share).unwrap_or(u64::MAX))
 }
@@ -77,7 +79,7 @@ async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
     }
 }
 
-/// On the head: asks it to save itself before its walltime ends; for as long as the handle lives.
+/// On the head: asks the work to save itself before walltime ends, as long as the handle lives.
 pub(super) fn warn(context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) -> Option<AbortOnDropHandle<()>> {
     let walltime_ms = walltime_ms(share).filter(|_| share.spec.checkpoint.is_some())?;
     let warning = warning(Arc::clone(context), Arc::clone(share), dir.clone(), walltime_ms);
@@ -86,7 +88,7 @@ pub(super) fn warn(context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) -
 
 async fn warning(context: Shared, share: Arc<DesiredShare>, dir: ShimDir, walltime_ms: u64) {
     let Some(began_ms) = began_at(&share, &dir).await else { return };
-    // One that a former life asked for is asked for again: it is that one.
+    // A request of an earlier life is repeated with its id, which finds the same checkpoint.
     let id = noted(&share, &dir).await.unwrap_or_else(new_id);
     let (mut save, first) = LastSave::begin(began_ms, walltime_ms, grace_ms(&context), id);
     let (mut actions, mut answers) = (vec![first], None);
@@ -169,7 +171,7 @@ async fn ask(
     checkpoint::begin(&context.checkpoint, &open).await
 }
 
-/// What the checkpoint's head reports: of another one than was asked for, where there was one under way.
+/// A report of the checkpoint's head. If another checkpoint was under way, it is about that one.
 fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
     let id_of = |id| CheckpointId(Uuid::from_bytes(id));
     match item {
@@ -184,16 +186,17 @@ fn answered(share: &DesiredShare, item: CheckpointItem) -> LastSaveEvent {
     }
 }
 
-/// What the end of walltime has to do with checkpoints.
+/// The checkpoint at the end of walltime.
 pub(super) enum Awaited {
-    /// One is under way, or was when a former life waited for it.
+    /// A checkpoint is under way, or was when an earlier life of the agent waited for it.
     UnderWay(watch::Receiver<Checkpointing>),
-    /// What it was asked for before its walltime ended is whole, and the quorum has it or its report is under way.
+    /// The checkpoint requested before the end is whole. The quorum has it, or its report is under
+    /// way.
     Whole(CheckpointRef),
 }
 
-/// On the head: the checkpoint that is under way, which is waited for from now on, or the one that a former life waited for; or
-/// what the work saved when it was asked before its walltime ended.
+/// On the head: the checkpoint to wait for, because it is under way or an earlier life of the agent
+/// waited for it; or the one that the work saved when it was asked before walltime ended.
 pub(super) async fn awaited(context: &Shared, share: &DesiredShare, dir: &ShimDir) -> Option<Awaited> {
     let view = context.checkpoint.checkpoints.last(share.allocation, share.epoch)?;
     // As it is now: one that ends while the disk is looked at was under way.
@@ -211,13 +214,13 @@ pub(super) async fn awaited(context: &Shared, share: &DesiredShare, dir: &ShimDi
     }
 }
 
-/// On the head: says that the work saved itself before its walltime was over.
+/// On the head: reports that the work saved itself before its walltime was over.
 pub(super) async fn end_saved(context: Shared, share: Arc<DesiredShare>, checkpoint: CheckpointRef) {
     let reason = EndReason::WalltimeSaved { checkpoint: checkpoint.id };
     report_end(&context, &share, Some(checkpoint), reason).await;
 }
 
-/// The report of a checkpoint goes before that of the end, whether the quorum is there or not. It may be told twice.
+/// Reports the checkpoint before the end, whether the quorum is connected or not. May be repeated.
 async fn report_end(context: &Shared, share: &DesiredShare, checkpoint: Option<CheckpointRef>, reason: EndReason) {
     let (allocation, epoch) = (share.allocation, share.epoch);
     if let Some(checkpoint) = checkpoint {
@@ -226,7 +229,8 @@ async fn report_end(context: &Shared, share: &DesiredShare, checkpoint: Option<C
     context.tell(Event::Ended { allocation, epoch, reason }).await;
 }
 
-/// On the head: waits for the checkpoint that is under way, no longer than the grace, and says how the work ended.
+/// On the head: waits for the checkpoint under way, at most for the grace, and reports how the work
+/// ended.
 pub(super) async fn end(context: Shared, share: Arc<DesiredShare>, mut view: watch::Receiver<Checkpointing>) {
     if view.borrow().end().is_none() {
         context.checkpoint.checkpoints.counts().walltime_conflict();
@@ -238,13 +242,15 @@ pub(super) async fn end(context: Shared, share: Arc<DesiredShare>, mut view: wat
         (state.id, end_of_walltime(&state))
     };
     if made.is_none() {
-        // By who drives it, once the allocation is being ended: it knows what the quorum was told.
+        // Its driver discards it once the allocation is being ended: the driver knows whether the
+        // quorum was notified of it.
         tracing::warn!(allocation = %share.allocation, checkpoint = %id, "walltime was over before the checkpoint was whole: it is discarded");
     }
     report_end(&context, &share, made, reason).await;
 }
 
-/// On the other nodes: the head decides, and says it to the quorum, which ends the work here as well. Where it does not, walltime was over.
+/// On the other nodes: the head decides and reports to the quorum, which ends the work here as
+/// well. If that does not happen, walltime was exceeded.
 pub(super) async fn end_without_head(context: Shared, share: Arc<DesiredShare>) {
     let (mut wait, mut action) = HeadWait::begin(boottime_ms(), grace_ms(&context));
     while let HeadWaitAction::LookAt { at_ms } = action {

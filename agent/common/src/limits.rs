@@ -1,11 +1,12 @@
-//! The limit of open files: high for the agent, as it was given for work.
+//! The limit of open files: raised for the agent, original for work.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::sync::OnceLock;
 
 static GIVEN: OnceLock<(u64, u64)> = OnceLock::new();
 
-/// Each connection, shim and launch has descriptors: the usual soft limit of 1024 is soon reached. Call once, at the start.
+/// Raises the limit: each connection, shim and launch has descriptors, and the usual soft limit of
+/// 1024 is soon reached. Call it once, at the start.
 pub fn raise_open_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         GIVEN.get_or_init(|| (soft, hard));
@@ -16,7 +17,7 @@ pub fn raise_open_files() {
     }
 }
 
-/// The limit (soft, hard) that this process was given, where it was raised: what work is to have.
+/// The original limit (soft, hard) of this process, if it was raised: the limit for work.
 pub fn given_open_files() -> Option<(u64, u64)> {
     GIVEN.get().copied()
 }

@@ -1,15 +1,15 @@
-//! So many of something for each user at once.
+//! A limit on how many of something each user may have at once.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Who has how many. Cloneable; all clones are one.
+/// The number of places that each user has. Cloneable; all clones share it.
 #[derive(Clone, Default)]
 pub struct Places(Arc<Mutex<HashMap<u32, usize>>>);
 
 impl Places {
-    /// One more for the user; `None` where that would be more than `most`.
+    /// Takes one more place for the user; `None` if that would exceed `most`.
     pub fn take(&self, uid: u32, most: usize) -> Option<Place> {
         let mut taken = self.0.lock();
         let count = taken.entry(uid).or_insert(0);
@@ -21,7 +21,7 @@ impl Places {
     }
 }
 
-/// Given back when it is dropped.
+/// A taken place, which is released when it is dropped.
 pub struct Place {
     uid: u32,
     places: Places,

@@ -1,8 +1,9 @@
-//! What the documents measure and no node here can: asked for, it is answered so, with why.
+//! Measurements of the specification that no node of this version supports: a request for one is
+//! answered with the reason.
 
 use lattice_model::topology::{GpuTopology, GpuVendor};
 
-/// Congestion signals in packets (CSIG). `has_cxi`: the machine has a fabric's adapter.
+/// Congestion signals in packets (CSIG). `has_cxi`: the machine has a fabric adapter.
 pub fn csig(has_cxi: bool) -> &'static str {
     if has_cxi {
         "the adapters' driver tells no congestion signals of packets; their counters are measured"

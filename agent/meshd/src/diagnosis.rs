@@ -1,12 +1,15 @@
-//! `lattice diag`: what is the matter with an allocation's work on this node, read once when somebody asks; and `lattice top --per-rank`.
+//! `lattice diag` finds what is wrong with an allocation's work on this node, when a user asks;
+//! `lattice top --per-rank` is here too.
 //!
-//! All of it is read on a thread of its own that nobody waits for without a limit. What may stand still for ever, because it touches
-//! a process's memory or a mount, is read by helpers that are left behind where they do ([`lattice_machine::questions`]): at most a few of them.
+//! Everything is read on a thread that no task waits for without a limit. Reads that may block for
+//! ever, because they touch a process's memory or a mount, are made by helper threads that are
+//! abandoned if they block ([`lattice_machine::questions`]): at most a few of them.
 //!
-//! Kernel stacks are told to the work's owner as names of functions alone: no address, no offset and no module, from which the kernel's
-//! layout could be guessed. `/proc/PID/stack` itself is root's.
+//! Of kernel stacks, the work's owner gets only names of functions: no address, offset or module
+//! from which the kernel's layout could be guessed. `/proc/PID/stack` itself is readable only by
+//! root.
 //!
-//! Names of kernel functions are in `/proc/kallsyms` for everybody, and say where a rank waits;
+//! The names of kernel functions are in `/proc/kallsyms` for everybody and show where a rank waits;
 //! addresses and offsets would help to attack the kernel.
 
 mod fact;
@@ -39,11 +42,11 @@ use tokio::task::JoinError;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// How long one node may take, here and over the mesh.
+/// How long one node may take to answer, locally and over the mesh.
 const HERE: Duration = Duration::from_secs(8);
 const ANSWER: Duration = Duration::from_secs(12);
 
-/// Why it is not known what is the matter with an allocation's work on a node.
+/// Why the work on a node cannot be diagnosed.
 #[derive(Debug, Error)]
 pub enum DiagnosisError {
     #[error("allocation {} is not running on this node", .allocation.short())]
@@ -62,7 +65,7 @@ pub enum DiagnosisError {
     Node(#[from] UnansweredNode),
 }
 
-/// What is found on `node`, for a user who may know.
+/// The findings on `node`, for a user who has been authorized.
 pub async fn of_node(
     context: &Shared,
     node: &NodeId,
@@ -85,7 +88,7 @@ pub async fn of_node(
     }
 }
 
-/// Answers another agent.
+/// Answers the request of another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let found = match may_know(context, peer, key(open), &vouched(open.uid, &open.user)) {
         Ok(()) => here(context, open).await,
@@ -98,7 +101,7 @@ pub async fn answer(context: &Shared, peer: &Caller, open: &DiagnosisOpen, send:
     frame::write(send, &answer).await
 }
 
-/// Whose work is asked about.
+/// The work that a request is about.
 type Key = (AllocationId, Epoch);
 
 fn key(open: &DiagnosisOpen) -> Key {
@@ -119,7 +122,7 @@ fn running(context: &Context, (allocation, epoch): Key) -> Result<PathBuf, Diagn
     Ok(slice.scope(allocation).work().path().to_owned())
 }
 
-/// What is found on this node.
+/// The findings on this node.
 async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, DiagnosisError> {
     let of = key(open);
     let work = running(context, of)?;
@@ -143,12 +146,12 @@ async fn here(context: &Shared, open: &DiagnosisOpen) -> Result<WireDiagnosis, D
     }
 }
 
-/// What was looked at before somebody asked.
+/// What this node knew before the request came.
 struct Known {
     disks: Vec<Said>,
     topology: Arc<NodeTopology>,
     gpus: Vec<gpus::Its>,
-    /// The newest look at GPUs, and where the next one will be.
+    /// The newest GPU readings, and the source of the next ones.
     newest: Option<Arc<Looked>>,
     readings: GpuReadings,
 }
@@ -188,7 +191,7 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
     found
 }
 
-/// What nobody can tell here.
+/// A fact that this machine cannot provide, and why.
 fn not_had(part: &str, about: &str, why: &str) -> WireFact {
     fact(part, about, "none", format!("unsupported: {why}"), false)
 }

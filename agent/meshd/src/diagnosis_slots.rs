@@ -1,4 +1,4 @@
-//! How many diagnoses may be under way on this node at once.
+//! The limit on concurrent diagnoses on this node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Diagnoses under way on this node at once.
+/// How many diagnoses may run at once.
 const SLOTS: usize = 4;
 
-/// One for each. Cloneable; all clones are one.
+/// The slots. Cloneable; all clones share them.
 #[derive(Clone)]
 pub struct DiagnosisSlots(Arc<Semaphore>);
 
@@ -25,7 +25,7 @@ impl Default for DiagnosisSlots {
 pub struct NoFreeSlot;
 
 impl DiagnosisSlots {
-    /// Waits at most so long until one is free.
+    /// Waits for a free slot, at most `within`.
     pub async fn take(&self, within: Duration) -> Result<OwnedSemaphorePermit, NoFreeSlot> {
         let slot = timeout(within, Arc::clone(&self.0).acquire_owned()).await;
         slot.ok().and_then(Result::ok).ok_or(NoFreeSlot)

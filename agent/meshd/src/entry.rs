@@ -1,12 +1,14 @@
-//! How an allocation's entry point goes, from its head to the agent of a user who waits for it.
+//! Progress of an allocation's entry point, from its head to the agent of a user who waits for it.
 //!
 //! ```text
 //!   driver ── journal, synced ──▶ NodeView ──▶ EntryItem ── here, or over the mesh ──▶ the user's agent
 //!                             └─▶ report ── session ──▶ quorum
 //! ```
 //!
-//! The head's word comes before the quorum's, and is as good (decision 0020): what the journal has is reported, whoever is
-//! killed meanwhile. It is given only where the command's own end ends the allocation, whatever else happens; how all else ends, the quorum says.
+//! The head's report comes before the quorum's and is as reliable (decision 0020): an end in the
+//! journal will be reported to the quorum whatever is killed meanwhile. The head gives it only if
+//! the command's own end ends the allocation, whatever else happens; of all other ends the quorum
+//! informs.
 
 use crate::context::Shared;
 use lattice_mesh::open::{EntryItem, EntryOpen, vouched};
@@ -14,12 +16,14 @@ use lattice_model::{AllocationId, Epoch, RequeuePolicy};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long an allocation that is not here yet is waited for: the list that brings it may be slower than the question.
+/// How long to wait for an allocation that is not here yet: the list that names it may arrive later
+/// than the request.
 const COMES_WITHIN: Duration = Duration::from_secs(10);
-/// An entry point begins and ends.
+/// At most two items: the entry point begins, and it ends.
 const ITEMS: usize = 2;
 
-/// Tells how the entry point of an allocation goes that is headed here, to its owner. Ends early where this node cannot tell.
+/// Reports to the owner of an allocation with its head here how its entry point proceeds. Ends
+/// early if this node cannot know.
 pub fn follow(context: &Shared, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(ITEMS);
     tokio::spawn(tell(context.clone(), open, out));
@@ -53,7 +57,7 @@ async fn tell(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryItem>) {
     loop {
         let ended = view.borrow_and_update().ended.get(&(allocation, epoch)).copied();
         if let Some(code) = ended {
-            // What may be requeued may be so before the quorum hears of this end.
+            // Work that may be requeued may be requeued before the quorum receives this end.
             if share.spec.requeue == RequeuePolicy::Never {
                 let _ = out.send(EntryItem::Ended { code }).await;
             }

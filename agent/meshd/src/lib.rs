@@ -1,13 +1,17 @@
-//! What this agent does for others over the mesh. Who may ask for what is decided here, stream by stream.
+//! Serves requests of other agents over the mesh, and decides for each stream who may ask for it.
 //!
-//! * a subtree of a launch: the nodes of an allocation that this node has, under the same epoch;
-//! * output: the allocation's other nodes, and agents of role `api`, for its owner;
-//! * launches on this head, and how its entry points go: agents of role `api`, for the allocation's owner;
-//! * a checkpoint: agents of role `api`, for the allocation's owner, on its head; a node's part of it: that head alone;
+//! * a subtree of a launch: the nodes of the allocation, if this node has it under the same epoch;
+//! * output: the allocation's other nodes, and agents of role `api` for its owner;
+//! * launches on this head, and the progress of their entry points: agents of role `api`, for the
+//!   allocation's owner;
+//! * a checkpoint: on its head, agents of role `api` for the allocation's owner; a node's part of
+//!   it: that head only;
 //! * a session with the quorum: any agent ([`lattice_membership::relay`]);
-//! * what this node says about itself: every agent; a user may ask any of them;
-//! * what an allocation's work uses of this node, what is told of it while it runs and what is the matter with it: the same agents, for its owner;
-//! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner alone.
+//! * this node's facts about itself: every agent, on behalf of any user;
+//! * what an allocation's work uses of this node, its alerts while it runs, and its diagnosis: the
+//!   allocation's other nodes, and agents of role `api`, for its owner;
+//! * attached terminals: the allocation's other nodes, and agents of role `api`, for its owner
+//!   only.
 
 pub mod context;
 pub mod diagnosis;
@@ -52,16 +56,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-/// How long a peer may take to say what its stream is for.
+/// How long a peer may take to send what its stream is for.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a reader of output waits for an agent that has just begun to have adopted it.
+/// How long a reader of output waits for an agent that has just started to adopt it.
 const ADOPTION_WAIT: Duration = Duration::from_secs(3);
-/// Ranks whose ends are told in one frame.
+/// How many ranks' ends one frame has.
 const EXITS_AT_ONCE: usize = 8192;
-/// Pieces of output that wait for a slow reader.
+/// How many pieces of output are queued for a slow reader.
 const LOG_QUEUE: usize = 16;
 
-/// Why this head refuses what a user asks of a launch.
+/// Why this head refuses a user's request about a launch.
 #[derive(Debug, Error)]
 pub enum LaunchRefused {
     #[error("the asking agent may not vouch for users")]
@@ -86,7 +90,7 @@ pub enum LaunchRefused {
     TooManyOnOneNode { given: u32 },
     #[error("--pty: rank 0 has the terminal, and must be on the allocation's first node for it")]
     TerminalElsewhere,
-    /// Of its shape or its binding.
+    /// Its shape or its binding is malformed.
     #[error(transparent)]
     Malformed(#[from] frame::FrameError),
     #[error(transparent)]
@@ -163,7 +167,7 @@ async fn output(context: &Shared, peer: &Caller, open: &LogsOpen, mut send: Send
     };
     loop {
         let item = tokio::select! {
-            // The reader went: nobody waits for what a silent program may say some day.
+            // The reader has gone: do not wait for what a silent program may write some day.
             _ = send.stopped() => return Ok(()),
             item = items.recv() => item,
         };
@@ -172,7 +176,7 @@ async fn output(context: &Shared, peer: &Caller, open: &LogsOpen, mut send: Send
     }
 }
 
-/// Output that lies on this node, for a user for whom `peer` vouches.
+/// Output on this node, for a user for whom `peer` vouches.
 fn local_output(
     context: &Shared,
     peer: &Caller,
@@ -197,7 +201,8 @@ fn at(segment: u32, offset: u64) -> Position {
     Position { segment, offset }
 }
 
-/// Begins to read this node's output of an allocation. Whether the reader may was asked before.
+/// Begins to read this node's output of an allocation. The caller has checked the reader's
+/// permission.
 pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, open: &LogsOpen) -> mpsc::Receiver<LogItem> {
     let dir = ShimDir::of(&context.setup.state_dir, allocation, epoch);
     let (out, items) = mpsc::channel(LOG_QUEUE);
@@ -222,7 +227,7 @@ pub fn read_output(context: &Shared, allocation: AllocationId, epoch: Epoch, ope
     let spools = context.work.spools.clone();
     let me = context.setup.me.clone();
     tokio::spawn(async move {
-        // An agent that has just begun looks after what it adopts in a moment.
+        // An agent that has just started will look after the output that it adopts in a moment.
         let soon = std::time::Instant::now() + ADOPTION_WAIT;
         while dir.config().exists() && spools.looked_after(&dir).is_none() && std::time::Instant::now() < soon {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -293,7 +298,8 @@ async fn launch(context: &Shared, peer: &Caller, open: &LaunchOpen, mut send: Se
         let ended = matches!(item, LaunchItem::Ended { .. });
         frame::write(&mut send, &item).await?;
         if ended {
-            // Told, once the peer has it: a stream that breaks before leaves the end to be asked for again.
+            // The end is acknowledged once the peer has it: if the stream breaks before, the peer
+            // asks again.
             let _ = send.finish();
             if send.stopped().await.is_ok() {
                 context.work.launches.told(id);
@@ -303,8 +309,9 @@ async fn launch(context: &Shared, peer: &Caller, open: &LaunchOpen, mut send: Se
     }
 }
 
-/// Begins a user's launch on this head, or finds it again by its id. Gives how it goes. Waits a moment for an allocation
-/// that is about to run, or whose shim has not told yet what it has: an id is unknown only after that.
+/// Begins a user's launch on this head, or finds it by its id, and gives its progress. Waits a
+/// moment for an allocation that is about to run, or whose shim has not reported everything: an id
+/// is unknown only after that.
 pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver<LaunchItem>, LaunchRefused> {
     let id = LaunchId(uuid::Uuid::from_bytes(open.id));
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
@@ -351,7 +358,7 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
     Ok(items)
 }
 
-/// Brings a launch of this head down, for a user for whom `peer` vouches.
+/// Aborts a launch of this head, for a user for whom `peer` vouches.
 fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), LaunchRefused> {
     if peer.role != Role::Api {
         return Err(LaunchRefused::MayNotVouch);
@@ -359,14 +366,15 @@ fn abort(context: &Shared, peer: &Caller, open: &AbortOpen) -> Result<(), Launch
     abort_here(context, open)
 }
 
-/// Brings a launch of this head down, for its allocation's owner.
+/// Aborts a launch of this head, for its allocation's owner.
 pub fn abort_here(context: &Shared, open: &AbortOpen) -> Result<(), LaunchRefused> {
     let (_, id) = launch_of(context, open)?;
     context.work.launches.abort(id, 130, format!("interrupted by {}", open.user));
     Ok(())
 }
 
-/// Types at the terminal of a launch of this head, for a user for whom `peer` vouches.
+/// Sends keyboard input to the terminal of a launch of this head, for a user for whom `peer`
+/// vouches.
 async fn keyboard(
     context: &Shared,
     peer: &Caller,
@@ -389,7 +397,7 @@ async fn keyboard(
     }
 }
 
-/// Takes standard input of a launch of this head, for a user for whom `peer` vouches.
+/// Receives standard input for a launch of this head, from a user for whom `peer` vouches.
 async fn input(
     context: &Shared,
     peer: &Caller,
@@ -421,7 +429,7 @@ async fn input(
     tokio::select! { ended = comes => ended, ended = goes => ended }
 }
 
-/// The way to the standard input of a launch of this head.
+/// The port for standard input of a launch of this head.
 pub fn input_of(context: &Shared, open: &AbortOpen) -> Result<InputPort, LaunchRefused> {
     let (_, id) = launch_of(context, open)?;
     let port = context.work.launches.get(id).filter(|launch| launch.spec.stdin() != Ok(Stdin::None)).map(|launch| launch.input);
@@ -441,7 +449,7 @@ pub fn launch_of(context: &Shared, open: &AbortOpen) -> Result<(AllocationHandle
     if ours { Ok((worker, id)) } else { Err(LaunchRefused::NoLaunch { allocation, launch: id }) }
 }
 
-/// How each rank ended, with the place of its node.
+/// How each rank ended, with the index of its node.
 fn exits_of(spec: &LaunchSpec, end: &LaunchEnd) -> Vec<(u32, u32, Option<WireOutcome>)> {
     let of_run = |run: RankRun| (run.first..run.first + run.count).map(move |rank| (rank, u32::try_from(run.node).unwrap_or(u32::MAX)));
     let ended = |(rank, place)| match end.bad.get(&rank) {
@@ -468,13 +476,14 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
         return Err(LaunchRefused::TooManyOnOneNode { given });
     }
     let (mut shape, kill_on_bad_exit) = asked.over(&share.spec.launch);
-    // What says nothing of its shape has the allocation's number of ranks.
+    // A launch without any shape has the allocation's number of ranks.
     let is_usual = per_node.is_none() && asked.nodes == 0 && asked.listed.is_empty() && asked.programs.is_empty();
     let usual = Some(share.spec.launch.ranks).filter(|ranks| is_usual && *ranks > 0);
     let given = (open.ranks > 0).then_some(open.ranks).or(usual);
     let laid = if asked.listed.is_empty() {
         let everywhere = per_node.unwrap_or(share.spec.tasks_per_node).saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
-        // As many nodes as were asked for get some: dealt out evenly, none has more than it may.
+        // If a number of nodes was asked for, that many get ranks: dealt out evenly, no node
+        // exceeds its limit.
         let fits = |ranks: &u32| asked.nodes > 0 && *ranks <= everywhere && shape.distribution == Distribution::Block;
         let limit = if given.as_ref().is_some_and(fits) { None } else { per_node };
         lay_out(&names, given.unwrap_or(everywhere), limit, &shape.distribution)

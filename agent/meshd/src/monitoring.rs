@@ -1,7 +1,9 @@
-//! Following an allocation's work: what this node tells while it runs, to whom asks here or over the mesh.
+//! Following an allocation's work: what this node reports while the work runs, to callers here or
+//! over the mesh.
 //!
-//! Nothing is queued for who is slow: numbers are those of the moment they are sent in, and alerts are kept in a short list of changes per
-//! allocation; who is further behind is told that some are missing, and how all of them stand.
+//! Nothing is queued for slow readers: numbers are those of the moment in which they are sent, and
+//! each allocation has a short list of alert changes. A reader that is further behind is informed
+//! that some changes are missing, and gets the present state of all alerts.
 
 use crate::context::{Context, Shared};
 use lattice_mesh::UnreachedNode;
@@ -21,25 +23,26 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-/// Items that wait for their reader.
+/// How many items are queued for a reader.
 const QUEUE: usize = 4;
-/// Between two numbers, at least and at most.
+/// The shortest and the longest interval between two reports of numbers.
 pub const INTERVAL_MIN: Duration = Duration::from_secs(1);
 pub const INTERVAL_MAX: Duration = Duration::from_secs(3600);
-/// Whoever has nothing to say for so long says that.
+/// After how long without anything to report a node sends a sign of life.
 const ALIVE: Duration = Duration::from_secs(5);
-/// A node that says nothing for so long is away.
+/// After how long without a message a node counts as unreachable.
 const SILENCE_MAX: Duration = Duration::from_secs(12);
 /// How long another agent may take to begin.
 const ANSWER: Duration = Duration::from_secs(5);
-/// What means and maxima reach back.
+/// The period over which means and maxima are taken.
 const MEANS: Duration = Duration::from_secs(30);
 
 fn key(open: &MonitorOpen) -> Key {
     (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch))
 }
 
-/// Tells of this node, until the work ends here or nobody listens. Whether the reader may know was asked before.
+/// Reports from this node until the work ends here or the receiver is gone. The caller has checked
+/// the reader's permission.
 async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorItem>) {
     let key = key(&open);
     let (interval, metrics) = match open.what {
@@ -96,7 +99,7 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
         }
         tokio::select! {
             () = out.closed() => return,
-            // A pass may take its time where the machine is busy.
+            // A measurement may take long on a busy machine.
             looked = timeout(ALIVE, looked.changed()) => if let Ok(Err(_)) = looked { return },
         }
     }
@@ -108,7 +111,7 @@ fn alert(change: Change, now_ms: u64) -> MonitorItem {
     MonitorItem::Alert(Box::new(WireAlert { alert, launch, severity, raised, for_ms, text }))
 }
 
-/// Answers another agent.
+/// Answers the request of another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send: SendStream) -> Result<(), FrameError> {
     if let Err(error) = may_know(context, peer, &open) {
         return frame::write(&mut send, &MonitorItem::Refused { why: error.to_string() }).await;
@@ -155,20 +158,21 @@ fn may_know(context: &Context, peer: &Caller, open: &MonitorOpen) -> Result<(), 
     Ok(measuring::may_know(peer, &worker.share, &vouched(open.uid, &open.user))?)
 }
 
-/// Why a node says no more.
+/// Why a node sends nothing more.
 #[derive(Debug)]
 pub enum NoMore {
-    /// It has no such work, or refuses: it is there.
+    /// The node answers, but has no such work, or refuses.
     Refused(String),
-    /// It is away.
+    /// The node is unreachable.
     Away(String),
 }
 
-/// What a node says, or why it says no more.
+/// A node's item, or why there are no more.
 pub type Said = Result<MonitorItem, NoMore>;
 
-/// Follows an allocation's work on `node`, for a user who may know: what it says, and last why it says no more, where that is not the end
-/// of the work there. Ends with the receiver.
+/// Follows an allocation's work on `node`, for a user who has been authorized. Gives the node's
+/// items, and at last why there are no more, unless the work has ended there. Ends with the
+/// receiver.
 pub fn items(context: &Shared, node: &NodeId, address: Option<String>, open: MonitorOpen) -> mpsc::Receiver<Said> {
     let (out, items) = mpsc::channel(QUEUE);
     let (context, node) = (context.clone(), node.clone());

@@ -1,12 +1,12 @@
-//! Signals that users send to their work: from the agent that was asked to the agents of its nodes, and by their
-//! shims to its processes.
+//! Signals that users send to their work: from the agent that receives the request to the agents of
+//! the work's nodes, and by their shims to the processes.
 //!
 //! ```text
 //!   lattice signal ──▶ agent ──mesh──▶ agents of its nodes ──ToShim::Signal──▶ shims ──kill──▶ ranks
 //! ```
 //!
-//! Each node's agent passes it on under the epoch that the caller saw, so that a later attempt never gets it. Nothing
-//! sends it twice.
+//! Each node's agent sends it under the epoch that the caller saw, so a later attempt never gets
+//! it. No signal is sent twice.
 
 use crate::context::Shared;
 use lattice_mesh::MeshError;
@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 /// How long another node may take to answer.
 const NODE_ANSWER: Duration = Duration::from_secs(20);
-/// The signals that there are.
+/// The highest signal number.
 const SIGNAL_MAX: i32 = 64;
 
 /// Why a signal is not sent on a node, or why that is not known.
@@ -53,7 +53,7 @@ pub enum SignallingError {
     RefusedThere { why: String },
 }
 
-/// Signals the work on `node`, and gives how many processes got it.
+/// Signals the work on `node`; gives how many processes got the signal.
 pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: SignalOpen) -> Result<u32, SignallingError> {
     if *node == context.setup.me {
         return here(context, &open).await;
@@ -71,9 +71,9 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
     }
 }
 
-/// Answers another agent.
+/// Answers the request of another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: &SignalOpen, send: &mut SendStream) -> Result<(), FrameError> {
-    // Only an agent that vouches for users may say who asks.
+    // Only an agent that may vouch for users may name the caller.
     let sent = if peer.role == Role::Api { here(context, open).await } else { Err(SignallingError::MayNotVouch) };
     let answer = sent.map_or_else(|error| SignalAnswer::Refused { why: error.to_string() }, |processes| SignalAnswer::Sent { processes });
     frame::write(send, &answer).await

@@ -1,4 +1,5 @@
-//! Terminals attached to allocations of this node: the agent holds the master, the shim puts a program at the other end.
+//! Terminals attached to allocations of this node: the agent has the pty's master, and the shim
+//! starts a program at the other end.
 //!
 //! ```text
 //!   caller ──keyboard──▶ Session ──▶ master ═ pty ═ program, started by the shim in the allocation's scope and mounts
@@ -6,15 +7,16 @@
 //!                           └─ news of its end, by way of the allocation's task
 //! ```
 //!
-//! A session lives while all of these do: the program, the caller, the allocation, this agent. Whatever ends first, the
-//! master closes, and with it the kernel hangs the program's session up. Nothing is queued without bound: what is shown
-//! is read only when the caller has room for it, what is typed is taken only when the terminal took what came before.
+//! A session lives while all of these do: the program, the caller, the allocation, this agent. When
+//! the first of them ends, the master closes, and the kernel hangs up the program's session.
+//! Nothing is queued without bound: output is read only when the caller can take it, and input is
+//! accepted only when the terminal has taken what came before.
 //!
-//! Who holds the master decides how long a terminal lives. An attached terminal ends with the
-//! agent, as a person expects of a lost connection, so nothing has to be adopted. A terminal of
-//! `launch --pty` belongs to the work and must outlive agents, so the shim holds that master, and
-//! what is shown goes into the rank's log file. One mechanism for both would make the shim, which
-//! also carries fences, carry whatever somebody prints in an attached terminal.
+//! The owner of the master decides how long a terminal lives. An attached terminal ends with the
+//! agent, as users expect of a lost connection, so nothing must be adopted. A terminal of `launch
+//! --pty` belongs to the work and must outlive agents, so the shim has that master, and its output
+//! goes into the rank's log file. With one mechanism for both, the shim, which also carries fences,
+//! would carry all output of attached terminals.
 
 pub mod over_mesh;
 
@@ -38,28 +40,30 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
-/// Messages that wait for the terminal, and for the caller.
+/// How many messages are queued for the terminal, and for the caller.
 const QUEUE: usize = 16;
-/// Read from a terminal at once, in bytes.
+/// How many bytes are read from a terminal at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 /// How long a shim may take to start a program.
 const START_WAIT: Duration = Duration::from_secs(10);
-/// How long what a program wrote last is waited for after its end. A child that it left may hold the terminal for longer.
+/// How long to wait for a program's last output after its end. A child that it left may hold the
+/// terminal for longer.
 const DRAIN_WAIT: Duration = Duration::from_millis(300);
-/// How long the word of its end is waited for, once nothing more can be shown.
+/// How long to wait for the report of the program's end after the last output.
 const END_WAIT: Duration = Duration::from_secs(3);
-/// How long the word is waited for that the quorum has suspended what is being ended.
+/// How long to wait for the report that the quorum has suspended work that is being ended.
 const SUSPENDED_WAIT: Duration = Duration::from_secs(1);
-/// What a shell says of a program that was hung up.
+/// The exit code that a shell reports for a program that got SIGHUP.
 const HUNG_UP: i32 = 128 + 1;
 
-/// Both ends of a session, for whoever brings it to its caller. Dropping either hangs it up.
+/// Both ends of a session, for the task that connects it to its caller. Dropping either hangs it
+/// up.
 pub struct Ends {
     pub keyboard: mpsc::Sender<ToTerminal>,
     pub screen: mpsc::Receiver<FromTerminal>,
 }
 
-/// Who asks, and by what way.
+/// Who attaches, and how the request came.
 pub struct Asker {
     pub user: Principal,
     /// The agent that vouches for the user; `None`: a caller on this node's own socket.
@@ -67,13 +71,14 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Its owner; and root, on the socket of the node itself: whoever is root elsewhere is nobody here.
+    /// Whether the user may attach: the owner may, and root on this node's own socket. Root of
+    /// another node has no rights here.
     pub fn may_attach_to(&self, owner: &Principal) -> bool {
         (self.user.uid == owner.uid && self.user.name == owner.name) || (self.user.is_root() && self.peer.is_none())
     }
 }
 
-/// Why no terminal is attached here.
+/// Why no terminal is attached.
 #[derive(Debug, Error)]
 pub enum AttachError {
     #[error("refused: the asking agent may not vouch for users")]
@@ -94,7 +99,7 @@ pub enum AttachError {
     Watch(#[source] io::Error),
 }
 
-/// Opens a terminal in an allocation of this node; or says why not.
+/// Opens a terminal in an allocation of this node.
 pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result<Ends, AttachError> {
     let allocation = AllocationId(uuid::Uuid::from_bytes(open.allocation));
     let short = allocation.short();
@@ -117,7 +122,8 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let (keyboard, typed) = mpsc::channel(QUEUE);
     let (screen, shown) = mpsc::channel(QUEUE);
     let standing = handle.standing.clone();
-    // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns it is dropped.
+    // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns
+    // it is dropped.
     let master = unsafe { AsyncFd::register_with_interest(master, tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE) };
     let master = master.map_err(|error| AttachError::Watch(error.into()))?;
     let argv = made.argv.clone();
@@ -135,7 +141,7 @@ struct Made {
     working_dir: PathBuf,
 }
 
-/// Asks the account database, which may take its time.
+/// Prepares the terminal. Queries the account database, which may take long.
 fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpen) -> io::Result<Made> {
     let account = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(share.owner.uid)).ok().flatten();
     let shell = account.map(|a| a.shell.to_string_lossy().into_owned()).filter(|s| !s.is_empty());
@@ -147,7 +153,7 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
     Ok(Made { terminal, argv, env, working_dir: share.spec.working_dir.clone() })
 }
 
-/// Says in the log who attached to what, and how it ended.
+/// Logs who attached to what, and how it ended.
 async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: Vec<String>, session: impl Future<Output = Over>) {
     let (allocation, owner, user) = (handle.share.allocation, &handle.share.owner.name, &asker.user.name);
     let (node, by) = (&context.setup.me, asker.peer.as_deref().unwrap_or("this node's socket"));
@@ -160,16 +166,16 @@ async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: 
     tracing::info!(%user, uid = asker.user.uid, %owner, %allocation, %node, %by, %program, seconds, %over, "an attached terminal was closed");
 }
 
-/// How a session came to its end.
+/// How a session ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Over {
     /// Its program ended, with this code.
     Ended(i32),
-    /// Its caller went.
+    /// Its caller has gone.
     Left,
-    /// Its allocation does not allow for it any more.
+    /// Its allocation does not allow terminals any more.
     Closed(String),
-    /// It never came about, or nobody will know how its program ended.
+    /// It never began, or how its program ended will not be known.
     Failed(String),
 }
 
@@ -190,24 +196,25 @@ struct Session {
     screen: mpsc::Sender<FromTerminal>,
     standing: watch::Receiver<Standing>,
     short: String,
-    /// Whether something was typed since the last end of line.
+    /// Whether anything was typed since the last end of line.
     line_begun: bool,
-    /// Typed, and not yet taken by the terminal.
+    /// Input that the terminal has not taken yet.
     waiting: Vec<u8>,
 }
 
-/// What made the talk between a caller and a program end.
+/// What ended the exchange between a caller and a program.
 enum Break {
     Told(News),
-    /// Nobody has the programs' end open any more.
+    /// No process has the programs' end open any more.
     Silent,
     Left,
     Closed(String),
 }
 
 impl Session {
-    /// `slave` is held until a program has it: a terminal that nobody holds is hung up. `preempted`: asked once the allocation is being
-    /// ended, what its user is told where it gives its nodes back.
+    /// `slave` is held until a program has it, because a terminal that no process holds is hung up.
+    /// `preempted` is awaited once the allocation is being ended; it gives the text for a user
+    /// whose work gives its nodes back.
     async fn run(mut self, slave: OwnedFd, preempted: impl Future<Output = Option<String>>) -> Over {
         let started = tokio::time::timeout(START_WAIT, self.told.recv()).await;
         match started {
@@ -227,14 +234,14 @@ impl Session {
             Break::Told(News::Started) | Break::Left => Over::Left,
             Break::Told(News::Lost { why }) => self.failed(why).await,
             Break::Told(News::Ended { outcome, why }) => {
-                // What it wrote last lies in the terminal still.
+                // The program's last output is still in the terminal.
                 let _ = tokio::time::timeout(DRAIN_WAIT, async { while show(&self.master, &self.screen).await {} }).await;
                 self.ended(outcome.code(), why).await
             }
             Break::Silent => match tokio::time::timeout(END_WAIT, self.told.recv()).await {
                 Ok(Some(News::Ended { outcome, why })) => self.ended(outcome.code(), why).await,
                 Ok(Some(News::Lost { why })) => self.failed(why).await,
-                // It closed its terminal and lives on without it.
+                // The program closed its terminal and lives on without it.
                 Ok(Some(News::Started) | None) | Err(_) => self.ended(HUNG_UP, None).await,
             },
             Break::Closed(why) => {
@@ -259,7 +266,7 @@ impl Session {
         Over::Failed(why)
     }
 
-    /// Carries bytes both ways until something ends it.
+    /// Carries bytes both ways until an event ends it.
     async fn talk(&mut self) -> Break {
         loop {
             tokio::select! {
@@ -300,8 +307,8 @@ impl Session {
     }
 }
 
-/// Shows a piece of what the programs wrote, once there is one and the caller has room. `false`: there will be no more.
-/// Safe to drop while it waits.
+/// Sends a piece of output to the caller, once there is one and the caller can take it. `false`:
+/// there will be no more. Cancel-safe.
 async fn show(master: &AsyncFd<OwnedFd>, screen: &mpsc::Sender<FromTerminal>) -> bool {
     let Ok(room) = screen.reserve().await else { return false };
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -317,8 +324,8 @@ async fn show(master: &AsyncFd<OwnedFd>, screen: &mpsc::Sender<FromTerminal>) ->
     }
 }
 
-/// Types as much as the terminal takes now, once it takes some. Safe to drop while it waits. What cannot be typed any
-/// more is taken as typed: that the terminal is gone is noticed by reading it.
+/// Writes as much input as the terminal takes, once it takes some. Cancel-safe. If the terminal is
+/// gone, the input counts as written: reading will notice that it is gone.
 async fn enter(master: &AsyncFd<OwnedFd>, bytes: &[u8]) -> usize {
     let written = master.async_io(tokio::io::Interest::WRITABLE, |fd| nix::unistd::write(fd, bytes).map_err(io::Error::from)).await;
     match written {
@@ -328,11 +335,12 @@ async fn enter(master: &AsyncFd<OwnedFd>, bytes: &[u8]) -> usize {
     }
 }
 
-/// Waits until the allocation allows for no terminal any more, and says why. Every standing that comes is judged here.
+/// Waits until the allocation no longer allows a terminal, and gives the reason.
 async fn closed(standing: &mut watch::Receiver<Standing>, short: &str) -> String {
     loop {
         match *standing.borrow_and_update() {
-            // The line to the shim may break and be made again: the program has its terminal all the same.
+            // The connection to the shim may break and be made again; the program keeps its
+            // terminal.
             Standing::NotYet | Standing::Running => {}
             Standing::Ending => return format!("allocation {short} is being ended: the terminal is closed"),
         }
@@ -342,11 +350,13 @@ async fn closed(standing: &mut watch::Receiver<Standing>, short: &str) -> String
     }
 }
 
-/// What is said of work that is being ended because it saved itself to give its nodes back; `None`: it ends for something else.
+/// The text about work that is being ended because it saved itself to give its nodes back; `None`:
+/// it ends for another reason.
 async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> {
     let (allocation, epoch) = (share.allocation, share.epoch);
     share.spec.checkpoint?;
-    // The head knows before the quorum does; the other nodes end it because the quorum has suspended it.
+    // The head knows before the quorum does; the other nodes end it because the quorum suspended
+    // it.
     let order = {
         let view = context.work.view.borrow();
         let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (allocation, epoch));
@@ -366,7 +376,7 @@ async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> 
     matches!(now.reason, Some(EndReason::Preempted { .. })).then(|| suspended(&allocation.short(), now.held))
 }
 
-/// The documents' text.
+/// The specification's text.
 fn suspended(short: &str, held: bool) -> String {
     let again = if held {
         format!("Use 'lattice resume {short}' to have it go on, and 'lattice attach {short}' to reconnect then.")
@@ -410,7 +420,7 @@ mod tests {
         Bench { news, keyboard, screen: shown, standing, path: terminal.path, over }
     }
 
-    /// A program at the other end, which the shim would start.
+    /// Starts a program at the other end, as the shim would.
     async fn begin(bench: &mut Bench, script: &str) -> std::process::Child {
         let tty = || std::fs::OpenOptions::new().read(true).write(true).open(&bench.path).unwrap();
         let child = Command::new("sh").args(["-c", script]).stdin(tty()).stdout(tty()).stderr(Stdio::null()).spawn().unwrap();
@@ -433,7 +443,7 @@ mod tests {
     async fn all_that_was_written_before_the_end_is_shown_before_it_and_much_is_typed_whole() {
         let mut bench = bench();
         let mut child = begin(&mut bench, "stty raw; echo go; head -c 400000 | wc -c; seq 1 40000").await;
-        // A terminal that is not raw yet would cut what has no end of line.
+        // A terminal that is not yet raw would cut input without a line end.
         assert_eq!(bench.screen.recv().await, Some(FromTerminal::Output(b"go\n".to_vec())));
         let (keyboard, piece) = (bench.keyboard.clone(), b"0123456789".repeat(1000));
         let typing = tokio::spawn(async move {

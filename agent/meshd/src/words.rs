@@ -1,4 +1,5 @@
-//! What a node's agent says of work there that is on its way out, for those who ask another agent what a drain waits for.
+//! Status texts of work that is ending, from its node's agent: an agent that is asked what a drain
+//! waits for requests them from the agent of the drained node.
 
 use crate::context::Context;
 use lattice_mesh::frame::{self, FrameError};
@@ -9,17 +10,17 @@ use quinn::SendStream;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Allocations that are asked for at once, at most.
+/// How many allocations one request may name.
 pub const ASKED_MAX: usize = 64;
-/// How long the other agent may take: what it says is a help, and nobody waits for it.
+/// How long the other agent may take: the texts help, but the answer does not depend on them.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What is known here of the allocation; empty: nothing.
+/// The status text of the allocation on this node; empty if there is none.
 pub fn of(context: &Context, id: AllocationId) -> String {
     context.work.workers.get(id).map(|worker| worker.detail.borrow().text.clone()).unwrap_or_default()
 }
 
-/// Answers an agent that serves users.
+/// Answers an agent of role `api`.
 pub async fn answer(context: &Context, peer: &Caller, open: &WordsOpen, send: &mut SendStream) -> Result<(), FrameError> {
     if peer.role != Role::Api {
         return Ok(());

@@ -1,10 +1,11 @@
-//! Accesses to somebody's work that the audit log has before they happen: where that cannot be committed, they do not.
+//! Accesses to a user's work that must be in the audit log before they happen: if the record cannot
+//! be committed, the access is refused.
 //!
-//! | access | written down |
+//! | access | recorded |
 //! |---|---|
-//! | an attached terminal | by whomever; its end as well |
-//! | output; a launch, its keyboard and its end; a signal | where the caller is not the owner |
-//! | what is measured of it | where the caller is not the owner, once an hour for each way of looking |
+//! | an attached terminal | always; its end as well |
+//! | output; a launch, its keyboard and its end; a signal | if the caller is not the owner |
+//! | measurements of the work | if the caller is not the owner, once an hour for each command |
 //! | an export of the audit log | always |
 
 use super::Api;
@@ -19,10 +20,10 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 use uuid::Uuid;
 
-/// How long the end of a session waits for the quorum.
+/// How long recording the end of a session waits for the quorum.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whose work is looked into, and where.
+/// The work that is accessed, its owner, and the node.
 pub(super) struct Whose<'a> {
     pub allocation: AllocationId,
     pub owner: &'a Principal,
@@ -30,7 +31,7 @@ pub(super) struct Whose<'a> {
 }
 
 impl Api {
-    /// Writes an access down.
+    /// Records an access in the audit log.
     pub(super) async fn written_down(&self, access: Access) -> Result<(), Status> {
         match self.quorum.call(&Ask::RecordAccess(access), ANSWER).await {
             Ok(Answer::Done { .. }) => Ok(()),
@@ -39,7 +40,7 @@ impl Api {
         }
     }
 
-    /// Writes down what somebody who is not the owner is about to do; nothing where it is the owner.
+    /// Records an access that is about to happen, unless the caller is the owner.
     pub(super) async fn not_unseen(&self, id: Uuid, by: &Principal, kind: AccessKind, whose: &Whose<'_>, what: &str) -> Result<(), Status> {
         if by.owns(whose.owner) {
             return Ok(());
@@ -47,7 +48,8 @@ impl Api {
         self.written_down(self.access(id, by, kind, whose, what)).await
     }
 
-    /// Writes down that somebody who is not the owner is about to look at what is measured, by this command; once an hour.
+    /// Records, once an hour, that a caller who is not the owner is about to read measurements by
+    /// this command.
     pub(super) async fn looked_at(&self, by: &Principal, allocation: &Allocation, command: &'static str) -> Result<(), Status> {
         let (look, now) = ((by.uid, allocation.id, command), Instant::now());
         if by.owns(&allocation.owner) || self.looks.stands(&look, now) {
@@ -59,7 +61,7 @@ impl Api {
         Ok(())
     }
 
-    /// That the audit log is exported.
+    /// The record of an export of the audit log.
     pub(super) fn export_access(&self, by: Principal, filter: &str) -> Access {
         Access { id: Uuid::new_v4(), by, kind: AccessKind::AuditExported, allocation: None, node: None, detail: recordable(filter) }
     }
@@ -69,7 +71,7 @@ impl Api {
         Access { id, by: by.clone(), kind, allocation: Some(whose.allocation), node: whose.node.cloned(), detail }
     }
 
-    /// Writes down how a session ended, as soon as the quorum takes it.
+    /// Records how a session ended, as soon as the quorum accepts it.
     pub(super) async fn ended(&self, start: &Access, how: &str) {
         let detail = recordable(&format!("session {}: {how}", start.id.simple()));
         let end = Access { id: Uuid::new_v4(), kind: AccessKind::AttachEnded, detail, ..start.clone() };
@@ -89,7 +91,8 @@ fn not_written(error: &CallError) -> Status {
     }
 }
 
-/// As the audit log takes it: control characters escaped, and no longer than it may be. Which agent says it, the quorum adds.
+/// The text in the form of the audit log: control characters escaped, and cut to its maximum. The
+/// quorum adds the name of the agent.
 fn recordable(text: &str) -> String {
     let mut recorded = String::new();
     for character in text.chars() {
@@ -107,7 +110,7 @@ fn recordable(text: &str) -> String {
     recorded
 }
 
-/// A command line as people read it.
+/// A command line for people.
 pub(super) fn shown(argv: &[String]) -> String {
     if argv.is_empty() { "a shell".to_owned() } else { argv.join(" ") }
 }

@@ -1,5 +1,5 @@
-//! The machine's accounts (NSS), asked off the runtime's workers: a directory service may take its time, and the agent's
-//! own life must not hang on it.
+//! The machine's accounts (NSS), looked up off the runtime's workers: a directory service may take
+//! long, and must not block the agent.
 
 use lattice_model::Principal;
 use nix::errno::Errno;
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-/// How long an account is taken to be what it was.
+/// How long a looked-up account is cached.
 const FRESH: Duration = Duration::from_secs(60);
-/// Accounts that are remembered.
+/// How many accounts are cached.
 const REMEMBERED: usize = 1024;
 /// How long a caller waits for the directory service.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Questions at once: one that hangs holds a thread until it is answered.
+/// How many lookups may run at once: one that hangs occupies a thread until it is answered.
 const AT_ONCE: usize = 8;
 
-/// One machine has one set of accounts.
+/// The accounts of this machine.
 pub(super) static ACCOUNTS: LazyLock<Accounts> = LazyLock::new(|| Accounts::new(account));
 
 type Lookup = fn(u32, u32) -> Result<Principal, Status>;
@@ -38,7 +38,7 @@ impl Accounts {
         Self { lookup, patience: PATIENCE, remembered: Mutex::default(), places: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// Who a process of `uid` and `gid` acts as.
+    /// The account of a process with this `uid` and `gid`.
     pub(super) async fn principal(&self, uid: u32, gid: u32) -> Result<Principal, Status> {
         if let Some(known) = self.remembered().get(uid, gid, Instant::now()) {
             return Ok(known);
@@ -88,7 +88,7 @@ impl Remembered {
 
 fn account(uid: u32, gid: u32) -> Result<Principal, Status> {
     let user = match User::from_uid(Uid::from_raw(uid)) {
-        // getpwuid_r(3) lists these as ways to say that there is none.
+        // According to getpwuid_r(3), these errors mean that there is no such account.
         Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => None,
         other => other.map_err(|e| Status::unavailable(format!("the account of uid {uid}: {e}")))?,
     };
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(ASKED.load(Ordering::SeqCst), 1);
     }
 
-    /// On a runtime of one worker: a lookup on the worker itself would never come back.
+    /// On a runtime of one worker: a lookup on the worker itself would block it for ever.
     #[test]
     fn accounts_that_do_not_answer_are_given_up_and_the_worker_goes_on() {
         static HANGS: Mutex<()> = Mutex::new(());

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How long one step of a change of the members may take until there is an answer of any kind.
+/// How long one step of a change of members may take until it has any answer.
 const CHANGE: Duration = Duration::from_secs(8);
 
 #[tonic::async_trait]
@@ -217,7 +217,8 @@ fn keys_to_proto(standing: KeyringStanding) -> v1::ListGossipKeysResponse {
 }
 
 impl Api {
-    /// Refuses to remove what is no member. Asked before the order: sent again, its answer lost, it finds the member gone and is done.
+    /// Refuses to remove a member that does not exist. Checked before the command is sent: a retry
+    /// after a lost answer finds the member gone and succeeds.
     async fn has_member(&self, change: &MembersChange) -> Result<(), Status> {
         let MembersChange::Remove { id } = change else { return Ok(()) };
         let now = match self.quorum.call(&Ask::Status, ANSWER).await.map_err(|e| status(&e))? {

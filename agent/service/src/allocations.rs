@@ -1,4 +1,5 @@
-//! `AllocationService`: submissions and their life. Output and launches are in files of their own.
+//! `AllocationService`: submissions and their life cycle. Output and launches have files of their
+//! own.
 
 use super::api::{ANSWER, Streamed};
 use super::arguments::node_id;
@@ -31,12 +32,12 @@ use tokio::sync::{AcquireError, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How long a submission waits for its turn to read its image.
+/// How long a submission waits until it may read its image.
 const DIGEST_TURN: Duration = Duration::from_secs(30);
-/// Allocations of one list.
+/// How many allocations one list has.
 const LIST_MAX: u32 = 1000;
 
-/// Stops what reads an image when its caller is gone.
+/// Stops reading an image when its caller has gone.
 #[derive(Default)]
 struct CancelOnDrop(Arc<AtomicBool>);
 
@@ -140,7 +141,7 @@ impl AllocationService for Api {
         let request = request.into_inner();
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
-        // What is hidden is not to be found out by looking for it either.
+        // A filter must not reveal what is hidden either.
         let by_hidden = [&request.user, &request.name, &request.tenant].iter().any(|text| !text.is_empty());
         let uid = if request.all_users && (viewer.sees_all() || !by_hidden) { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
@@ -348,9 +349,10 @@ impl AllocationService for Api {
     }
 }
 
-/// Refuses what the registered nodes could never serve, or where its user waits for others (`waits`) gives the warning; empty: they could.
+/// Refuses work that the registered nodes could never serve. If its user chose to wait for other
+/// nodes (`waits`), gives a warning instead; an empty text: they could serve it.
 fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<String, Status> {
-    // Who is not up to date judges nobody: `explain` tells it then.
+    // A view that is not up to date refuses nothing; `explain` shows the reason later.
     if !cluster.fresh {
         return Ok(String::new());
     }
@@ -365,8 +367,8 @@ fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<Str
 }
 
 impl Api {
-    /// The last claim for an allocation that waits, where the quorum refused it, or why it takes none at all. Nothing where it cannot
-    /// be asked: what else there is to explain is said all the same.
+    /// Why the quorum refused the last claim for a waiting allocation, or why it accepts no claims.
+    /// Empty if the quorum cannot answer: the other explanations are given all the same.
     async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
         let refused = match self.quorum.call(&Ask::RefusedClaim { id }, ANSWER).await {
             Ok(Answer::RefusedClaim(Some(refused))) => refused,
@@ -391,7 +393,7 @@ fn place(token: &str) -> Result<Option<ListPlace>, Status> {
     parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: it is not from an earlier answer"))
 }
 
-/// What there is to say of an allocation that does not wait for nodes.
+/// The explanation for an allocation that does not wait for nodes.
 fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {

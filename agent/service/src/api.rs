@@ -1,4 +1,4 @@
-//! What all handlers share: the handles of this agent, and the requests to the quorum that most of them make.
+//! What all handlers share: the handles of this agent, and the common requests to the quorum.
 
 use super::heads::Heads;
 use super::looks::Looks;
@@ -26,12 +26,13 @@ use tokio_stream::Stream;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-/// How long the quorum may take for one answer before the caller is told that it is away.
+/// How long the quorum may take for one answer before the caller gets the status unavailable.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
-/// How long the agent's watch may take to tell of what was just submitted here before the quorum is asked for it.
+/// How long to wait until the agent's watch shows an allocation just submitted here, before the
+/// quorum is asked.
 const ABOUT_TO_TELL: Duration = Duration::from_millis(500);
 
-/// What the handlers need.
+/// The handles of the handlers.
 #[derive(Clone)]
 pub struct Api {
     pub context: Shared,
@@ -42,43 +43,44 @@ pub struct Api {
     pub session: watch::Receiver<SessionState>,
     /// Whether this agent vouches for the users of its machine.
     pub vouches: bool,
-    /// What allocations' work may do here.
+    /// What work of allocations may do with the API.
     pub work_may: WorkMay,
-    /// Whether users are shown neither name nor owner of others' allocations.
+    /// Whether names and owners of other users' allocations are hidden.
     pub private: bool,
-    /// The scheduler, where this agent is one.
+    /// The scheduler, if this agent is one.
     pub placing: Placing,
     /// What this node cannot do, each with its remedy.
     pub degraded: Arc<Vec<String>>,
     pub started_at: Timestamp,
-    /// How many images may be read at once for their digests: reading takes as long as the image is large.
+    /// Limits how many images are read at once for their digests: large images take long.
     pub digests: Arc<Semaphore>,
-    /// How many of them each user's may be.
+    /// Limits how many of them one user may have.
     pub own_digests: UserShares,
-    /// What was submitted here a moment ago.
+    /// Allocations that were submitted here a moment ago.
     pub submitted: Submitted,
-    /// Heads of allocations that are followed here.
+    /// The heads of allocations that are followed here.
     pub heads: Heads,
-    /// Who watches how much here.
+    /// How many watches each user has here.
     pub watches: Places,
-    /// Who looks at what is measured of others' work.
+    /// Recent reads of other users' measurements.
     pub looks: Looks,
-    /// The store that answers what was measured, or why it cannot be asked.
+    /// The store of past measurements, or why it cannot be queried.
     pub past: Arc<Result<Option<Query>, StoreError>>,
-    /// How long after the end of work its last window is still sent.
+    /// How long after the end of work its last window is still pushed.
     pub stored_tail: Duration,
-    /// Who reads how many logs here.
+    /// How many log streams each user has here.
     pub log_streams: Places,
-    /// How many each user may.
+    /// How many log streams one user may have.
     pub log_streams_max: usize,
-    /// Those that the agent waits for when it stops.
+    /// The tasks that the agent waits for when it stops.
     pub tasks: TaskTracker,
 }
 
 pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Api {
-    /// Asks the quorum; `stale`: one member of it, with how old its answer may be in milliseconds.
+    /// Asks the quorum. If `stale`, asks one member only, and also gives the greatest age of its
+    /// answer in milliseconds.
     pub(super) async fn ask(&self, question: Ask, stale: bool) -> Result<(Answer, Option<u64>), Status> {
         let question = if stale { Ask::Stale(Box::new(question)) } else { question };
         match self.quorum.call(&question, ANSWER).await.map_err(|e| status(&e))? {
@@ -87,7 +89,7 @@ impl Api {
         }
     }
 
-    /// One allocation, by id or prefix, as the quorum has it.
+    /// One allocation, by id or prefix, from the quorum.
     pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
         match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Allocation(allocation) => Ok(*allocation),
@@ -95,15 +97,15 @@ impl Api {
         }
     }
 
-    /// An allocation to follow: from the agent's own watch, which then follows it, else from the quorum. For one that
-    /// was just submitted here, waits for the watch, which costs the quorum nothing. `being_submitted`: the caller is
-    /// submitting it at this moment.
+    /// An allocation to follow: from the agent's own watch, which will then follow it, or else from
+    /// the quorum. If it was just submitted here, waits for the watch, which costs the quorum
+    /// nothing. `being_submitted`: the caller is submitting it at this moment.
     pub(super) async fn followed(&self, key: &str, being_submitted: bool) -> Result<Allocation, Status> {
         let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
         if let Some(revision) = self.submitted.at(id, being_submitted).await {
             let mut cluster = self.cluster.clone();
             let told = cluster.wait_for(|cluster| cluster.revision >= revision);
-            // A watch that lags or is broken is not waited for.
+            // Do not wait longer for a watch that lags or is broken.
             let _ = tokio::time::timeout(ABOUT_TO_TELL, told).await;
         }
         let known = {
@@ -116,7 +118,7 @@ impl Api {
         }
     }
 
-    /// A command that is answered by its being committed.
+    /// Sends a command whose only answer is that it is committed.
     pub(super) async fn done(&self, ask: &Ask) -> Result<(), Status> {
         match self.quorum.call(ask, ANSWER).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => Ok(()),
@@ -124,7 +126,7 @@ impl Api {
         }
     }
 
-    /// Where a node's mesh is, as the allocation's own list or the cluster's has it.
+    /// The address of a node's mesh, from the allocation's own list or from the cluster's.
     pub(super) fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
         let local = self.context.work.workers.get(allocation);
         let listed = local.and_then(|w| w.share.nodes.iter().find(|(n, _)| n == node).map(|(_, a)| a.clone()));

@@ -1,4 +1,5 @@
-//! What the work of an allocation says of itself, in calls: that it waits to be asked to save itself, how far it is, its answer.
+//! Calls of an allocation's work about its checkpoints: it waits for a request to save itself,
+//! reports progress, and answers.
 
 use super::Api;
 use super::api::Streamed;
@@ -14,14 +15,14 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// The work that calls, as it runs here.
+/// The calling work, as it runs here.
 struct Work {
     share: Arc<DesiredShare>,
     standing: watch::Receiver<Standing>,
 }
 
 impl Api {
-    /// Recognises the work that calls.
+    /// Identifies the calling work.
     async fn work<T>(&self, request: &Request<T>) -> Result<Work, Status> {
         let caller = self.caller(request).await?;
         if self.context.machine.slice.is_none() {
@@ -55,13 +56,13 @@ impl Api {
         }
     }
 
-    /// Writes an answer down, and only then says that it was taken.
+    /// Writes an answer to the disk, and only then acknowledges it.
     async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAnswered>, Status> {
         let checkpoints = self.context.work.checkpoint.checkpoints.clone();
         // Waited for here: what waits on a thread for others would hold up the threads that all allocations share.
         let turn = checkpoints.callers().turn((work.share.allocation, work.share.epoch)).await;
         let turn = turn.ok_or_else(|| Status::resource_exhausted("too many answers of this allocation are pending: send one at a time"))?;
-        // Behind the caller's back: one that goes away in the middle of it has answered.
+        // In the background: an answer counts even if its caller disconnects meanwhile.
         let written = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             checkpoints.put_answer(&work.share, &token, &answer)
@@ -74,7 +75,7 @@ impl Api {
     }
 }
 
-/// Until the allocation is being ended, or, with `false`, the agent stops.
+/// Waits until the allocation is being ended (`true`), or the agent stops (`false`).
 async fn ending(standing: &mut watch::Receiver<Standing>) -> bool {
     standing.wait_for(|standing| *standing == Standing::Ending).await.is_ok()
 }

@@ -1,4 +1,4 @@
-//! What callers name in their requests, as the handlers of more than one service read it.
+//! Parsing of request arguments that several services share.
 
 use lattice_model::NodeId;
 use tonic::Status;

@@ -1,4 +1,4 @@
-//! `AllocationService.Attach`: a user's terminal in an allocation, on this node or brought from another.
+//! `AllocationService.Attach`: a user's terminal in an allocation, on this node or another.
 
 use super::access::{Whose, shown};
 use super::target::{Target, target};
@@ -17,18 +17,18 @@ use tokio::sync::mpsc;
 use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
 
-/// Events that wait for a slow caller.
+/// How many events are queued for a slow caller.
 const QUEUE: usize = 16;
-/// How long a caller may take to say what it wants.
+/// How long a caller may take to send its first message.
 const START_WAIT: Duration = Duration::from_secs(5);
-/// Typed at once, in bytes.
+/// The largest piece of input, in bytes.
 pub(super) const INPUT_BYTES_MAX: usize = 128 * 1024;
-/// Bytes of the name of a kind of terminal.
+/// The longest name of a terminal type, in bytes.
 const TERM_BYTES_MAX: usize = 64;
 
 type Events = mpsc::Sender<Result<v1::AttachEvent, Status>>;
 
-/// Attaches; what is shown comes out of the receiver.
+/// Attaches; the receiver gives the output.
 pub(super) async fn attach(
     api: &Api,
     request: Request<Streaming<v1::AttachRequest>>,
@@ -79,7 +79,7 @@ pub(super) async fn attach(
     Ok(events)
 }
 
-/// A session whose beginning the audit log has: it is to have its end as well.
+/// A session whose beginning is in the audit log, so that its end must be there as well.
 struct Recorded {
     api: Api,
     access: Access,
@@ -92,7 +92,8 @@ impl Recorded {
         self.api.ended(&self.access, &format!("closed after {seconds} s: {how}")).await;
     }
 
-    /// It came to nothing: the caller is told why at once, the audit log behind its back.
+    /// The session failed to begin: the caller gets the reason at once, the audit log in the
+    /// background.
     fn refused(self, why: Status) -> Status {
         let how = why.message().to_owned();
         self.api.tasks.clone().spawn(async move { self.ended(&how).await });
@@ -124,7 +125,7 @@ fn wanted(start: Start, target: &Target, asker: &Asker) -> Result<AttachOpen, St
         command::check(std::iter::once(&start.argv), &std::collections::HashMap::new())
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
     }
-    // A name for a database of terminals, and for environments.
+    // The name is used for the terminal database and in environments.
     let term_is_plain = start.term.len() <= TERM_BYTES_MAX && start.term.bytes().all(|b| b.is_ascii_graphic());
     let (rows, columns) = size(start.size);
     Ok(AttachOpen {
@@ -147,8 +148,8 @@ pub(super) fn size(size: Option<v1::TerminalSize>) -> (u16, u16) {
     (fits(size.rows), fits(size.columns))
 }
 
-/// Brings keys one way and the screen the other, until the session ends or its caller goes. The caller's place is held
-/// for as long.
+/// Carries input one way and output the other, until the session ends or its caller disconnects.
+/// The caller's place is held as long.
 async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, started: Started, place: Place, recorded: Recorded) {
     let node = started.node.clone();
     let Ends { keyboard, mut screen } = ends;
@@ -185,7 +186,7 @@ async fn carry(ends: Ends, requests: Streaming<v1::AttachRequest>, out: Events, 
     recorded.ended(over.as_deref().unwrap_or("its caller disconnected")).await;
 }
 
-/// Ends with the caller's stream, and hangs the session up by that.
+/// Forwards input until the caller's stream ends, which hangs the session up.
 async fn type_on(mut requests: Streaming<v1::AttachRequest>, keyboard: mpsc::Sender<ToTerminal>) {
     while let Ok(Some(request)) = requests.message().await {
         let message = match request.what {
@@ -195,7 +196,7 @@ async fn type_on(mut requests: Streaming<v1::AttachRequest>, keyboard: mpsc::Sen
                 ToTerminal::Size { rows, columns }
             }
             Some(Typed::End(_)) => ToTerminal::EndOfInput,
-            // More than anybody types, a second start, or nothing: not of a caller that keeps to the protocol.
+            // Too much input, a second start, or an empty message: the caller breaks the protocol.
             Some(Typed::Input(_) | Typed::Start(_)) | None => return,
         };
         if keyboard.send(message).await.is_err() {

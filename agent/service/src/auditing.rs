@@ -12,9 +12,9 @@ use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal, Request as Ask};
 use tokio::sync::mpsc;
 use tonic::{Request, Status};
 
-/// Parts that wait for a slow caller.
+/// How many parts are queued for a slow caller.
 const QUEUE: usize = 2;
-/// Walks that may be broken off by a change of members before it is given up.
+/// How many walks a change of members may interrupt before verification is given up.
 const WALKS_MAX: usize = 3;
 
 type Parts<T> = mpsc::Receiver<Result<T, Status>>;
@@ -34,7 +34,7 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
     }
 }
 
-/// `AdminService.VerifyAudit`: a walk goes on where it stopped, on the same member.
+/// `AdminService.VerifyAudit`: the walk continues where it stopped, on the same member.
 pub(super) async fn verify(api: &Api, request: Request<v1::VerifyAuditRequest>) -> Result<Parts<v1::VerifyAuditProgress>, Status> {
     api.operator(&request).await?;
     let (out, parts) = mpsc::channel(QUEUE);
@@ -49,7 +49,8 @@ pub(super) async fn verify(api: &Api, request: Request<v1::VerifyAuditRequest>) 
                     Ok(walk)
                 }
                 Ok(other) => Err(unexpected(&other)),
-                // The member that it was on answers no more: another one's disk is walked from its beginning.
+                // The member of the walk no longer answers: another member's disk is walked from
+                // the beginning.
                 Err(CallError::Refused(Refusal::OtherMember { .. })) if left > 1 => {
                     left -= 1;
                     from = None;
@@ -79,7 +80,8 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
     }
 }
 
-/// `AdminService.ExportAudit`. That it was exported is in the log before it is, and so in the export.
+/// `AdminService.ExportAudit`. The export is recorded before it begins, so the export contains the
+/// record.
 pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) -> Result<Parts<v1::SignedAuditPage>, Status> {
     let operator = api.operator(&request).await?;
     let by = Principal { name: operator.name.clone(), ..operator.account.clone() };

@@ -1,4 +1,4 @@
-//! Who is calling: the kernel's word about the process at the other end of the socket.
+//! The identity of callers: the kernel identifies the process at the other end of the socket.
 
 use super::Api;
 use super::accounts::ACCOUNTS;
@@ -18,18 +18,19 @@ use tonic::{Request, Status};
 /// A caller on the local socket.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The account that the process runs as.
+    /// The account of the process.
     pub principal: Principal,
-    /// The allocation whose work the process is, where it is in one's scope. It never acts as an operator.
+    /// The allocation in whose scope the process is, if any. Such a process never acts as an
+    /// operator.
     pub within: Option<AllocationId>,
-    /// What such a process may do.
+    /// What a process of an allocation may do.
     pub work_may: WorkMay,
-    /// Whether the site hides whose allocations are whose.
+    /// Whether the site hides the owners of allocations.
     pub private: bool,
 }
 
 impl Api {
-    /// Recognises the caller of a request.
+    /// Identifies the caller of a request.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let peer = request.extensions().get::<Peer>().ok_or_else(|| Status::unauthenticated("the socket does not say who is calling"))?;
         let within = match &self.context.machine.slice {
@@ -43,7 +44,8 @@ impl Api {
         Ok(Caller { principal, within, work_may: self.work_may, private: self.private })
     }
 
-    /// A caller that may act as a user. An allocation's work may where the site does not narrow it.
+    /// The user as whom the caller may act. Work of an allocation may act as its owner unless the
+    /// site restricts it.
     pub(super) async fn user<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
         let caller = self.caller(request).await?;
         self.vouches_for_users()?;
@@ -65,24 +67,25 @@ impl Api {
     }
 }
 
-/// An operator, proven by their token.
+/// An operator, authenticated by a token.
 pub(super) struct Operator {
-    /// The name in their certificate.
+    /// The name in the operator's certificate.
     pub name: String,
-    /// The account that their process runs as on this machine.
+    /// The account of the operator's process on this machine.
     pub account: Principal,
     token: OperatorToken,
 }
 
 impl Operator {
-    /// Their request, with the proof that it is theirs.
+    /// The operator's request, with the token.
     pub fn asks(&self, request: impl Into<Ask>) -> Ask {
         Ask::AsOperator { token: self.token.clone(), request: Box::new(request.into()) }
     }
 }
 
 impl Api {
-    /// The operator whose token for this very method comes with the request. Never an allocation's work, whoever owns it.
+    /// The operator whose token for this very method comes with the request. Never work of an
+    /// allocation, whoever owns it.
     pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Operator, Status> {
         let account = self.person(request).await?;
         let token = token_of(request.metadata()).map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -101,7 +104,8 @@ fn not_operator(why: String) -> Status {
 }
 
 impl Api {
-    /// A caller that may do what is the operators' about this node alone, whom the kernel names: it needs nobody to vouch for it.
+    /// A caller that may act as an operator on this node only. The kernel identifies it, so no
+    /// agent need vouch for it.
     pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
         let user = self.caller(request).await?.outside()?;
         if is_operator(&user) {
@@ -111,13 +115,13 @@ impl Api {
     }
 }
 
-/// Whether a user may look at, and do on this node, what is an operator's: root, or the one as whom the agent itself runs.
+/// Whether a user is an operator of this node: root, or the user as whom the agent runs.
 pub(super) fn is_operator(user: &Principal) -> bool {
     user.is_root() || user.uid == nix::unistd::geteuid().as_raw()
 }
 
 impl Caller {
-    /// The account, where the process may act as that user.
+    /// The account, if the process may act as that user.
     fn user(self) -> Result<Principal, Status> {
         match (self.within, self.work_may) {
             (None, _) | (Some(_), WorkMay::AsOwner) => Ok(self.principal),
@@ -125,7 +129,7 @@ impl Caller {
         }
     }
 
-    /// The account, where the process is no allocation's work.
+    /// The account, if the process is no allocation's work.
     fn outside(self) -> Result<Principal, Status> {
         match self.within {
             None => Ok(self.principal),
@@ -136,8 +140,9 @@ impl Caller {
         }
     }
 
-    /// Whether the caller may act on `allocation`, which belongs to `owner`. Work acts on its own allocation, and as its user on what
-    /// else is that user's: being root helps it to nobody else's.
+    /// Whether the caller may act on `allocation`, which belongs to `owner`. Work may act on its
+    /// own allocation, and as its user on that user's other allocations; even as root it may act on
+    /// no other user's.
     pub(super) fn check(&self, allocation: AllocationId, owner: &Principal) -> Result<(), Status> {
         let may = match self.within {
             None => self.principal.may_act_for(owner),
@@ -158,8 +163,8 @@ fn confined(within: AllocationId) -> Status {
     Status::permission_denied(text)
 }
 
-/// The allocation that the connecting process is work of. Where that cannot be told the caller is refused: work whose
-/// process is gone, its descriptor handed on, would else be taken for its user.
+/// The allocation of which the connecting process is work. If that cannot be determined, the caller
+/// is refused: otherwise work that ends and hands its connection on would count as its user.
 fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<AllocationId>>) -> Result<Option<AllocationId>, Status> {
     let refused = |why: String| Status::permission_denied(format!("{why}: the process that connects must stay for as long as it asks"));
     let pid = pid.filter(|pid| *pid > 0).ok_or_else(|| refused("the kernel does not say which process connected".to_owned()))?;
@@ -204,7 +209,7 @@ mod tests {
             assert!(caller(0, None, work_may).check(id(2), &principal(8)).is_ok());
             assert_eq!(caller(0, None, work_may).outside().unwrap(), principal(0));
             assert!(caller(0, Some(id(1)), work_may).check(id(2), &principal(8)).is_err());
-            // What became root inside somebody's allocation may still act for that one.
+            // A process that became root inside an allocation may still act on that allocation.
             assert!(caller(0, Some(id(1)), work_may).check(id(1), &principal(8)).is_ok());
         }
     }

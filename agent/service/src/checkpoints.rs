@@ -1,4 +1,5 @@
-//! Checkpoints: asked for on an allocation's head; what lies in the store is read and removed by whichever agent is asked.
+//! Checkpoints: requests go to the allocation's head; the agent that is asked reads and removes
+//! what is in the store.
 
 use super::Api;
 use super::target::{LaunchOver, Target, lives, target};
@@ -18,17 +19,17 @@ use tokio::sync::{Semaphore, mpsc};
 use tonic::{Request, Status};
 use uuid::Uuid;
 
-/// Events that wait for a slow caller.
+/// How many events are queued for a slow caller.
 const QUEUE: usize = 16;
-/// Files that one answer lists.
+/// How many files one answer lists.
 const FILES_MAX: usize = 10_000;
 
-/// Checkpoints that are read for their callers at once: more wait, so that saving and restoring go on.
+/// How many checkpoints are verified at once: others wait, so that saving and restoring go on.
 static VERIFIED_AT_ONCE: Semaphore = Semaphore::const_new(2);
 
 type Events = mpsc::Sender<Result<v1::CheckpointEvent, Status>>;
 
-/// Asks for one; how it goes comes out of the receiver.
+/// Requests a checkpoint; the receiver gives its progress.
 pub(super) async fn create(
     api: &Api,
     request: Request<v1::CheckpointRequest>,
@@ -63,7 +64,8 @@ struct Following {
 }
 
 impl Following {
-    /// Until it is over. A head that goes away is asked again, by the same id.
+    /// Runs until the checkpoint is over. If the head becomes unreachable, it is asked again with
+    /// the same id.
     async fn run(self, out: Events) {
         loop {
             if let Ok(mut items) = self.begin().await {
@@ -121,7 +123,7 @@ fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, Status> {
     }
 }
 
-/// An allocation of the caller's, and where its checkpoints are.
+/// One of the caller's allocations, and the owner of its checkpoints in the store.
 async fn whose<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocation, Owner), Status> {
     let caller = api.caller(request).await?;
     let within = caller.within.map(|id| id.to_string());
@@ -146,12 +148,12 @@ fn status(error: &StoreError) -> Status {
     }
 }
 
-/// Why nothing is known of a store.
+/// The error if there is no store.
 fn without(error: CheckpointsUnavailable) -> Status {
     Status::failed_precondition(error.to_string())
 }
 
-/// The checkpoint that a key means: an id, the beginning of one, or nothing for the last.
+/// The checkpoint of a key: an id, a prefix of one, or empty for the last.
 async fn find(api: &Api, allocation: &Allocation, owner: &Owner, key: &str) -> Result<Manifest, Status> {
     let store = api.context.work.checkpoint.checkpoints.store().map_err(without)?;
     if key.is_empty() {
@@ -179,7 +181,7 @@ async fn find(api: &Api, allocation: &Allocation, owner: &Owner, key: &str) -> R
     }
 }
 
-/// What the broker makes of work that is to be asked without a request.
+/// The broker's decision about work with automatic checkpoints.
 pub(super) async fn judged(api: &Api, allocation: &Allocation) -> Option<v1::CheckpointJudgement> {
     allocation.spec.checkpoint.filter(|policy| policy.automatic.is_some())?;
     if allocation.state != AllocationState::Running {
@@ -222,7 +224,7 @@ fn shown(api: &Api, manifest: &Manifest, allocation: &Allocation) -> v1::Checkpo
     }
 }
 
-/// When the checkpoints of an ended allocation go.
+/// When the checkpoints of an ended allocation will be removed.
 fn goes_at_ms(api: &Api, allocation: &Allocation) -> Option<u64> {
     retention::goes_at_ms(api.context.work.checkpoint.checkpoints.settings(), allocation.ended_at?.0)
 }
@@ -273,8 +275,9 @@ pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Res
     Ok(v1::VerifyCheckpointResponse { id: manifest.id.to_string(), wrong })
 }
 
-/// Refuses, as long as the allocation lives, what may be under way: what has no manifest yet, and what is newer than the last one
-/// that the quorum has. The quorum as known here may be older than it is: then more is refused, never less.
+/// Refuses to remove what may be under way while the allocation lives: a checkpoint without a
+/// manifest, and one that is newer than the quorum's last. The local view of the quorum may be old:
+/// then more is refused, never less.
 async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Owner, id: CheckpointId) -> Result<(), Status> {
     let refused = |why: &str| {
         let text = format!(
@@ -287,7 +290,7 @@ async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Own
     let manifest = match store.manifest(owner, id).await {
         Ok(manifest) => manifest,
         Err(StoreError::NoSuch(_)) => return refused("has no manifest, and may be under way"),
-        // A manifest is put whole: this one was there before somebody damaged it.
+        // A manifest is written as a whole: this one was complete before it was damaged.
         Err(StoreError::Damaged { .. }) => return Ok(()),
         Err(error) => return Err(status(&error)),
     };
@@ -306,7 +309,7 @@ pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Re
     if key.is_empty() {
         return Err(Status::invalid_argument("which checkpoint? `lattice checkpoint list` shows them"));
     }
-    // One that is damaged can be removed as well, by its whole id.
+    // A damaged checkpoint can be removed too, by its full id.
     let id = match key.parse() {
         Ok(id) => id,
         Err(_) => find(api, &allocation, &owner, key).await?.id,

@@ -1,13 +1,14 @@
-//! The program and the environment that a caller has run: what is carried is bounded.
+//! The limit on a caller's program and environment.
 
 use lattice_model::spec::SPEC_BYTES_MAX;
 use std::collections::HashMap;
 use thiserror::Error;
 
-/// Bytes of arguments and environment of one launch: each of its nodes keeps them for as long as it runs.
+/// The largest arguments and environment of one launch, in bytes: each of its nodes stores them as
+/// long as it runs.
 const BYTES_MAX: usize = 4 * SPEC_BYTES_MAX;
 
-/// What a launch cannot carry to its nodes.
+/// Why a launch cannot carry its command or environment.
 #[derive(Debug, Error)]
 pub(super) enum CarriedError {
     #[error("command: a program is needed after --")]
@@ -25,7 +26,7 @@ pub(super) enum CarriedError {
     LongEnvironment { bytes: usize },
 }
 
-/// What a launch carries to each of its nodes, by the rules of a specification.
+/// Checks what a launch carries to each of its nodes, by the rules of a specification.
 pub(super) fn check<'a>(programs: impl Iterator<Item = &'a Vec<String>>, env: &HashMap<String, String>) -> Result<(), CarriedError> {
     let mut command = 0;
     for argv in programs {

@@ -1,7 +1,8 @@
 //! `AllocationService.Compare`: one metric of several allocations, each counted from its own start.
 //!
-//! The store is asked by PromQL with the allocation's id in it, after its owner was checked: nothing of the caller's gets into the
-//! question but an id and the name of a metric that is known here. Without the store, the agents tell of what runs.
+//! The store is queried by PromQL with the allocation's id, after its owner was checked. From the
+//! caller only an id and the name of a known metric get into the query. Without the store, the
+//! agents report on running work.
 
 use super::Api;
 use super::usage::{PUSHED, Pushed, of_all_nodes};
@@ -17,13 +18,14 @@ use lattice_telemetry::query::{Query, QueryError};
 use std::time::Duration;
 use tonic::{Request, Status};
 
-/// Allocations of one comparison.
+/// How many allocations one comparison may have.
 const ALLOCATIONS_MAX: usize = 8;
-/// Points of each, about; and what they are whole multiples of: a window.
+/// About how many points each allocation gets; the step is a multiple of a window.
 const POINTS: u64 = 60;
 const WINDOW_MS: u64 = 30_000;
 
-/// What can be compared, and how the numbers of nodes become one. What each is in the store, `lattice top` asks for as well.
+/// What can be compared, and how the nodes' numbers are combined. `lattice top` uses the same
+/// series.
 const METRICS: &[(&str, Join)] = &[
     ("cpu_cores", Join::Sum),
     ("memory_used", Join::Sum),
@@ -39,7 +41,7 @@ const METRICS: &[(&str, Join)] = &[
     ("threads", Join::Sum),
 ];
 
-/// One of them.
+/// One metric.
 #[derive(Clone, Copy)]
 struct Metric {
     pushed: &'static Pushed,
@@ -52,24 +54,25 @@ impl Metric {
         Some(Self { pushed: PUSHED.iter().find(|pushed| pushed.name == name)?, join: *join })
     }
 
-    /// What it is in PromQL over all nodes of an allocation. Of a node there is one series, also where it is both pushed and scraped.
+    /// The PromQL expression over all nodes of an allocation. A node counts once, even if it is
+    /// both pushed and scraped.
     fn expression(self, allocation: AllocationId) -> String {
         format!("{}(max by (node_id) ({}))", self.join.name(), self.pushed.series(allocation))
     }
 }
 
-/// How the nodes' numbers become one of the allocation.
+/// How the nodes' numbers become the allocation's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Join {
     Sum,
-    /// Parts of a whole add up to nothing.
+    /// For shares of a whole, which cannot be added.
     Mean,
-    /// The slowest.
+    /// For latencies: the slowest node.
     Max,
 }
 
 impl Join {
-    /// As PromQL calls it.
+    /// The name in PromQL.
     fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -88,9 +91,9 @@ impl Join {
     }
 }
 
-/// The store that answers, of an agent's configuration; an error says why it cannot be asked.
+/// The store from an agent's configuration, or why it cannot be queried.
 pub fn past(config: &AgentConfig) -> Result<Option<Query>, StoreError> {
-    // Whoever was first is as good: there is one provider in this program.
+    // An error means that another caller installed the same provider first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     config.telemetry.query(&config.metrics_query_url)
 }
@@ -122,13 +125,14 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     }
     let longest_ms = allocations.iter().map(ran_ms).max().unwrap_or(0);
     let step_ms = longest_ms.div_ceil(POINTS).div_ceil(WINDOW_MS).max(1) * WINDOW_MS;
-    // All at once: a store that does not answer takes its time of the caller's once, not for each of them.
+    // All at once: a store that does not answer delays the caller once, not once for each
+    // allocation.
     let each = allocations.iter().map(|allocation| one(api, &caller.principal, allocation, metric, step_ms));
     let compared = futures::future::join_all(each).await;
     Ok(v1::CompareResponse { metric: metric.pushed.name.to_owned(), unit: metric.pushed.unit.to_owned(), step_ms, allocations: compared })
 }
 
-/// How long it ran, or has run.
+/// How long the allocation ran, or has run so far.
 fn ran_ms(allocation: &Allocation) -> u64 {
     let end = allocation.ended_at.unwrap_or_else(now);
     allocation.started_at.map_or(0, |start| end.since_ms(start))
@@ -168,7 +172,7 @@ async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation
     }
 }
 
-/// What a store says of one.
+/// What a store has of one allocation.
 struct Found {
     points: Vec<Point>,
     age_ms: Option<u64>,
@@ -185,7 +189,7 @@ async fn of_store(store: &Query, allocation: &Allocation, metric: Metric, step_m
     let Some(start) = allocation.started_at else { return Ok(None) };
     let (series, expression) = (metric.pushed.series(allocation.id), metric.expression(allocation.id));
     let seconds = |ms: u64| ms as f64 / 1e3;
-    // The last window is told when it is over: a moment after the end.
+    // The last window is pushed when it is over, a moment after the end.
     let end_ms = allocation.ended_at.map_or(now().0, |end| end.0.saturating_add(step_ms).min(now().0));
     let found = store.range(&expression, seconds(start.0), seconds(end_ms), seconds(step_ms)).await?;
     let points: Vec<Point> = found
@@ -213,7 +217,7 @@ mod tests {
         assert_eq!(of("processes"), format!("sum(max by (node_id) (lattice_allocation_processes{{{own}))"));
         let sent = format!(r#"sum(max by (node_id) (lattice_allocation_network_sent_bytes_per_second{{stat="mean",{own}))"#);
         assert_eq!(of("network_sent_bytes"), sent);
-        // Not the buckets, whose ranges are coarser than what agents tell of a window.
+        // Not from the buckets, whose ranges are coarser than the agents' values for a window.
         assert_eq!(of("io_latency_p99"), format!(r#"max(max by (node_id) (lattice_allocation_io_latency_seconds{{stat="p99",{own}))"#));
         assert!(of("gpu_utilization").starts_with("avg(max by (node_id) ("));
         assert_eq!(Join::Max.of([1.0, 3.0, 2.0].into_iter()), 3.0);

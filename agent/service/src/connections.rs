@@ -1,5 +1,5 @@
-//! The socket's connections, so many of each user: anybody may connect, and nobody may take all descriptors. Who connects
-//! and says nothing is let go.
+//! The socket's connections, limited for each user: any user may connect, and none may take all
+//! descriptors. A connection that sends nothing is closed.
 
 use lattice_agent_common::places::{Place, Places};
 use nix::errno::Errno;
@@ -18,13 +18,14 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-/// Connections of one user at once.
+/// How many connections one user may have at once.
 const OF_ONE_USER: usize = 128;
-/// Connections of root at once: services that act for many.
+/// How many connections root may have at once: services that act for many.
 const OF_ROOT: usize = 1024;
-/// After a connection that could not be taken (no descriptors, for one).
+/// The pause after a connection that could not be accepted, for example for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What every HTTP/2 client sends at once: 24 bytes that name the protocol, and the head of its settings.
+/// What every HTTP/2 client sends at once: 24 bytes that identify the protocol, and the head of its
+/// settings.
 const OPENING_BYTES: usize = 24 + 9;
 /// How long that may take.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(5);
@@ -60,19 +61,19 @@ fn take(places: &Places, uid: u32) -> Option<Place> {
     place
 }
 
-/// Who connected.
+/// The process that connected.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub credentials: UCred,
     process: Process,
 }
 
-/// The process itself: its number may be another's by now.
+/// The process itself: its pid may have been reused.
 #[derive(Clone, Debug)]
 enum Process {
-    /// By `SO_PEERPIDFD`.
+    /// A descriptor of the process, by `SO_PEERPIDFD`.
     Held(Arc<OwnedFd>),
-    /// Linux before 6.5 has the number alone.
+    /// Linux before 6.5 gives only the pid.
     Number,
     Gone,
 }
@@ -88,7 +89,8 @@ impl Process {
 }
 
 impl Peer {
-    /// Whether the process that connected has ended: what was read of its number before may be of another one.
+    /// Whether the process that connected has ended: what was read by its pid may then be of
+    /// another.
     pub fn is_gone(&self) -> bool {
         match &self.process {
             Process::Held(pidfd) => poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0),
@@ -98,7 +100,7 @@ impl Peer {
     }
 }
 
-/// One connection, in its place.
+/// One connection, with its place in the user's limit.
 pub(super) struct Connection {
     stream: UnixStream,
     peer: Peer,
@@ -106,7 +108,7 @@ pub(super) struct Connection {
     _place: Place,
 }
 
-/// What is still to come before it is a connection of HTTP/2.
+/// What must still arrive before this is an HTTP/2 connection.
 struct Opening {
     left: usize,
     until: Pin<Box<Sleep>>,
@@ -196,7 +198,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lattice-gone-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let mut accepted = std::pin::pin!(accept(UnixListener::bind(&path).unwrap()));
-        // It hands the connection on to a process that outlives it.
+        // The client hands the connection on to a process that outlives it.
         let connects = "import os, socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
                         if os.fork() == 0: time.sleep(60)\nsys.stdin.read()\n";
         let mut command = tokio::process::Command::new("python3");

@@ -1,4 +1,4 @@
-//! `AllocationService.Diagnose`: what is the matter with an allocation's work, asked of the agents of its nodes.
+//! `AllocationService.Diagnose`: problems of an allocation's work, from the agents of its nodes.
 
 use super::Api;
 use super::usage::runs;
@@ -10,7 +10,7 @@ use lattice_meshd::diagnosis::gpus::uneven;
 use std::time::Instant;
 use tonic::{Request, Status};
 
-/// Nodes that are asked at once.
+/// How many nodes are asked at once.
 const AT_ONCE: usize = 64;
 
 pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -> Result<v1::DiagnoseResponse, Status> {
@@ -54,7 +54,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
     Ok(v1::DiagnoseResponse { allocation: allocation.id.to_string(), nodes })
 }
 
-/// What one node alone cannot say of its GPUs.
+/// Findings about GPUs that need the results of all nodes.
 fn compare_gpus(nodes: &mut [v1::NodeDiagnosis], gpus: &[DiagnosisGpus]) {
     let names: Vec<String> = nodes.iter().map(|node| node.node.clone()).collect();
     let each: Vec<(&str, &DiagnosisGpus)> = names.iter().map(String::as_str).zip(gpus).collect();

@@ -1,4 +1,5 @@
-//! What nodes say of themselves, for users: one in full, or all of them as gossip has them while the quorum is away.
+//! Nodes' facts for users: one node in full, or all nodes from gossip while the quorum is
+//! unreachable.
 
 use super::Api;
 use super::gossiping::liveness;
@@ -8,7 +9,7 @@ use lattice_model::fact::{NodeFact, NodePulse};
 use lattice_model::{Node, NodeId};
 use std::collections::BTreeMap;
 
-/// The state of a node of which nobody said any.
+/// The state of a node that has not published any.
 const UNKNOWN: &str = "Unknown";
 
 impl Api {
@@ -24,7 +25,8 @@ impl Api {
         }
     }
 
-    /// Every node that gossip knows, or that the quorum last told of: where it stands as it says itself, else as was last heard.
+    /// Every node known from gossip or from the quorum, with the state that it publishes, or else
+    /// the last known one.
     pub(super) fn by_gossip(&self) -> Vec<v1::Node> {
         let heard: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
         let mut nodes: BTreeMap<String, v1::Node> = self.shown(&heard).into_iter().map(|node| (node.id.clone(), node)).collect();
@@ -36,14 +38,14 @@ impl Api {
     }
 }
 
-/// What a node says of itself stands over what was last heard of it; where it is silent, that is said.
+/// The node's own state replaces the last known one; a silent node is marked as such.
 fn says(node: &mut v1::Node, member: &Member) {
     liveness(member.liveness).clone_into(&mut node.gossip);
     match (member.liveness, member.fact) {
         (Liveness::Alive | Liveness::Suspect, Some(fact)) => {
             let state = fact.state.to_string();
             if node.state != state {
-                // Another reason than that of the state before.
+                // The reason belongs to the earlier state.
                 node.reason = String::new();
                 node.state = state;
             }

@@ -1,4 +1,4 @@
-//! Standard input of a launch, from its user to its head, and how much of it was taken back to the user.
+//! Standard input of a launch, from its user to its head, and acknowledgements back to the user.
 
 use super::Api;
 use super::target::Target;
@@ -12,18 +12,18 @@ use lattice_model::input::{PIECE_BYTES_MAX, Taken};
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-/// Words of progress that wait for a slow caller.
+/// How many acknowledgements are queued for a slow caller.
 const QUEUE: usize = 16;
 
 type Answers = mpsc::Sender<Result<v1::LaunchInputResponse, Status>>;
 
-/// The way to a launch's standard input.
+/// The connection to a launch's standard input.
 enum Way {
     Here(InputPort),
     There { send: quinn::SendStream, recv: quinn::RecvStream },
 }
 
-/// Brings standard input to a launch's head for as long as the caller sends some.
+/// Carries standard input to a launch's head as long as the caller sends any.
 pub(super) async fn feed(
     api: &Api,
     requests: Streaming<v1::LaunchInputRequest>,
@@ -113,7 +113,7 @@ async fn next_piece(requests: &mut Streaming<v1::LaunchInputRequest>) -> Result<
     Ok(Some(WirePiece { offset, bytes: data, last }))
 }
 
-/// `None`: the caller is gone.
+/// `None`: the caller has gone.
 async fn tell(out: &Answers, taken: Taken) -> Option<()> {
     let taken = match taken {
         Taken::UpTo(bytes) => v1::InputTaken { bytes, over: false },

@@ -1,4 +1,5 @@
-//! Gossip as this agent sees it: who is there, who is suspected and by how many, and what changes.
+//! Gossip as this agent sees it: the members, the suspects and how many nodes suspect them, and
+//! changes.
 
 use super::Api;
 use super::api::Streamed;
@@ -11,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Changes that wait for their reader, beside those that the membership keeps for it.
+/// How many changes are queued for a reader, besides those that the membership queues.
 const QUEUE: usize = 4;
 
 impl Api {
@@ -35,7 +36,7 @@ impl Api {
         }
     }
 
-    /// Every change from now on, for one user's watch.
+    /// All changes from now on, for one user's watch.
     pub(super) fn gossip_changes(&self, uid: u32) -> Result<Streamed<v1::GossipChange>, Status> {
         let place = self.watching(uid)?;
         let mut changes = self.membership.follow();
@@ -67,7 +68,7 @@ impl Api {
     }
 }
 
-/// Who, what and more about it.
+/// The node of a change, its name, and details.
 fn told(change: &Change, me: &str) -> (String, &'static str, String) {
     let member = change.member.as_ref();
     let address = || member.map(|m| m.addr.to_string()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Watches on the entry points of allocations, as their heads report them.
+//! Watches on the entry points of allocations, which their heads report.
 
 use lattice_mesh::open::EntryItem;
 use lattice_model::{AllocationId, Epoch};
@@ -8,14 +8,14 @@ use std::sync::{Arc, Weak};
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How an entry point goes.
+/// The state of an entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Nothing was heard of it.
+    /// Nothing has been reported.
     Unknown,
-    /// Its nodes have files.
+    /// It runs: its nodes have files.
     Runs,
-    /// It ended by itself with this code, and the allocation with it.
+    /// It ended by itself with this code, and so did the allocation.
     Ended { code: i32 },
 }
 
@@ -28,14 +28,15 @@ impl Entry {
     }
 }
 
-/// The heads that are listened to: each is asked once, whoever wants to know. Cloneable; all clones are one.
+/// The heads that are followed: each is asked once for all watchers. Cloneable; all clones share
+/// them.
 #[derive(Clone, Default)]
 pub struct Heads(Arc<Mutex<HashMap<Asked, Weak<Head>>>>);
 
-/// Which allocation's head, under which epoch, and for which uid.
+/// The allocation, the epoch, and the uid of the user.
 type Asked = (AllocationId, Epoch, u32);
 
-/// A head's word. Listening ends with the last who holds this.
+/// The reports of one head. The agent stops following it when the last holder drops this.
 pub(super) struct Head {
     pub(super) entry: watch::Receiver<Entry>,
     _listening: AbortOnDropHandle<()>,

@@ -1,13 +1,16 @@
-//! What callers of the socket may send: no user fills the agent's memory, and none keeps others from being served.
+//! Limits on what callers of the socket may send: no user can fill the agent's memory, or keep
+//! others from being served.
 //!
 //! ```text
-//!   frame ─▶ head of a message: too long for this call? refused ─▶ its bytes, of the user's share and of all's ─▶ decoder ─▶ handler
-//!                                                                  └─ waits where there are none      └─ 10 s for the whole message ┘
+//!   frame ─▶ head of a message: too long for this call? refused ─▶ bytes of the user's share ─▶ decoder ─▶ handler
+//!                                                                  and of all users' share
+//!                                                                  └─ waits if exhausted  └─ 10 s for a message ┘
 //! ```
 //!
-//! Bytes are taken before a message's first frame goes to the decoder, which keeps what it is given until the message is
-//! whole. They come back when the call is answered; in a stream of messages, when the handler asks for the next one. What
-//! waits stays in the connection's flow control window.
+//! The bytes of a message are reserved before its first frame goes to the decoder, which buffers
+//! the message until it is complete. They are released when the call is answered; in a stream of
+//! messages, when the handler asks for the next. What waits stays in the connection's flow-control
+//! window.
 
 use super::connections::Peer;
 use crate::user_shares::UserShares;
@@ -29,13 +32,15 @@ use tonic::codegen::{BoxFuture, Bytes, Service, http};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 
-/// Bytes of one user's messages that are not answered yet. A message that is decoded may take twelve times its bytes.
+/// The limit on one user's unanswered messages, in bytes. A decoded message may take twelve times
+/// its bytes.
 const USER_BYTES: usize = 4 << 20;
-/// Bytes of all users' messages above [`MESSAGE_BYTES_MAX`] that are not answered yet. Root's are not counted.
+/// The limit on all users' unanswered messages longer than [`MESSAGE_BYTES_MAX`], in bytes. Root's
+/// do not count.
 const ALL_BYTES: usize = 16 << 20;
-/// Bytes of a message, unless its call is in [`LARGER`].
+/// The longest message in bytes, unless its call is in [`LARGER`].
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Calls that carry more, and how many bytes of one message.
+/// Calls with longer messages, and the limit of each in bytes.
 const LARGER: [(&str, usize); 5] = [
     ("AllocationService/Submit", SCRIPT_BYTES_MAX + 4 * SPEC_BYTES_MAX),
     ("AllocationService/Launch", 8 * SPEC_BYTES_MAX),
@@ -43,19 +48,21 @@ const LARGER: [(&str, usize); 5] = [
     ("AllocationService/Attach", 4 * SPEC_BYTES_MAX),
     ("ApplicationService/Done", said::MESSAGE_BYTES_MAX),
 ];
-/// Calls with more than one message: the time between them is the caller's.
+/// Calls with more than one message; the time between messages is not limited.
 const STREAMS: [&str; 3] = ["AllocationService/LaunchInput", "AllocationService/Attach", "ApplicationService/Progress"];
-/// How long a message may take from its first byte to its last; a call with one message, from its begin.
+/// How long a message may take from its first byte to its last; for a call with one message, from
+/// the call's beginning.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a message waits for earlier ones.
+/// How long a message waits for earlier ones to be answered.
 const SHARE_TIME_MAX: Duration = Duration::from_secs(30);
-/// Calls of one user at once, on all connections; those of root, whose services act for many.
+/// How many concurrent calls one user may have on all connections; root has more, for services that
+/// act for many.
 const USER_CALLS_MAX: usize = 256;
 const ROOT_CALLS_MAX: usize = 2048;
-/// Bytes before each message: compressed or not, and its length.
+/// The bytes before each message: a compression flag, and its length.
 const HEAD_BYTES: usize = 5;
 
-/// What all calls share. Cloneable; all clones are one.
+/// The limits that all calls share. Cloneable; all clones share them.
 #[derive(Clone)]
 pub struct Intake {
     users: UserShares,
@@ -68,12 +75,12 @@ impl Intake {
         Self { users: UserShares::new(USER_BYTES), all: Arc::new(Semaphore::new(ALL_BYTES)), calls: Places::default() }
     }
 
-    /// The service, which is given no more than callers may send.
+    /// Wraps the service, which then gets no more than callers may send.
     pub(super) fn bound<S>(&self, service: S) -> Bounded<S> {
         Bounded { service, intake: self.clone() }
     }
 
-    /// Takes the bytes of messages; they may have to wait.
+    /// Reserves the bytes of messages; may wait for others to be released.
     async fn take(self, uid: u32, bytes: usize) -> Result<Permits, Status> {
         let closed = |e: AcquireError| Status::internal(e.to_string());
         let count = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -140,7 +147,7 @@ where
     }
 }
 
-/// The bytes of a call's messages, until the call is answered and its body is gone.
+/// The reserved bytes of a call, until the call is answered and its body is dropped.
 #[derive(Clone, Default)]
 struct Held(Arc<Mutex<Permits>>);
 
@@ -154,19 +161,20 @@ impl Held {
     }
 }
 
-/// Where in the messages the last frame ended.
+/// The position in the messages at which the last frame ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// Before a message, or within its head.
     Head { bytes: [u8; HEAD_BYTES], got: usize },
-    /// Within a message.
+    /// Within a message, of which `left` bytes are missing.
     Message { left: usize },
 }
 
 const BETWEEN: At = At::Head { bytes: [0; HEAD_BYTES], got: 0 };
 
 impl At {
-    /// Goes over a frame; the bytes of the messages that begin in it. An error: the length of one that is too long.
+    /// Advances over a frame; gives the bytes of the messages that begin in it. An error is the
+    /// length of a message that is too long.
     fn pass(&mut self, mut data: &[u8], bytes_max: usize) -> Result<usize, usize> {
         let mut begun = 0;
         while !data.is_empty() {
@@ -199,13 +207,13 @@ impl At {
     }
 }
 
-/// A frame whose messages wait for their bytes.
+/// A frame whose messages wait for reserved bytes.
 struct Waiting {
     frame: Frame<Bytes>,
     taking: Pin<Box<dyn Future<Output = Result<Permits, Status>> + Send>>,
 }
 
-/// A request's body, within its bounds.
+/// A request's body, with its limits applied.
 struct Received {
     body: Body,
     intake: Intake,
@@ -215,7 +223,7 @@ struct Received {
     is_stream: bool,
     at: At,
     waiting: Option<Waiting>,
-    /// When what is under way must be here.
+    /// Until when the current message must arrive.
     until: Option<Pin<Box<Sleep>>>,
     held: Held,
 }
@@ -254,7 +262,7 @@ impl HttpBody for Received {
                 Ok(permits) => this.held.add(permits),
                 Err(status) => return Poll::Ready(Some(Err(status))),
             }
-            // The time that it waited was not the caller's.
+            // Time spent waiting for reserved bytes does not count against the caller.
             if let Some(until) = &mut this.until {
                 until.as_mut().reset(Instant::now() + MESSAGE_TIME_MAX);
             }

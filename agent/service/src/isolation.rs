@@ -1,12 +1,14 @@
-//! What there is to say of work on nodes that are not heard.
+//! Texts about work on nodes that the quorum does not hear from.
 
 use lattice_model::{Allocation, AllocationState, Node, NodeId, NodeState, OnIsolation, RequeuePolicy, SharePhase, hostlist};
 use std::collections::BTreeMap;
 
-/// Bytes of a list of nodes in few words; a longer one is a number.
+/// The longest list of nodes in a short text, in bytes; instead of a longer one, their number is
+/// given.
 const NAMES_BYTES_MAX: usize = 14;
 
-/// In few words: which of its nodes are Down, and what settles it, or which are not heard; empty, where all are.
+/// In a few words: which of its nodes are Down and what resolves that, or which are silent; empty
+/// if none are.
 pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
     let silent = silent(allocation, nodes);
     let down: Vec<&NodeId> = silent.iter().copied().filter(|id| is_down(nodes, id)).collect();
@@ -24,7 +26,7 @@ pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> 
     }
 }
 
-/// Its nodes that are not heard and have not released it.
+/// Its silent nodes that have not released it.
 fn silent<'a>(allocation: &'a Allocation, nodes: &BTreeMap<NodeId, Node>) -> Vec<&'a NodeId> {
     let live = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
     let unheard = |n: &Node| matches!(n.state, NodeState::Degraded | NodeState::Down) && !n.is_unwell();
@@ -36,7 +38,8 @@ fn is_down(nodes: &BTreeMap<NodeId, Node>, id: &NodeId) -> bool {
     nodes.get(id).is_some_and(|n| n.state == NodeState::Down)
 }
 
-/// Which of its nodes are not heard, what it waits for, and which command settles it; empty, where all are.
+/// Which of its nodes are silent, what the allocation waits for, and which command resolves it;
+/// empty if none are.
 pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
     let silent = silent(allocation, nodes);
     if silent.is_empty() {

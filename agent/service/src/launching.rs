@@ -1,7 +1,8 @@
-//! `AllocationService.Launch`: a user's launch, begun on the allocation's head, its output and its end brought to the caller.
+//! `AllocationService.Launch`: begins a user's launch on the allocation's head, and gives the
+//! caller its output and its end.
 //!
-//! The launch's id is the caller's: one that comes back after a lost connection finds its launch again and goes on
-//! reading where it was.
+//! The launch's id is the caller's: a caller that reconnects finds its launch by the id and reads
+//! on where it was.
 
 use super::access::shown;
 use super::command::check;
@@ -28,14 +29,14 @@ use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status, Streaming};
 use uuid::Uuid;
 
-/// Events that wait for a slow caller.
+/// How many events are queued for a slow caller.
 const QUEUE: usize = 32;
-/// Ranks whose ends are told in one event.
+/// How many ranks' ends one event has.
 const EXITS_AT_ONCE: usize = 8192;
 
 type Events = mpsc::Sender<Result<v1::LaunchEvent, Status>>;
 
-/// Begins it; what happens comes out of the receiver.
+/// Begins the launch; the receiver gives its events.
 pub(super) async fn launch(
     api: &Api,
     request: Request<v1::LaunchRequest>,
@@ -74,7 +75,7 @@ pub(super) async fn launch(
     Ok(stream)
 }
 
-/// Brings a launch down, on its allocation's head.
+/// Aborts a launch on its allocation's head.
 pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -> Result<(), Status> {
     let caller = api.caller(&request).await?;
     let request = request.into_inner();
@@ -102,8 +103,9 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
     }
 }
 
-/// Types at the terminal of a launch's first rank, on its allocation's head, for as long as the caller does; or brings standard input
-/// there. The head takes what is typed by the time that this returns.
+/// Sends keyboard input to the terminal of a launch's first rank, or standard input to the launch,
+/// on its allocation's head, as long as the caller sends any. When this returns, the head accepts
+/// input.
 pub(super) async fn type_on(
     api: &Api,
     request: Request<Streaming<v1::LaunchInputRequest>>,
@@ -156,7 +158,7 @@ pub(super) async fn type_on(
     Ok(stream)
 }
 
-/// Brings what is typed to the head until there is no more.
+/// Carries keyboard input to the head until there is no more.
 async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) -> Result<(), Status> {
     use v1::launch_input_request::What;
     while let Some(request) = requests.message().await? {
@@ -181,13 +183,13 @@ async fn carry(mut requests: Streaming<v1::LaunchInputRequest>, mut way: Way) ->
     Ok(())
 }
 
-/// The way to a launch's terminal.
+/// The connection to a launch's terminal.
 enum Way {
     Here { handle: AllocationHandle, id: LaunchId },
     There(quinn::SendStream),
 }
 
-/// One rank's end, for the caller.
+/// One rank's end, in the caller's format.
 fn told_exit(rank: u32, node: Option<&String>, outcome: Option<WireOutcome>) -> RankExit {
     let (ended, value) = match outcome {
         Some(WireOutcome::Exited(code)) => ("exited", code),
@@ -242,7 +244,8 @@ impl Run {
                             names = nodes.into_iter().map(|(node, _, _)| node).collect();
                         }
                     }
-                    // Told anew after a lost connection: the last ones are all of them.
+                    // After a reconnect the head sends all ends again, so the earlier ones are
+                    // dropped.
                     Some(LaunchItem::Exits(some)) => {
                         if some.first().is_some_and(|(rank, ..)| *rank == 0) {
                             exits.clear();
@@ -278,8 +281,9 @@ impl Run {
         }
     }
 
-    /// After the head went away: waits a moment, and says where it is no use to try again. The caller must not ask anew
-    /// either: its launch would begin a second time, in the next attempt.
+    /// After the head became unreachable: waits a moment, and gives an error if a retry is useless.
+    /// The caller must not retry then either: its launch would begin a second time, in the next
+    /// attempt.
     async fn again(&self, out: &Events) -> Result<(), LaunchOver> {
         tokio::select! {
             () = out.closed() => return Err(LaunchOver::CallerGone),
@@ -325,7 +329,7 @@ impl Run {
         Ok(receiver)
     }
 
-    /// Says that it began, and begins to bring its output.
+    /// Reports that the launch began, and begins to read its output.
     async fn started(
         &self,
         number: u32,

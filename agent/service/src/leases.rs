@@ -1,4 +1,5 @@
-//! `LeaseService`: leases for programs outside Lattice. The holder is this agent's node, with the user who asks.
+//! `LeaseService`: leases for programs outside Lattice. The holder is this agent's node together
+//! with the requesting user.
 
 use super::Api;
 use super::api::ANSWER;
@@ -63,7 +64,8 @@ impl LeaseService for Api {
     }
 }
 
-/// The token of a lease as `viewer` may see it: it is the key to what the lease guards, so only its user and operators do.
+/// The token of a lease if `viewer` may see it. It is the key to what the lease guards, so only the
+/// holding user and operators may.
 pub(super) fn visible_token(viewer: &Principal, user: Option<&str>, token: u64) -> Option<u64> {
     (is_operator(viewer) || user == Some(viewer.name.as_str())).then_some(token)
 }

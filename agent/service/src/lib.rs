@@ -1,5 +1,5 @@
-//! The API: `lattice.v1` on the agent's socket. One file per service. Beside them: what all of them share
-//! (`api`), who is calling, and how refusals read.
+//! The API: `lattice.v1` on the agent's socket, with one file per service. Next to them: what all
+//! share (`api`), the identity of callers, and the text of refusals.
 
 pub mod user_shares;
 
@@ -73,7 +73,8 @@ use std::path::Path;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-/// Binds the socket (mode 0666; callers are told apart by their credentials). One that nobody answers on is replaced.
+/// Binds the socket (mode 0666; callers are identified by their credentials). A socket that nobody
+/// listens on is replaced.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
@@ -90,16 +91,16 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Bytes of one call's request that the handler has not asked for yet.
+/// The flow-control window of one call, in bytes not yet read by its handler.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-/// The same of all calls of a connection.
+/// The same for all calls of one connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
-/// Calls of one connection at once.
+/// How many concurrent calls one connection may have.
 const CALLS_PER_CONNECTION: u32 = 128;
-/// Bytes of a call's headers.
+/// The largest headers of a call, in bytes.
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 
-/// Serves until `stop`; calls are counted in `requests`. What callers may send is bounded by [`intake`].
+/// Serves until `stop`; `requests` counts the calls. [`intake`] limits what callers may send.
 pub async fn serve(api: Api, requests: Requests, listener: UnixListener, stop: CancellationToken) -> Result<(), tonic::transport::Error> {
     let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
     tonic::transport::Server::builder()

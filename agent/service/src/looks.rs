@@ -1,4 +1,4 @@
-//! Looks at what is measured of somebody else's work: the audit log has one an hour for each way of looking.
+//! Reads of other users' measurements: the audit log has one record an hour for each command.
 
 use lattice_model::AllocationId;
 use parking_lot::Mutex;
@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one audit record covers further looks of the same user at the same allocation.
+/// How long one audit record covers further reads of the same allocation by the same user.
 const LOOK_STANDS: Duration = Duration::from_secs(3600);
-/// Looks that are remembered; of more, the oldest are written down again when they are repeated.
+/// How many reads are remembered; beyond that the oldest are forgotten, and recorded again if
+/// repeated.
 const LOOKS_MAX: usize = 4096;
 
-/// Who looked at what is measured of somebody else's work within the last hour: whose uid, at which allocation, how.
-/// Cloneable; all clones are one.
+/// The reads of other users' measurements within the last hour: uid, allocation and command.
+/// Cloneable; all clones share them.
 #[derive(Clone, Default)]
 pub struct Looks(Arc<Mutex<BTreeMap<Look, Instant>>>);
 

@@ -1,12 +1,13 @@
-//! `AllocationService.StreamMetrics`: what an allocation's nodes tell of its work, brought together.
+//! `AllocationService.StreamMetrics`: merges what an allocation's nodes report about its work.
 //!
 //! ```text
 //!   a task for each node: Open::Monitor ──▶ items ──▶ events ─┐
-//!                 └── it is away: said once, tried again      ├──▶ one bounded queue ──▶ the caller
+//!                 └── unreachable: reported once, retried     ├──▶ one bounded queue ──▶ the caller
 //!   the allocation's watch: requeued, ended ──────────────────┘
 //! ```
 //!
-//! A caller that reads slowly holds up the nodes' streams, which keep nothing for it: numbers are of the moment they are sent in.
+//! A slow caller delays the nodes' streams, which queue nothing for it: numbers are those of the
+//! moment they are sent in.
 
 use super::Api;
 use super::usage::measured;
@@ -24,16 +25,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::{Request, Status};
 
-/// Where nothing is said.
+/// The interval if the caller gives none.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Events that wait for a slow caller, of all nodes together.
+/// How many events of all nodes together are queued for a slow caller.
 const QUEUE: usize = 64;
-/// Between two tries of a node that is away.
+/// The pauses between tries of an unreachable node.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-/// Tries after which a node that is there, and tells nothing, is said to do so: where its work ends, the allocation does in a moment.
+/// After how many tries a node that answers without data is reported as such: usually its work has
+/// ended and the allocation ends in a moment.
 const TRIES_UNSAID: u32 = 4;
 
-/// What is said where alerts may have been raised or cleared without being told.
+/// The notice that alerts may have been raised or cleared unnoticed.
 const MISSED: &str = "alerts may have changed meanwhile; all that are raised now follow";
 
 type Out = mpsc::Sender<Result<v1::MetricsEvent, Status>>;
@@ -85,7 +87,7 @@ pub(super) async fn stream(
     Ok(events)
 }
 
-/// Follows the allocation over its attempts, to its end.
+/// Follows the allocation over its attempts to its end.
 async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
     let mut watch = AllocationWatch::new(api.clone(), allocation, None);
     let mut following: Option<(Epoch, JoinSet<()>)> = None;
@@ -107,7 +109,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
                 }
                 following = Some((now.epoch, nodes));
             }
-            // What was followed has ended; what comes next is another attempt.
+            // The attempt has ended; the next one is another.
             (_, _) => {
                 following = None;
                 if told_state != Some(state) && send(out, None, What::Notice(format!("it is {state}: nothing of it runs"))).await.is_err() {
@@ -120,7 +122,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
     }
 }
 
-/// Follows one node until this is dropped, however often it goes away.
+/// Follows one node until this is dropped, however often the node becomes unreachable.
 async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpen, out: Out) {
     let (mut tries, mut away, mut pauses) = (0, false, AGAIN);
     let mut begun = false;
@@ -139,7 +141,7 @@ async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpe
                     let was_begun = std::mem::replace(&mut begun, true);
                     tries = 0;
                     pauses.reset();
-                    // What was cleared meanwhile is not among what is raised.
+                    // Alerts cleared meanwhile are missing among those raised now.
                     match (was_begun, was_away) {
                         (true, true) => What::Notice(format!("it reports again; {MISSED}")),
                         (true, false) => What::Notice(MISSED.to_owned()),

@@ -1,4 +1,4 @@
-//! Network domains and services: whose names a caller is told, and what of a domain is a name alone.
+//! Network domains and services: which names a caller may see, and where a domain is not enforced.
 
 use super::Api;
 use super::api::ANSWER;
@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
 
 impl Api {
-    /// The tenants whose names a caller is told; `None`: all. Where it names one, that one: who belongs to which is not checked.
+    /// The tenants whose names the caller may see; `None`: all. If it names one, that one:
+    /// membership in tenants is not checked.
     async fn tenants_of<T>(&self, request: &Request<T>, named: Option<String>) -> Result<Option<Vec<String>>, Status> {
         let caller = self.caller(request).await?;
         if let Some(id) = caller.within {
@@ -121,7 +122,8 @@ impl Api {
     }
 }
 
-/// What of an allocation's network domain is not enforced where it is, and what to do about it; empty: it has none, or no nodes.
+/// Where an allocation's network domain is not enforced, and what to do about it; empty if it has
+/// no domain or no nodes.
 pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
     let (name, Some(vni)) = (&allocation.spec.connectivity.network_domain, allocation.vni) else { return String::new() };
     let has_cxi = |id: &&NodeId| nodes.get(*id).is_some_and(|n| n.features.iter().any(|f| f == CXI));

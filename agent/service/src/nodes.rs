@@ -224,7 +224,7 @@ impl NodeService for Api {
         let Some(node) = nodes.first() else { return Err(status(&CallError::Refused(Refusal::NoSuchNode { node: id }))) };
         let cluster = self.cluster.borrow().clone();
         let live = cluster.allocations.values().filter(|a| matches!(a.state, AllocationState::Staging | AllocationState::Running));
-        // This agent's view may lie behind what the quorum has just said.
+        // This agent's view may be older than the quorum's answer.
         let left = |a: &Allocation| node.leaving.iter().any(|l| (l.allocation, l.epoch) == (a.id, a.epoch));
         let live: Vec<&Allocation> = live.filter(|a| !left(a) && a.nodes().any(|n| *n == id)).collect();
         let all = live.len() + node.leaving.len();
@@ -240,10 +240,10 @@ impl NodeService for Api {
     }
 }
 
-/// Shares of one node that are told at once.
+/// How many shares of one node an answer lists.
 const WAITS_MAX: usize = words::ASKED_MAX;
 
-/// A share that stands.
+/// A share that is still held.
 fn wait_for(allocation: &Allocation) -> v1::NodeWait {
     let walltime_ms = allocation.spec.walltime.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     v1::NodeWait {
@@ -272,7 +272,8 @@ fn hold_kind(text: &str) -> Result<HoldKind, Status> {
 }
 
 impl Api {
-    /// Allocations on the node that an urgent drain asked to save themselves and give their nodes back.
+    /// Allocations on the node that an urgent drain asked to save themselves and give their nodes
+    /// back.
     fn asked_by_drain(&self, node: &NodeId) -> Vec<String> {
         let asked = |a: &&Allocation| a.preemption.as_ref().is_some_and(|order| order.stands() && order.cause == PreemptCause::Drain);
         let cluster = self.cluster.borrow();
@@ -280,14 +281,14 @@ impl Api {
         there.map(|a| a.id.to_string()).collect()
     }
 
-    /// A share whose work has ended. What the quorum has forgotten of it is left out.
+    /// A share whose work has ended. Details that the quorum has forgotten are left out.
     async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String, viewer: Viewer) -> Result<v1::NodeWait, Status> {
         let mut wait = v1::NodeWait { allocation: id.to_string(), ended: true, detail, ..Default::default() };
         match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, ANSWER).await {
             Ok(Answer::Allocation(known)) => {
                 wait.owner = known.owner.name.clone();
                 wait.name = known.spec.name.clone();
-                // Of one that was requeued, the end of its former claim is not kept.
+                // If it was requeued, the end of its earlier claim is not stored.
                 wait.since_ms = known.ended_at.filter(|_| known.epoch == epoch).map_or(0, |at| at.0);
                 wait = viewer.wait(&known.owner, wait);
             }
@@ -298,7 +299,8 @@ impl Api {
         Ok(wait)
     }
 
-    /// What the node's own agent says of each of these; nothing where it is not reached.
+    /// The status texts of these allocations from the node's own agent; empty if it cannot be
+    /// reached.
     async fn words(&self, node: &Node, ids: &[AllocationId]) -> Vec<String> {
         if ids.is_empty() || node.id == self.context.setup.me {
             return ids.iter().map(|id| words::of(&self.context, *id)).collect();
@@ -307,7 +309,7 @@ impl Api {
         said.unwrap_or_else(|| vec![String::new(); ids.len()])
     }
 
-    /// Nodes with what this agent's own view has of the allocations on them, and what its gossip says.
+    /// The nodes, with the allocations on them in this agent's view, and their state in gossip.
     pub(super) fn shown(&self, nodes: &[Node]) -> Vec<v1::Node> {
         let members = self.membership.members();
         let gossip: BTreeMap<&NodeId, &str> = members.iter().map(|m| (&m.node, liveness(m.liveness))).collect();
@@ -324,7 +326,7 @@ impl Api {
             *groups.entry(group).or_default() += 1;
         }
         let group = |n: &Node| n.conformance.as_ref().and_then(|told| groups.get(told.group()?)).copied().unwrap_or(1);
-        // Of other nodes' allocations an agent of role `node` is told nothing.
+        // An agent of role `node` does not know other nodes' allocations.
         let knows_all = self.quorum.role() == Role::Api;
         let shown = nodes.iter().map(|n| {
             let gossip = gossip.get(&n.id).copied().unwrap_or("unknown");
@@ -335,7 +337,7 @@ impl Api {
         shown.collect()
     }
 
-    /// What this node cannot do, and what is amiss now.
+    /// What this node cannot do, and its present problems.
     fn degraded(&self) -> Vec<String> {
         let certificate = self.credentials.trouble().map(|why| format!("certificate: {why}"));
         let disk = disk::shortage(&self.context.setup.state_dir);
@@ -345,7 +347,7 @@ impl Api {
         self.degraded.iter().cloned().chain(now).collect()
     }
 
-    /// What came over the network and was not taken, where there was any.
+    /// What came over the network and was refused, if anything.
     fn refused(&self) -> Vec<v1::Refused> {
         let gossip = self.membership.refused();
         let counts = [

@@ -1,4 +1,4 @@
-//! Output of allocations and launches, brought together from the nodes where it lies.
+//! Merges the output of allocations and launches from the nodes that have it.
 
 use super::Api;
 use super::access::Whose;
@@ -24,12 +24,13 @@ use tonic::{Request, Status};
 use uuid::Uuid;
 
 const NOTHING_HERE: &str = "there is no output here: there was none, or it was removed since (log_spool_max_bytes)";
-/// Pieces that wait for a slow caller.
+/// How many pieces are queued for a slow caller.
 const QUEUE: usize = 32;
-/// How long a node that does not answer is tried for output that is not followed, or once the work has ended.
+/// How long a node that does not answer is retried for output that is not followed, or after the
+/// work has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which output is wanted.
+/// The requested output.
 #[derive(Clone)]
 pub(super) struct Selection {
     pub allocation: AllocationId,
@@ -40,24 +41,24 @@ pub(super) struct Selection {
     pub stdout: bool,
     pub stderr: bool,
     pub follow: bool,
-    /// Unfinished lines as well, as they come.
+    /// Whether unfinished lines are sent as they come.
     pub at_once: bool,
     pub user: Principal,
-    /// What the caller has of this epoch: (rank, stderr) → where it goes on.
+    /// What the caller already has of this epoch: (rank, stderr) → the next position.
     pub received: BTreeMap<(u32, bool), Position>,
     pub tail: Option<u64>,
     pub since_ms: Option<u64>,
     pub until_ms: Option<u64>,
-    /// With when it was written.
+    /// Whether lines carry the time of writing.
     pub dated: bool,
-    /// Whose keys in the log store.
+    /// The tenant and project of its keys in the log store.
     pub tenant: String,
     pub project: String,
     /// Whether it ended so long ago that the node may have removed its output.
     pub removable: bool,
 }
 
-/// What a caller that comes back has of an attempt; what it has of an earlier one counts for nothing in this.
+/// What a reconnecting caller has of an attempt; positions of other epochs are ignored.
 pub(super) fn received(said: &[v1::Received], epoch: Epoch) -> BTreeMap<(u32, bool), Position> {
     let of_epoch = said.iter().filter(|r| r.epoch == epoch.0);
     of_epoch.map(|r| ((r.rank, r.stderr), Position { segment: r.segment, offset: r.bytes })).collect()
@@ -137,7 +138,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     Ok(stream)
 }
 
-/// Whether the attempt of its present epoch has begun: its nodes have files then.
+/// Whether the attempt of its present epoch has begun: its nodes then have files.
 fn ran(allocation: &Allocation, entry: Entry) -> bool {
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => entry != Entry::Unknown,
@@ -146,7 +147,7 @@ fn ran(allocation: &Allocation, entry: Entry) -> bool {
     }
 }
 
-/// Whether it has ended, or will as soon as the quorum has heard how.
+/// Whether it has ended, or will have once the quorum has the report.
 fn is_over(watch: &AllocationWatch) -> bool {
     watch.now().state.is_terminal() || watch.entry().exit_code().is_some()
 }
@@ -163,7 +164,8 @@ fn entry_number(allocation: &Allocation) -> u32 {
     }
 }
 
-/// Sends what there is; when it is followed, waits for its nodes, stays with it over requeues, and ends with it.
+/// Sends the existing output. If it is followed, waits for nodes, follows it over requeues, and
+/// ends with the allocation.
 async fn follow_allocation(
     api: &Api,
     allocation: Allocation,
@@ -222,7 +224,7 @@ async fn follow_allocation(
     }
 }
 
-/// Those of an attempt's nodes where its entry point's output lies, of the ones that are wanted.
+/// The nodes of an attempt that have its entry point's output, among the wanted ones.
 fn with_output<'a>(allocation: &Allocation, nodes: impl Iterator<Item = &'a NodeId>, wanted: Option<&NodeId>) -> Vec<NodeId> {
     let most = match allocation.spec.entrypoint {
         Entrypoint::Script { .. } => 1,
@@ -231,17 +233,17 @@ fn with_output<'a>(allocation: &Allocation, nodes: impl Iterator<Item = &'a Node
     nodes.take(most).filter(|node| wanted.is_none_or(|wanted| wanted == *node)).cloned().collect()
 }
 
-/// Whether it has no nodes: it waits for some, or ended while it did.
+/// Whether it has no nodes: it waits for nodes, or ended while it waited.
 fn is_without_nodes(allocation: &Allocation) -> bool {
     allocation.shares.is_empty()
 }
 
-/// The last of its attempts that may have written something.
+/// The last attempt that may have written something.
 fn last_written(allocation: &Allocation) -> Option<&Attempt> {
     allocation.attempts.iter().rev().find(|attempt| attempt.may_have_run())
 }
 
-/// The attempt that is over and was asked for; `None`: the present or last one was.
+/// The ended attempt that was requested; `None`: the present or last one was.
 fn wanted_attempt(allocation: &Allocation, request: &v1::LogsRequest) -> Result<Option<Attempt>, Status> {
     if !request.previous && request.attempt.is_none() {
         return Ok(None);
@@ -263,13 +265,13 @@ fn wanted_attempt(allocation: &Allocation, request: &v1::LogsRequest) -> Result<
     found.map(Some).ok_or_else(|| Status::not_found(format!("allocation {short} has no attempt {number}: {known}")))
 }
 
-/// An attempt that is over, for people.
+/// An ended attempt, for people.
 fn described(attempt: &Attempt) -> String {
     let Attempt { number, nodes, ended_at, reason, by, .. } = attempt;
     format!("attempt {number} on {nodes} ended at {ended_at}: {reason} (by {by})")
 }
 
-/// Sends what an attempt that is over wrote.
+/// Sends the output of an ended attempt.
 async fn former_attempt(
     api: &Api,
     now: &Allocation,
@@ -285,9 +287,9 @@ async fn former_attempt(
             return;
         }
     };
-    // A script writes on the head alone.
+    // A script writes on the head only.
     nodes.sort_by_key(|node| *node != attempt.head);
-    // No node is waited for: all of it is over.
+    // No node is retried for long: all output is complete.
     let once = Selection { follow: false, at_once: false, removable: true, ..selection.clone() };
     let nodes = with_output(now, nodes.iter(), wanted);
     if let (Some(wanted), []) = (wanted, &nodes[..]) {
@@ -296,13 +298,13 @@ async fn former_attempt(
     gather(api, &nodes, &once, watch::channel(true).1, out).await;
 }
 
-/// Why a node that was asked for gives nothing.
+/// Why a requested node has no output.
 fn not_there(wanted: &NodeId, nodes: &str, attempt: u32) -> String {
     format!("no output of attempt {attempt} is of {wanted}: it ran on {nodes}, a script on the first of them alone")
 }
 
-/// Brings together one launch's output from `nodes`; ends when each has said that there is no more. `over`: the work
-/// has ended, so that a node that does not answer now is not waited for.
+/// Merges one launch's output from `nodes`; ends when each has reported the end of its output.
+/// `over`: the work has ended, so a node that does not answer is not waited for.
 pub(super) async fn gather(
     api: &Api,
     nodes: &[NodeId],
@@ -334,7 +336,7 @@ async fn pull(
                 match pass_on(&mut items, &node, &mut selection, &out).await {
                     Passed::End | Passed::Nobody => return,
                     Passed::NotHere => {
-                        // What just ended and left nothing had nothing to say.
+                        // Work that has just ended and left nothing had no output.
                         let why = selection.removable.then_some(NOTHING_HERE);
                         return from_store(&api, &node, &mut selection, &out, why).await;
                     }
@@ -356,7 +358,7 @@ async fn pull(
     }
 }
 
-/// Why a node's output cannot be asked for.
+/// Why a node's output cannot be requested.
 #[derive(Debug, Error)]
 enum OpenError {
     #[error("the address of {node} is not known")]
@@ -393,7 +395,7 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     frame::write(&mut send, &Open::Logs(Box::new(open))).await?;
     let (items, receiver) = mpsc::channel(QUEUE);
     tokio::spawn(async move {
-        // The sending half stays open for as long as somebody reads.
+        // The sending half stays open as long as there is a reader.
         let _send = send;
         loop {
             let item = tokio::select! {
@@ -409,7 +411,8 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     Ok(receiver)
 }
 
-/// What the log store has of a node's output, where the node itself gives none: `why`, where that is worth telling.
+/// Reads a node's output from the log store, because the node itself has none. `why`: the notice to
+/// give if the store has none either.
 async fn from_store(
     api: &Api,
     node: &NodeId,

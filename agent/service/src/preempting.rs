@@ -1,4 +1,4 @@
-//! Work gives its nodes back, and goes on later: for its owner, or for operators.
+//! Preemption and resumption of work, by its owner or by operators.
 
 use super::Api;
 use lattice_api::v1;
@@ -59,9 +59,10 @@ pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Re
     let allocation = api.allocation(&request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let short = allocation.id.short();
-    // What was saved may have been resumed before, and the answer lost on its way: the quorum says so again, whatever it does by now.
+    // It may have been resumed before, with the answer lost: the quorum then confirms that again,
+    // whatever the state is by now.
     let resumed = allocation.checkpoint.is_some() && !allocation.state.is_terminal();
-    // Work that was held before it began is Pending, also where the answer was lost on its way.
+    // Work that was held before it began is Pending, also after a lost answer.
     let waits = allocation.state.is_without_nodes();
     if !waits && !resumed {
         let text = format!("allocation {short} is {}, and not held: there is nothing to resume", allocation.state);

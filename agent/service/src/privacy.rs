@@ -1,5 +1,6 @@
-//! What a user sees of others' allocations where the site says `private: true`: which nodes are taken and until when, not by
-//! whom and for what. Operators see all. Work sees its owner's alone, also where its owner is root.
+//! What a user sees of others' allocations if the site sets `private: true`: which nodes are taken
+//! and until when, but not by whom and for what. Operators see everything. Work sees only its
+//! owner's allocations, even if its owner is root.
 
 use super::caller::{Caller, is_operator};
 use lattice_api::v1;
@@ -18,12 +19,12 @@ impl Viewer {
         Self { uid: caller.principal.uid, sees_all: !caller.private || is_operator }
     }
 
-    /// Whether names and owners of everybody's allocations are shown.
+    /// Whether this viewer sees names and owners of all allocations.
     pub(super) fn sees_all(&self) -> bool {
         self.sees_all
     }
 
-    /// Whether those of this user's are.
+    /// Whether this viewer sees those of the user with this uid.
     pub(super) fn sees(&self, owner_uid: u32) -> bool {
         self.sees_all || owner_uid == self.uid
     }
@@ -52,7 +53,7 @@ impl Viewer {
         }
     }
 
-    /// One of a node's own allocations.
+    /// An allocation of this node as this viewer may see it.
     pub(super) fn local(&self, owner: &Principal, full: v1::LocalAllocation) -> v1::LocalAllocation {
         if self.sees(owner.uid) {
             return full;
@@ -60,7 +61,7 @@ impl Viewer {
         v1::LocalAllocation { name: String::new(), owner: String::new(), detail: String::new(), ..full }
     }
 
-    /// A share that a node waits for.
+    /// A share that a drain waits for, as this viewer may see it.
     pub(super) fn wait(&self, owner: &Principal, full: v1::NodeWait) -> v1::NodeWait {
         if self.sees(owner.uid) {
             return full;

@@ -1,10 +1,11 @@
-//! How the quorum's refusals read as gRPC statuses: one place, so that the CLI's exit codes follow from it.
+//! The quorum's refusals as gRPC statuses: all in one place, because the CLI's exit codes follow
+//! from them.
 
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal};
 use tonic::Status;
 
-/// The status of a call that had no answer.
+/// The status of a call without an answer.
 pub(super) fn status(error: &CallError) -> Status {
     match error {
         CallError::Unavailable { .. } => Status::unavailable(error.to_string()),
@@ -42,7 +43,7 @@ pub(super) fn status(error: &CallError) -> Status {
     }
 }
 
-/// An answer of another kind than asked for.
+/// The quorum answered with another type than the request expects.
 pub(super) fn unexpected(answer: &Answer) -> Status {
     Status::internal(format!("the quorum answered with something else: {answer:?}").chars().take(300).collect::<String>())
 }

@@ -1,4 +1,4 @@
-//! How often the API is called, with what success, for how long.
+//! Metrics of the API's calls: how many, with which status, and how long they took.
 
 use lattice_telemetry::catalogue::serving as family;
 use lattice_telemetry::histogram::Histogram;
@@ -16,9 +16,9 @@ use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
 
-/// Few, as there is one such histogram for each method.
+/// Few buckets, since there is one such histogram for each method.
 const SECONDS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
-/// Methods that are answered by a stream, and of which kind it is.
+/// Methods that answer with a stream, and the kind of each stream.
 const STREAMS: [(&str, &str); 12] = [
     ("AdminService/VerifyAudit", "audit"),
     ("AdminService/ExportAudit", "audit"),
@@ -33,14 +33,14 @@ const STREAMS: [(&str, &str); 12] = [
     ("NodeService/WatchGossip", "watch"),
     ("WatchService/Watch", "watch"),
 ];
-/// Those that work itself keeps open.
+/// Streams that work itself keeps open.
 const OF_WORK: [(&str, &str); 1] = [("ApplicationService/Register", "checkpoint")];
 /// All kinds.
 const KINDS: [&str; 7] = ["attach", "audit", "checkpoint", "launch", "logs", "metrics", "watch"];
-/// What callers ask for that there is not: its name would be the caller's to choose.
+/// The name for methods that do not exist: callers could invent any name.
 const UNKNOWN: &str = "unknown";
 
-/// Counted since the agent began. Cloneable; all clones are one.
+/// Counters since the agent's start. Cloneable; all clones share them.
 #[derive(Clone, Default)]
 pub struct Requests(Arc<Inner>);
 
@@ -50,11 +50,11 @@ struct Inner {
     open: [AtomicU64; KINDS.len()],
 }
 
-/// Of one method.
+/// The counters of one method.
 #[derive(Default)]
 struct Calls {
     by_status: BTreeMap<&'static str, u64>,
-    /// Of one that is not answered by a stream.
+    /// Only if the method does not answer with a stream.
     seconds: Option<Histogram>,
 }
 
@@ -64,12 +64,12 @@ fn kind_of(method: &str) -> Option<usize> {
 }
 
 impl Requests {
-    /// The service, counted.
+    /// Wraps the service and counts its calls.
     pub(super) fn count<S>(&self, service: S) -> Counted<S> {
         Counted { service, requests: self.clone() }
     }
 
-    /// `took`: of a call that is not answered by a stream.
+    /// `took`: the duration of a call that is not answered by a stream.
     fn answered(&self, method: &str, status: Code, took: Option<Duration>) {
         let method = if status == Code::Unimplemented { UNKNOWN } else { method };
         let mut methods = self.0.methods.lock();
@@ -97,7 +97,7 @@ impl Collect for Requests {
     }
 }
 
-/// A stream that is open, until this is dropped.
+/// An open stream, until this is dropped.
 struct Open(Requests, usize);
 
 impl Open {
@@ -113,7 +113,7 @@ impl Drop for Open {
     }
 }
 
-/// The method that was called, `NodeService/SetHold`: in the extensions of each request.
+/// The called method, such as `NodeService/SetHold`: in the extensions of each request.
 #[derive(Clone, Debug)]
 pub(super) struct Method(pub String);
 
@@ -148,7 +148,8 @@ where
         let answer = self.service.call(request);
         Box::pin(async move {
             let answer = answer.await?;
-            // What is refused at once says so in its head; else it goes well, as far as that is known when a stream begins.
+            // An immediate refusal is in the headers; otherwise a stream that begins counts as a
+            // success.
             let status = answer.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
             let kind = kind_of(&method);
             requests.answered(&method, status, kind.is_none().then(|| began.elapsed()));
@@ -160,7 +161,7 @@ where
     }
 }
 
-/// As gRPC writes it, in small letters.
+/// The name in gRPC, in lower case.
 fn name(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",

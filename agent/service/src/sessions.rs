@@ -12,7 +12,7 @@ use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 use uuid::Uuid;
 
-/// Digits of an id that tell which one is meant, at least.
+/// How many digits of an id a key must have.
 const KEY_DIGITS_MIN: usize = 4;
 
 #[tonic::async_trait]
@@ -24,7 +24,7 @@ impl SessionService for Api {
         let id: Uuid = id.parse().map_err(|_| Status::invalid_argument(format!("{id:?} is not the id of a session (a UUID)")))?;
         let allocation: AllocationId =
             allocation.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
-        // The quorum's refusal names the owner.
+        // The quorum's refusal would name the owner.
         if caller.private {
             let found = self.allocation(&allocation.to_string()).await?;
             caller.check(found.id, &found.owner)?;
@@ -64,7 +64,7 @@ impl Api {
     }
 }
 
-/// The session that a key names by its own id or its allocation's.
+/// The session with this id, or of the allocation with this id.
 fn named(sessions: Vec<InteractiveSession>, key: &str) -> Result<InteractiveSession, Status> {
     if key.len() < KEY_DIGITS_MIN {
         return Err(Status::invalid_argument(format!("{key:?} is too short for an id: give at least {KEY_DIGITS_MIN} digits")));

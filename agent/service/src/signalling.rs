@@ -1,4 +1,4 @@
-//! `AllocationService.Signal` and `Requeue`: what users do to their work besides ending it.
+//! `AllocationService.Signal` and `Requeue`: what users do to running work besides ending it.
 
 use super::Api;
 use super::access::Whose;
@@ -13,12 +13,12 @@ use lattice_quorum_client::wire::Request as Ask;
 use tonic::{Request, Status};
 use uuid::Uuid;
 
-/// Nodes that are asked at once.
+/// How many nodes are asked at once.
 const NODES_AT_ONCE: usize = 64;
-/// The signals that there are.
+/// The highest signal number.
 const SIGNAL_MAX: u32 = 64;
 
-/// What the audit log says of a signal.
+/// The text of a signal in the audit log.
 fn recorded(signal: u32, to: WireWhom) -> String {
     let name = signal.to_string().parse::<WorkSignal>().map_or_else(|_| format!("signal {signal}"), |known| known.to_string());
     let whom = match to {
@@ -49,7 +49,7 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
         let whose = Whose { allocation: allocation.id, owner: &allocation.owner, node: None };
         api.not_unseen(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
     }
-    // The script runs on the head alone.
+    // The script runs on the head only.
     let nodes: Vec<_> = match whom {
         WireWhom::Script => allocation.head().cloned().into_iter().collect(),
         WireWhom::Ranks | WireWhom::Launches => allocation.nodes().cloned().collect(),

@@ -1,4 +1,4 @@
-//! Why allocations that live stand where they stand, in the few words of a list.
+//! Short texts for lists: why live allocations are in their state.
 
 use super::isolation;
 use lattice_api::v1;
@@ -7,7 +7,8 @@ use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationState, SharePhase};
 use lattice_scheduler::{Outlook, clip};
 
-/// What there is to say of each, by what this agent knows of the cluster; the outlook is made once something waits.
+/// The texts, from this agent's view of the cluster. The outlook is computed when the first waiting
+/// allocation needs it.
 pub(super) struct Situations<'a> {
     cluster: &'a Cluster,
     membership: &'a Membership,
@@ -24,7 +25,7 @@ impl<'a> Situations<'a> {
         let mut shown = lattice_api::allocation::to_proto(allocation);
         if allocation.waits() {
             let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive())));
-            // What this agent's watch has not brought yet has no place in line yet.
+            // What this agent's watch does not show yet has no place in the queue.
             if let Some(expected) = outlook.get(&allocation.id) {
                 shown.situation.clone_from(&expected.reason);
                 shown.queue_place = expected.place.unwrap_or(0);
@@ -36,7 +37,7 @@ impl<'a> Situations<'a> {
     }
 }
 
-/// Of one that has nodes, or is held; empty: nothing is amiss.
+/// The text for one that has nodes, or is held; empty if nothing is wrong.
 fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended => format!("held: `lattice resume {}`", allocation.id.short()),

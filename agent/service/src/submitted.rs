@@ -5,17 +5,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a submission may take to come behind those who follow it.
+/// How long a caller who follows a submission waits for it to arrive.
 const ABOUT_TO_COME: Duration = Duration::from_millis(500);
-/// Submissions that a watch which lags leaves noted, at most.
+/// How many submissions are noted at most; a watch that lags lets them accumulate.
 const SUBMITTED_MAX: usize = 1024;
 
-/// Submissions of this agent that are under way (no revision yet), or committed and not yet in the agent's watch.
-/// Cloneable; all clones are one.
+/// Submissions by this agent that are under way (no revision yet), or committed and not yet in the
+/// agent's watch. Cloneable; all clones share them.
 #[derive(Clone, Default)]
 pub struct Submitted(watch::Sender<HashMap<AllocationId, Option<Revision>>>);
 
-/// A submission under way: over when dropped, taken or not.
+/// A submission under way; dropping this ends it, whether it was accepted or not.
 pub(super) struct Submitting<'a> {
     all: &'a Submitted,
     id: AllocationId,
@@ -24,7 +24,7 @@ pub(super) struct Submitting<'a> {
 impl Submitted {
     pub(super) fn begin(&self, id: AllocationId) -> Submitting<'_> {
         self.0.send_if_modified(|all| {
-            // Without a note of it, who follows it asks the quorum.
+            // Without a note, its followers ask the quorum.
             let room = all.len() < SUBMITTED_MAX;
             if room {
                 all.entry(id).or_insert(None);
@@ -34,7 +34,8 @@ impl Submitted {
         Submitting { all: self, id }
     }
 
-    /// The revision that committed it, if known. `being_submitted`: wait for the submission if it is under way.
+    /// The revision that committed the allocation, if known. `being_submitted`: first wait for the
+    /// submission to begin.
     pub(super) async fn at(&self, id: AllocationId, being_submitted: bool) -> Option<Revision> {
         let mut all = self.0.subscribe();
         if being_submitted {
@@ -47,7 +48,8 @@ impl Submitted {
 }
 
 impl Submitting<'_> {
-    /// It was committed at `revision`; what is as old as `told` needs no note any more.
+    /// The submission was committed at `revision`. Notes up to the watch's revision `told` are
+    /// removed.
     pub(super) fn done(self, revision: Revision, told: Revision) {
         self.all.0.send_modify(|all| {
             all.entry(self.id).and_modify(|at| *at = Some(revision));

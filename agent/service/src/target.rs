@@ -1,4 +1,4 @@
-//! The running allocation that a caller means.
+//! The running allocation that a caller refers to.
 
 use super::Api;
 use super::access::Whose;
@@ -7,7 +7,7 @@ use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId, Pr
 use thiserror::Error;
 use tonic::Status;
 
-/// Where something is to be begun.
+/// The allocation in which something is to begin.
 pub(super) struct Target {
     pub allocation: AllocationId,
     pub epoch: Epoch,
@@ -24,7 +24,8 @@ impl Target {
     }
 }
 
-/// The allocation that a caller means, which must be the caller's: the one of `key`, or the one that it runs in.
+/// The allocation that a caller refers to and owns: that of `key`, or the one in which the caller
+/// runs.
 pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
     let target = match (key, caller.within) {
         ("", None) => return Err(Status::invalid_argument("which allocation? (--alloc ID, or run it inside one)")),
@@ -61,7 +62,7 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     Ok(Target { allocation: allocation.id, epoch: allocation.epoch, head, nodes, owner: allocation.owner, tenant, project })
 }
 
-/// Why a launch is not asked for again.
+/// Why a launch is not retried.
 #[derive(Debug, Error)]
 pub(super) enum LaunchOver {
     #[error("its allocation has ended")]
@@ -76,7 +77,7 @@ pub(super) enum LaunchOver {
     CallerGone,
 }
 
-/// Whether a launch of this epoch can still be there, by what the quorum says of its allocation.
+/// Whether a launch of this epoch can still exist, by the quorum's state of its allocation.
 pub(super) fn lives(allocation: Option<&Allocation>, epoch: Epoch) -> Result<(), LaunchOver> {
     match allocation {
         None => Err(LaunchOver::Forgotten),

@@ -1,4 +1,4 @@
-//! How closely an allocation's work is measured: for its owner, or for operators.
+//! How closely an allocation's work is measured, set by its owner or by operators.
 
 use super::Api;
 use lattice_api::v1;
@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 use tonic::{Request, Status};
 use uuid::Uuid;
 
-/// Pieces that wait for a slow caller, and bytes of one: far below what a message may have.
+/// How many pieces are queued for a slow caller, and the bytes of one: far below a message's limit.
 const QUEUE: usize = 2;
 const PIECE_BYTES: usize = 1 << 20;
-/// How much of what could not be read an error names.
+/// How many unreadable items an error names.
 const NAMED_MAX: usize = 8;
 
 pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) -> Result<v1::SetTelemetryResponse, Status> {
@@ -59,7 +59,7 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
 
 type Pieces = mpsc::Sender<Result<v1::ReadTelemetryResponse, Status>>;
 
-/// What debug mode has put into the store of an allocation, node by node.
+/// The records of debug mode in the store for an allocation, node by node.
 pub(super) async fn read(
     api: &Api,
     request: Request<v1::ReadTelemetryRequest>,
@@ -90,8 +90,8 @@ pub(super) async fn read(
     Ok(pieces)
 }
 
-/// Node by node, so that what is known of their files stays small. What cannot be read does not keep the rest back: an error behind all
-/// of it names it.
+/// Node by node, so that the list of files stays small. An unreadable file does not keep back the
+/// rest: an error at the end names it.
 async fn send(store: &LogStore, place: &Place, node: Option<NodeId>, most: usize, out: &Pieces) -> Result<(), Status> {
     let away = |error: StoreError| Status::unavailable(with_causes(&error));
     let nodes = match node {
@@ -128,7 +128,7 @@ async fn send(store: &LogStore, place: &Place, node: Option<NodeId>, most: usize
     unread.said()
 }
 
-/// What could not be read.
+/// The files that could not be read.
 #[derive(Default)]
 struct Unread {
     count: usize,

@@ -1,4 +1,4 @@
-//! `AllocationService.Update`: another walltime for work that was submitted. The quorum has the rules.
+//! `AllocationService.Update`: changes the walltime of submitted work. The quorum has the rules.
 
 use super::Api;
 use lattice_api::operator::METADATA;

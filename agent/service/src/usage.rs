@@ -1,5 +1,5 @@
-//! `AllocationService.Top`: what an allocation's work uses, asked of the agents of its nodes; of what has ended, and of what is longer ago
-//! than agents keep, asked of the store ([`stored`]).
+//! `AllocationService.Top`: what an allocation's work uses, from the agents of its nodes. For ended
+//! work, and for periods longer than agents remember, the store is queried ([`stored`]).
 
 mod asking;
 mod ranks;
@@ -20,9 +20,9 @@ use lattice_observe::measuring::{self, DURATION_MAX, UsageError};
 use std::time::Duration;
 use tonic::{Request, Status};
 
-/// Where nothing is said.
+/// The period if the caller gives none.
 const DURATION: Duration = Duration::from_secs(30);
-/// How far back the store is asked.
+/// How far back the store is queried.
 const STORED_MAX: Duration = Duration::from_secs(90 * 86_400);
 
 pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v1::TopResponse, Status> {
@@ -60,7 +60,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     Ok(response)
 }
 
-/// What each of its nodes tells, in their order, for a user who may know.
+/// What each of its nodes reports, in the allocation's order, for a user who has been authorized.
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation, duration: Duration) -> Vec<v1::NodeUsage> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
@@ -79,9 +79,10 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
     stream::iter(asked).buffered(AT_ONCE).collect().await
 }
 
-/// What each GPU does, of the nodes that told what they use.
+/// Adds what each GPU does, for the nodes that reported their usage.
 async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &mut [v1::NodeUsage]) {
-    // Both are in the order of the allocation's nodes. One that has just not answered would only be waited for once more.
+    // Both are in the order of the allocation's nodes. A node that has just not answered is not
+    // asked again.
     let answered = allocation.nodes().cloned().zip(nodes.iter_mut()).filter(|(_, usage)| usage.unreached.is_empty());
     let (all, usages): (Vec<NodeId>, Vec<&mut v1::NodeUsage>) = answered.unzip();
     let asked = all.into_iter().map(|node| {
@@ -107,7 +108,7 @@ fn gpu(GpuTold { id, model, silent, shown, throttled }: GpuTold) -> v1::GpuUsage
     v1::GpuUsage { id, model, silent, measured: shown.into_iter().map(measured).collect(), throttled }
 }
 
-/// Refuses what is asked of agents about work that does not run.
+/// Refuses to ask agents about work that does not run.
 pub(super) fn runs(allocation: &Allocation) -> Result<(), Status> {
     let short = allocation.id.short();
     match allocation.state {

@@ -1,11 +1,12 @@
-//! A semaphore for each user: who takes too much waits for what is their own, and others do not.
+//! A semaphore for each user: a user who takes too much waits for their own permits, and others do
+//! not.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Cloneable; all clones are one.
+/// Cloneable; all clones share the semaphores.
 #[derive(Clone)]
 pub struct UserShares {
     permits: usize,
@@ -13,12 +14,12 @@ pub struct UserShares {
 }
 
 impl UserShares {
-    /// Each user has so many permits.
+    /// Gives each user `permits` permits.
     pub fn new(permits: usize) -> Self {
         Self { permits, by_uid: Arc::default() }
     }
 
-    /// The user's own semaphore. Nothing is kept of users who hold no permit and wait for none.
+    /// The user's own semaphore. Nothing is stored for users who hold no permit and wait for none.
     pub fn of(&self, uid: u32) -> Arc<Semaphore> {
         let mut by_uid = self.by_uid.lock();
         by_uid.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);

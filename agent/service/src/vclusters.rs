@@ -1,4 +1,4 @@
-//! `VClusterService`: queues and whose they are.
+//! `VClusterService`: queues and their nodes.
 
 use super::Api;
 use super::api::ANSWER;
@@ -13,7 +13,7 @@ use lattice_model::{DEFAULT_VCLUSTER, SchedulerKind};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
 
-/// Allocations that a queue's answer shows.
+/// How many allocations the answer about a queue has.
 const SHOWN_MAX: usize = 1000;
 
 #[tonic::async_trait]

@@ -1,5 +1,6 @@
-//! `WatchService`: nodes, allocations or leases as they change. The agent passes on what the quorum says, and goes on at
-//! another member where one is gone: its caller does not notice. Who may see what is as for lists.
+//! `WatchService`: changes of nodes, allocations or leases. The agent forwards the quorum's changes
+//! and goes on at another member if one fails; the caller does not notice. Visibility is as for
+//! lists.
 
 use super::Api;
 use super::api::{ANSWER, Streamed};
@@ -20,11 +21,11 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// Watches of one user at once: each is a stream from the quorum.
+/// How many watches one user may have: each is a stream from the quorum.
 const WATCHES_PER_USER: usize = 16;
-/// Events that wait for their reader.
+/// How many events are queued for a reader.
 const QUEUE: usize = 4;
-/// Changes in one event.
+/// How many changes one event has.
 const CHANGES_MAX: usize = 500;
 
 #[tonic::async_trait]
@@ -55,7 +56,8 @@ impl WatchService for Api {
         let since = request.get_ref().since.map(|s| WatchPlace { generation: Generation(s.generation), revision: Revision(s.revision) });
         let place = self.watching(caller.principal.uid)?;
         let (out, events) = mpsc::channel(QUEUE);
-        // A reader that stands still is not to hold up what this agent itself asks.
+        // A connection of its own: a reader that stops reading must not block this agent's own
+        // requests.
         let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
         let following = Following::new(quorum, WatchRequest { since, ..wanted });
         let sees = Viewer::of(&caller);
@@ -69,7 +71,7 @@ impl WatchService for Api {
 }
 
 impl Api {
-    /// Room for one more watch of this user.
+    /// Takes a place for one more watch of this user.
     pub(super) fn watching(&self, uid: u32) -> Result<Place, Status> {
         self.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
             Status::resource_exhausted(format!(
@@ -87,7 +89,7 @@ struct Watch {
     out: mpsc::Sender<Result<v1::WatchEvent, Status>>,
 }
 
-/// The reader is gone.
+/// The reader has gone.
 struct Gone;
 
 impl Watch {
@@ -109,7 +111,7 @@ impl Watch {
                     Ok(())
                 }
                 Err(error) => {
-                    // Its reader comes again, with the place that it has.
+                    // The reader reconnects with its last position.
                     let _gone = self.out.send(Err(status(&error))).await;
                     return;
                 }
@@ -161,7 +163,7 @@ fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent
                 bad: String::new(),
             }),
             Change::LeaseEnded(name) => event.leases_ended.push(name.clone()),
-            // Not asked for.
+            // Not requested.
             Change::Tenant(_)
             | Change::TenantDeleted(_)
             | Change::VCluster(_)

@@ -1,4 +1,5 @@
-//! Following one allocation: what the quorum says of it, and what its head says of its entry point before that.
+//! Following one allocation: its changes from the quorum, and before those the head's reports about
+//! its entry point.
 
 use super::Api;
 use super::heads::{Entry, Head};
@@ -11,30 +12,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Between two questions about an allocation that the watch lacks, while the quorum has nothing newer or does not answer.
+/// The pause between two queries for an allocation that the watch lacks, while the quorum has
+/// nothing newer or does not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Follows one allocation on the agent's own watch of the cluster; what was known last stays while the quorum is away.
+/// Follows one allocation on the agent's own watch of the cluster; while the quorum is unreachable,
+/// the last known state stays.
 pub(super) struct AllocationWatch {
     api: Api,
     cluster: watch::Receiver<Arc<Cluster>>,
     now: Allocation,
-    /// For whom the head is asked.
+    /// The user for whom the head is asked.
     user: Option<Principal>,
     head: Option<Listening>,
 }
 
-/// One that listens.
+/// One connection to a head's reports.
 struct Listening {
     epoch: Epoch,
     _head: Arc<Head>,
     entry: watch::Receiver<Entry>,
-    /// It says no more.
+    /// The head sends no more reports.
     silent: bool,
 }
 
 impl AllocationWatch {
-    /// `user`: for whom the head is asked as well, which tells a user no more than the quorum would.
+    /// `user`: the user for whom the head is asked as well; it reveals no more than the quorum
+    /// would.
     pub(super) fn new(api: Api, now: Allocation, user: Option<Principal>) -> Self {
         let cluster = api.cluster.clone();
         let mut watch = Self { api, cluster, now, user, head: None };
@@ -42,22 +46,22 @@ impl AllocationWatch {
         watch
     }
 
-    /// The allocation as last heard of.
+    /// The last known state of the allocation.
     pub(super) fn now(&self) -> &Allocation {
         &self.now
     }
 
-    /// How its entry point goes, as its head said under the present epoch.
+    /// The state of its entry point, as its head reported under the present epoch.
     pub(super) fn entry(&self) -> Entry {
         self.head.as_ref().filter(|h| h.epoch == self.now.epoch).map_or(Entry::Unknown, |h| *h.entry.borrow())
     }
 
-    /// Waits until something newer is known. Safe to drop while it waits.
+    /// Waits until something newer is known. Cancel-safe.
     pub(super) async fn changed(&mut self) {
         loop {
             let newer = match self.look() {
                 Seen::Newer(newer) => Some(*newer),
-                // It ended and is not watched any more: how, the quorum still tells.
+                // It ended and is no longer in the watch: ask the quorum how.
                 Seen::Gone => match self.api.allocation(&self.now.id.to_string()).await {
                     Ok(ended) if ended.revision > self.now.revision => Some(ended),
                     Ok(_) | Err(_) => {
@@ -93,7 +97,7 @@ impl AllocationWatch {
         match cluster.allocations.get(&self.now.id) {
             Some(known) if known.revision > self.now.revision => Seen::Newer(Box::new(known.clone())),
             Some(_) => Seen::Nothing,
-            // The watch has everything up to its revision that has not ended.
+            // The watch has every allocation up to its revision that has not ended.
             None if cluster.fresh && cluster.revision > self.now.revision && !self.now.state.is_terminal() => Seen::Gone,
             None => Seen::Nothing,
         }
@@ -120,7 +124,7 @@ impl AllocationWatch {
     }
 }
 
-/// Waits until the head says something; `false`: it says no more. Safe to drop while it waits.
+/// Waits for a report of the head; `false`: there will be no more. Cancel-safe.
 async fn said(head: &mut Option<Listening>) -> bool {
     match head {
         Some(head) if !head.silent => {
@@ -131,7 +135,7 @@ async fn said(head: &mut Option<Listening>) -> bool {
     }
 }
 
-/// What a head on another node says. One that cannot be reached says nothing: the quorum will.
+/// The reports of a head on another node. An unreachable head gives none: the quorum's will come.
 fn elsewhere(api: &Api, allocation: &Allocation, node: NodeId, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(2);
     let (mesh, address) = (api.context.work.mesh.clone(), api.mesh_address(allocation.id, &node));
@@ -155,7 +159,7 @@ fn elsewhere(api: &Api, allocation: &Allocation, node: NodeId, open: EntryOpen) 
     items
 }
 
-/// What the cluster's watch says of an allocation.
+/// The allocation's state in the cluster's watch.
 enum Seen {
     Newer(Box<Allocation>),
     Gone,

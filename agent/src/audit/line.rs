@@ -1,4 +1,5 @@
-//! Events as lines of JSON. What a process gave may be anything: what is no text is told with its bytes in hexadecimal.
+//! Audit events as lines of JSON. Bytes from a process may be anything: what is not UTF-8 is also
+//! given in hexadecimal.
 
 use lattice_ebpf::call_name;
 use lattice_ebpf::layout::{
@@ -9,44 +10,45 @@ use nix::errno::Errno;
 use serde_json::{Map, Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// When it is, by both clocks.
+/// The present time, by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
     pub now_ms: u64,
     pub boottime_ms: u64,
 }
 
-/// Whose the allocation is.
+/// The allocation's owner.
 #[derive(Clone, Debug)]
 pub struct Owner {
     pub uid: u32,
     pub name: String,
 }
 
-/// What the kernel gives a call that a signal interrupts and that may be begun anew: `ERESTARTSYS` and the numbers behind it.
+/// The kernel's results for a call that a signal interrupted and that may be restarted:
+/// `ERESTARTSYS` and the following numbers.
 const INTERRUPTED: std::ops::RangeInclusive<i64> = 512..=516;
 
-/// The audit begins here.
+/// A line: the audit begins here.
 pub fn begun(now_ms: u64) -> Vec<u8> {
     whole(now_ms, json!({ "event": "begun" }))
 }
 
-/// The audit ended here: until then all is in the record, or said to be lost.
+/// A line: the audit ended here. All events until then are in the record, or reported as lost.
 pub fn ended(at_ms: u64) -> Vec<u8> {
     whole(at_ms, json!({ "event": "ended" }))
 }
 
-/// Nobody read what the kernel told.
+/// A line: a gap in which no agent read the kernel's events.
 pub fn away(from_ms: u64, to_ms: u64) -> Vec<u8> {
     whole(to_ms, json!({ "event": "away", "from_ms": from_ms, "to_ms": to_ms }))
 }
 
-/// So many events are not in the record.
+/// A line: `count` events are missing in the record.
 pub fn lost(now_ms: u64, count: u64) -> Vec<u8> {
     whole(now_ms, json!({ "event": "lost", "count": count }))
 }
 
-/// One event.
+/// The line of one event.
 pub fn of(event: &Event, data: &[u8], clocks: Clocks, owner: &Owner) -> Vec<u8> {
     let ago_ms = clocks.boottime_ms.saturating_sub(event.at_ns / 1_000_000);
     let (uid, gid) = (event.gid_uid as u32, (event.gid_uid >> 32) as u32);
@@ -119,7 +121,7 @@ pub fn of(event: &Event, data: &[u8], clocks: Clocks, owner: &Owner) -> Vec<u8> 
     whole(clocks.now_ms.saturating_sub(ago_ms), Value::Object(line))
 }
 
-/// The time is first: that is how an event is told from other lines.
+/// The time comes first: it distinguishes an event from other lines.
 fn whole(at_ms: u64, line: Value) -> Vec<u8> {
     let rest = line.to_string();
     format!("{{\"at_ms\":{at_ms},{}\n", rest.strip_prefix('{').unwrap_or("}")).into_bytes()
@@ -129,7 +131,7 @@ fn up_to_zero(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len())]
 }
 
-/// As text; where it is none, its bytes beside it.
+/// Adds the bytes as text; if they are not UTF-8, also in hexadecimal.
 fn put_text(line: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     line.insert(name.to_owned(), String::from_utf8_lossy(bytes).into());
     if std::str::from_utf8(bytes).is_err() {
@@ -158,7 +160,7 @@ fn put_address(line: &mut Map<String, Value>, data: &[u8]) {
     let port = |rest: &[u8]| rest.first_chunk::<2>().map(|port| u16::from_be_bytes(*port));
     let ip = match i32::from(of) {
         libc::AF_INET => rest.get(2..).and_then(<[u8]>::first_chunk::<4>).map(|ip| IpAddr::from(*ip)),
-        // Behind the port there is the flow.
+        // The flow label comes after the port.
         libc::AF_INET6 => rest.get(6..).and_then(<[u8]>::first_chunk::<16>).map(|ip| IpAddr::from(*ip)),
         _ => None,
     };
@@ -167,7 +169,7 @@ fn put_address(line: &mut Map<String, Value>, data: &[u8]) {
             line.insert("address".into(), ip.to_string().into());
             line.insert("port".into(), port.into());
         }
-        // One without a place in the file system begins with a 0.
+        // An abstract address begins with a 0.
         _ if i32::from(of) == libc::AF_UNIX => match rest.split_first() {
             Some((0, name)) => put_text(line, "address", &[&b"@"[..], name].concat()),
             _ => put_text(line, "address", up_to_zero(rest)),
@@ -197,7 +199,7 @@ fn family(of: u16) -> Value {
     }
 }
 
-/// Of a socket; nothing where the descriptor was none.
+/// The protocol of a socket; null if the descriptor was none.
 fn protocol(event: &Event) -> Value {
     let by_type = match i32::from(event.socket_type) {
         libc::SOCK_STREAM => "stream",
@@ -216,7 +218,7 @@ fn protocol(event: &Event) -> Value {
     }
 }
 
-/// As a program's source has them; bits without a name as one number behind them.
+/// Open flags by their names in C; bits without a name as one number at the end.
 fn flags(bits: u64) -> String {
     let access = match bits & libc::O_ACCMODE as u64 {
         0 => "O_RDONLY",
@@ -226,7 +228,7 @@ fn flags(bits: u64) -> String {
     };
     let mut left = bits & !(libc::O_ACCMODE as u64);
     let mut all = access.to_owned();
-    // One that has another's bits is before it.
+    // A flag that contains another's bits comes before it.
     let named = [
         ("O_TMPFILE", libc::O_TMPFILE),
         ("O_SYNC", libc::O_SYNC),

@@ -1,16 +1,16 @@
-//! How good a finding is.
+//! The severity of a finding.
 
 use serde::Serialize;
 use std::fmt;
 
-/// How good it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
     Ok,
-    /// Not to be had on such a machine, or by this version: there is nothing to mend.
+    /// Not available on such a machine, or in this version: nothing can be repaired.
     Unsupported,
-    /// Work is possible, with less.
+    /// Work is possible, with limitations.
     Degraded,
     /// Work is not possible.
     Missing,

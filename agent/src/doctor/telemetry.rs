@@ -1,4 +1,4 @@
-//! What can be measured here, and whether it can be told.
+//! What can be measured on this machine, and whether the metrics can be served and pushed.
 
 use super::health::Health;
 use super::tried::Look;
@@ -21,13 +21,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long who listens at the port may take.
+/// How long the program that listens at the metrics port may take to answer.
 const ANSWER: Duration = Duration::from_secs(1);
 /// How long the GPUs' drivers may take.
 const GPUS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Reads an empty allocation's work, and says where each number comes from, and which programs count in the kernel, and whether
-/// work can be audited.
+/// Reads the counters of an empty allocation. Reports where each number comes from, which programs
+/// count in the kernel, and whether work can be audited.
 pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Controllers) -> [Look; 3] {
     let probe = AllocationId(uuid::Uuid::new_v4());
     let scope = slice.map(|slice| slice.create_scope(probe)).and_then(Result::ok);
@@ -44,14 +44,14 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     };
     let counted = places.v2.is_some().then(|| kernel.reader((probe, Epoch(1))));
     let usage = Meter::new(places, counted).read(&mut Text::default()).unwrap_or_default();
-    // What is left would be swept by the next agent.
+    // The next agent would sweep what is left.
     let _left = controllers.remove(probe, Duration::from_secs(1));
     let _left = scope.map(|scope| scope.whole().remove());
     let audits = audits(kernel.audits(), &kernel.audit_lacks(), config);
     [said(&usage), in_kernel(kernel.probes(), config.kernel_probes), audits]
 }
 
-/// Whether it can be kept which files work opens and whom it connects to.
+/// Whether it can be recorded which files work opens and which hosts it connects to.
 fn audits(can: Result<(), NoAudits>, lacks: &[String], config: &AgentConfig) -> Look {
     match can {
         Err(why) if !config.kernel_probes => (Health::Ok, format!("switched off ({why})")),
@@ -72,7 +72,7 @@ fn said(usage: &Usage) -> Look {
     }
     let had = by_source.iter().map(|(source, names)| format!("by {source}: {}", names.join(", ")));
     let distributions = Distribution::ALL.into_iter().filter(|of| usage.distribution(*of).is_none()).map(Distribution::name);
-    // What work draws has lines of its own.
+    // Energy has lines of its own.
     let of_meters = [Measure::EnergyCpu, Measure::EnergyGpu];
     let lacks = Measure::ALL.into_iter().filter(|measure| usage.lacks(*measure) && !of_meters.contains(measure)).map(Measure::name);
     let lacks: Vec<&str> = lacks.chain(distributions).collect();
@@ -84,7 +84,7 @@ fn said(usage: &Usage) -> Look {
     (Health::Ok, text)
 }
 
-/// `wanted`: the configuration does not switch them off.
+/// `wanted`: the configuration does not switch the programs off.
 fn in_kernel(probes: Result<Vec<Probe>, NotCounting>, wanted: bool) -> Look {
     let probes = match probes {
         Ok(probes) => probes,
@@ -97,19 +97,19 @@ fn in_kernel(probes: Result<Vec<Probe>, NotCounting>, wanted: bool) -> Look {
     (if counting.len() == probes.len() { Health::Ok } else { Health::Degraded }, text)
 }
 
-/// Which meters of the processors there are.
+/// The energy meters of the processors.
 pub fn energy(root: &Path) -> Look {
     let rapl = Rapl::below(root);
     let names: Vec<&str> = rapl.names().collect();
     match (rapl.absent(), rapl.refused()) {
-        // On many machines that is so: nothing is wrong, and nothing to be mended.
+        // Many machines have none: nothing is wrong or repairable.
         (Some(why), _) => (Health::Unsupported, format!("of processors and memory: {why}")),
         (None, Some(why)) => (Health::Degraded, format!("RAPL cannot be read: {why}; there are: {}", names.join(", "))),
         (None, None) => (Health::Ok, format!("by RAPL: {}; of work on shared nodes an estimate by processor time", names.join(", "))),
     }
 }
 
-/// Asks the GPUs' drivers how busy they are, and says who told what.
+/// Queries the GPUs' drivers for their load, and reports which driver answered what.
 pub fn gpu_loads(simulated: &[SimulatedGpu], devices: &[GpuDevice]) -> Look {
     let (simulated, devices) = (simulated.to_vec(), devices.to_vec());
     let read = move || GpuLoadReader::new(Files::below(Path::new("/")), &simulated).read(&devices);
@@ -156,7 +156,7 @@ fn said_of_gpus(loads: &GpuLoads) -> Look {
     (if loads.lacking.is_empty() { Health::Ok } else { Health::Degraded }, text.join("; "))
 }
 
-/// Whether `/metrics` is served, or could be; `None` where it is switched off.
+/// Whether `/metrics` is served, or could be; `None` if it is switched off.
 pub fn served(config: &AgentConfig) -> Option<Look> {
     let listen = config.metrics_listen()?;
     let token = match config.telemetry.token() {
@@ -176,7 +176,7 @@ pub fn served(config: &AgentConfig) -> Option<Look> {
     })
 }
 
-/// What the agent that listens there says it is.
+/// The build information of the agent that listens there.
 fn build_info(listen: SocketAddr) -> Option<String> {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -187,15 +187,16 @@ fn build_info(listen: SocketAddr) -> Option<String> {
     stream.set_read_timeout(Some(ANSWER)).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
     let mut page = Vec::new();
-    // What answers may be anything.
+    // The listener may answer anything.
     let _ended = stream.take(1 << 20).read_to_end(&mut page);
     let page = String::from_utf8_lossy(&page);
     page.lines().find(|line| line.starts_with("lattice_build_info{")).map(str::to_owned)
 }
 
-/// What is configured of the store; it is not tried: whether it takes metrics stands in `lattice_push_…`.
+/// The configuration of the metrics store. It is not tried: `lattice_push_…` shows whether it
+/// accepts metrics.
 pub fn pushed(config: &AgentConfig) -> Option<Look> {
-    // Whoever was first is as good: there is one provider in this program.
+    // An error means that another caller installed the same provider first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store: Result<Option<push::Store>, _> = config.telemetry.store();
     match store {

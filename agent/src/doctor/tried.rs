@@ -1,4 +1,4 @@
-//! Single looks of `lattice doctor`: what can be tried without harm is tried.
+//! Single checks of `lattice doctor`: what can be tried without harm is tried.
 
 use super::health::Health;
 use lattice_agent_common::config::AgentConfig;
@@ -12,10 +12,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// A health and what is said of it.
+/// A severity and its text.
 pub(super) type Look = (Health, String);
 
-/// A private mount namespace; tried on a thread of its own, which keeps it to itself and ends.
+/// A private mount namespace. Tried on its own thread, which alone gets the namespace and then
+/// ends.
 pub(super) fn mount_namespace() -> Look {
     let tried = std::thread::spawn(|| mounts::own_namespace().map_err(|e| e.to_string())).join();
     match tried {
@@ -25,7 +26,8 @@ pub(super) fn mount_namespace() -> Look {
     }
 }
 
-/// What makes a mount of a directory read-only, without setuid and devices, with all that is mounted below it.
+/// The system call that makes a mount and everything below it read-only, without setuid and
+/// devices.
 pub(super) fn mount_attributes() -> Look {
     if has_mount_attributes() {
         return (Health::Ok, "mount_setattr is there".to_owned());
@@ -35,7 +37,7 @@ pub(super) fn mount_attributes() -> Look {
     (Health::Degraded, text.to_owned())
 }
 
-/// The other kinds, which interactive and later work uses.
+/// The other namespaces, which interactive and later work uses.
 pub(super) fn other_namespaces() -> Look {
     let kinds = [("ipc", CloneFlags::CLONE_NEWIPC), ("uts", CloneFlags::CLONE_NEWUTS), ("net", CloneFlags::CLONE_NEWNET)];
     let refused = |(name, flag)| {
@@ -53,7 +55,7 @@ pub(super) fn other_namespaces() -> Look {
     (Health::Degraded, format!("refused: {}; CAP_SYS_ADMIN is needed, and a kernel with namespaces", refused.join(", ")))
 }
 
-/// A loop device, bound to a file and let go again.
+/// A loop device, bound to a file and released again.
 pub(super) fn loop_device() -> Look {
     let file = std::env::temp_dir().join(format!("lattice-doctor-{}.img", std::process::id()));
     let tried =
@@ -77,7 +79,7 @@ pub(super) fn squashfs() -> Look {
     (Health::Degraded, "the kernel has none: allocations with --uenv fail here; modprobe squashfs, or a kernel with it".to_owned())
 }
 
-/// What an event of the kernel is read from.
+/// Where the kernel's trace events are described.
 pub(super) fn tracefs() -> Look {
     for root in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
         if Path::new(root).join("events/sched/sched_switch/format").exists() {
@@ -88,7 +90,7 @@ pub(super) fn tracefs() -> Look {
     (Health::Degraded, format!("not mounted, or not to be read; {remedy}"))
 }
 
-/// Whether the machine's time is kept right, and whether the clock of walltimes goes on.
+/// Whether the machine's time is synchronised, and whether the walltime clock advances.
 pub(super) fn clock() -> Look {
     let boottime = || nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map(Duration::from);
     let (Ok(before), Ok(after)) = (boottime(), boottime()) else {
@@ -111,7 +113,7 @@ pub(super) fn clock() -> Look {
     (Health::Ok, "synchronised; CLOCK_BOOTTIME goes on".to_owned())
 }
 
-/// Room and speed where the state lies.
+/// Space and speed of the disk with the state directory.
 pub(super) fn disk(config: &AgentConfig) -> Look {
     let dir = &config.state_dir;
     let free = match disk::free_bytes(dir) {
@@ -135,7 +137,7 @@ pub(super) fn disk(config: &AgentConfig) -> Look {
     (Health::Ok, said)
 }
 
-/// Descriptors for connections, shims and launches.
+/// File descriptors for connections, shims and launches.
 pub(super) fn open_files() -> Look {
     match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((_, hard)) if hard >= 65_536 => (Health::Ok, format!("up to {hard}")),
@@ -146,7 +148,8 @@ pub(super) fn open_files() -> Look {
     }
 }
 
-/// What the agent rests on: 5.14 kills a cgroup whole, 6.9 gives processes an identity of their own.
+/// The kernel versions that the agent needs: 5.14 kills a cgroup as a whole, 6.9 gives processes a
+/// unique identity.
 pub(super) fn kernel() -> Look {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<u32>().ok());
@@ -160,7 +163,7 @@ pub(super) fn kernel() -> Look {
     (Health::Ok, release)
 }
 
-/// What tells one boot from the next.
+/// The id that distinguishes one boot from the next.
 pub(super) fn boot_id() -> Look {
     match identity::boot_id() {
         Ok(boot) => (Health::Ok, boot.to_string()),
@@ -168,7 +171,7 @@ pub(super) fn boot_id() -> Look {
     }
 }
 
-/// States that were set aside, which somebody should look at.
+/// States that were moved aside, which an operator should look at.
 pub(super) fn kept_aside(config: &AgentConfig) -> Option<Look> {
     let entries = fs::read_dir(&config.state_dir).ok()?;
     let kept: Vec<String> =

@@ -1,4 +1,4 @@
-//! A state that cannot be used: what can be saved of it, and where it goes.
+//! A state that cannot be used: what can be salvaged from it, and where it is moved.
 
 use super::{Found, HEADER_BYTES, Header, JournalError, StateDir, failed, read_checkpoint};
 use lattice_agent_common::files::set_file_aside;
@@ -8,20 +8,20 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
-/// What a state that cannot be used as a whole still says for certain.
+/// What an unusable state still says for certain.
 #[derive(Debug, Default)]
 pub struct Salvaged {
-    /// The highest incarnation that it knows.
+    /// The highest incarnation in it.
     pub incarnation: Incarnation,
     /// Reports that the quorum may not have. It ignores those that it has.
     pub outbox: Vec<ReportItem>,
-    /// The highest life that it knows.
+    /// The highest life in it.
     pub life: u64,
 }
 
 impl StateDir {
-    /// Reads what can be read. Of `node`'s own state only; what it says of allocations may have been overtaken by what
-    /// cannot be read, so that is not asked.
+    /// Reads what can be read, from `node`'s own state only. Its allocations are not read: the
+    /// unreadable part may have ended them.
     pub fn salvage(&self, node: &NodeId) -> Salvaged {
         let bytes = fs::read(self.journal()).unwrap_or_default();
         let header = Header::read(&self.journal(), &bytes).ok().flatten();
@@ -41,7 +41,7 @@ impl StateDir {
         salvaged
     }
 
-    /// Moves the state out of the way, within its directories. Where it went.
+    /// Moves the state aside, within its directories. Gives the new paths.
     pub fn set_aside(&self) -> Result<Vec<PathBuf>, JournalError> {
         let mut kept = Vec::new();
         for path in [self.journal(), self.state_file.clone()] {

@@ -6,7 +6,7 @@ use lattice_telemetry::sample::Samples;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counted since the agent began.
+/// Counters since the agent's start.
 #[derive(Debug)]
 pub struct JournalCounts {
     appends: AtomicU64,
@@ -27,7 +27,7 @@ impl Default for JournalCounts {
 }
 
 impl JournalCounts {
-    /// So many records in so many bytes were appended; the journal has `length` bytes now.
+    /// `records` records of `bytes` bytes were appended; the journal now has `length` bytes.
     pub fn appended(&self, records: usize, bytes: usize, synced: bool, length: u64, took: Duration) {
         let add = |counter: &AtomicU64, more: u64| {
             counter.fetch_add(more, Ordering::Relaxed);
@@ -40,13 +40,13 @@ impl JournalCounts {
         self.seconds.observe(took);
     }
 
-    /// A checkpoint was written, and the journal is that short.
+    /// A checkpoint was written, and the journal now has `length` bytes.
     pub fn checkpointed(&self, length: u64) {
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.length.store(length, Ordering::Relaxed);
     }
 
-    /// Tells all of it.
+    /// Appends its samples.
     pub fn tell(&self, samples: &mut Samples) {
         for (metric, counter) in [
             (&family::JOURNAL_APPENDS, &self.appends),

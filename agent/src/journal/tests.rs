@@ -18,7 +18,7 @@ impl Dir {
         StateDir::take(&self.0, &self.0.join("agent-state.json"))
     }
 
-    /// Opens what is there, or begins.
+    /// Opens the existing state, or begins one.
     fn open_as(&self, node: &str, boot: &str) -> Result<Opened, JournalError> {
         let (state, node, boot) = (self.state()?, node.parse().unwrap(), boot.parse().unwrap());
         if let Some(opened) = state.open(&node, boot)? {
@@ -118,7 +118,7 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
     assert!(!dir.open_as("n1", "00000000-0000-4000-8000-000000000001").unwrap().same_boot);
     let opened = dir.open().unwrap();
     assert!(matches!(dir.open(), Err(JournalError::Busy { .. })));
-    // One that is about to let go of it is waited for.
+    // A lock that is about to be released is waited for.
     let letting_go = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(50));
         drop(opened);
@@ -147,7 +147,7 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
         fs::write(&journal, bad).unwrap();
         damaged(&dir);
     }
-    // Whole, its checksum right, and no record that this version knows.
+    // A complete entry with a valid checksum that is no known record.
     let body = rmp_serde::to_vec_named(&std::collections::BTreeMap::from([("Invented", 1)])).unwrap();
     let length = u32::try_from(body.len()).unwrap().to_le_bytes();
     fs::write(&journal, [&whole_journal[..], &length, &crc32fast::hash(&body).to_le_bytes(), &body].concat()).unwrap();
@@ -244,7 +244,7 @@ fn the_new_boot_counts_only_once_what_it_means_is_written_down() {
     assert!(!dir.open_as("n1", NEW).unwrap().same_boot);
     let mut opened = dir.open_as("n1", NEW).unwrap();
     assert!(!opened.same_boot, "killed before it was written down");
-    // Without a checkpoint as well: the disk may be full.
+    // Also without a checkpoint: the disk may be full.
     opened.journal.append(&[registered(1)]).unwrap();
     opened.journal.resumed().unwrap();
     drop(opened);

@@ -41,13 +41,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Images read at once for submissions.
+/// How many images may be read at once for submissions.
 const DIGESTS: usize = 4;
-/// How many of them may be one user's.
+/// How many of them may be for one user.
 const DIGESTS_OF_ONE_USER: usize = 2;
-/// How long the service manager waits for shims that do not answer before it hears that the agent is ready.
+/// How long shims that do not answer may delay the notice to the service manager that the agent is
+/// ready.
 const ADOPTION_MAX: Duration = Duration::from_secs(10);
-/// When the start is over, first connections and looks at the machine included.
+/// When the start is over, including first connections and looks at the machine.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 
 /// The driver runs, and so does the task of every allocation.
@@ -63,7 +64,7 @@ pub struct Adopted {
     pub(super) offer: watch::Receiver<Offer>,
     pub(super) registration: Registration,
     pub(super) wipes: Wipes,
-    /// Those that the quorum does not have.
+    /// The reports that the quorum does not have.
     pub(super) reports: watch::Receiver<Arc<Vec<NodeReport>>>,
     pub(super) journal_counts: Arc<JournalCounts>,
     pub(super) driver: JoinHandle<Result<(), JournalError>>,
@@ -148,7 +149,7 @@ impl Adopted {
     }
 }
 
-/// Reports to the service manager, once the node's work is taken up again or that takes too long.
+/// Notifies the service manager once the node's work is adopted, or when that takes too long.
 fn report_ready(
     tasks: &TaskTracker,
     context: &Arc<Context>,

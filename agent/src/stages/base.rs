@@ -1,4 +1,4 @@
-//! What every stage passes on to the next one.
+//! What every stage passes on to the next.
 
 use crate::journal::StateDir;
 use lattice_agent_common::config::AgentConfig;
@@ -17,8 +17,8 @@ pub struct Base {
     pub degraded: Vec<String>,
     /// Cancelled when the agent is to stop.
     pub stop: CancellationToken,
-    /// Those that are awaited at the end.
+    /// The tasks that are awaited at the end.
     pub tasks: TaskTracker,
-    /// Keeps other agents from the state directory until this one is over.
+    /// Locks the state directory against other agents until this one has ended.
     pub state_dir: StateDir,
 }

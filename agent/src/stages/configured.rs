@@ -1,4 +1,4 @@
-//! The first stage: the settings can be used.
+//! The first stage: the settings are usable.
 
 use super::base::Base;
 use super::connections::Connections;
@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Settings that can be used, and what this agent proves its name with.
+/// Usable settings, and this agent's credentials.
 pub struct Configured {
     config: AgentConfig,
     me: NodeId,
@@ -47,7 +47,7 @@ impl Configured {
         Ok(Self { config, me, credentials, gossip_key, degraded })
     }
 
-    /// Reads the node's state, looks at the machine, and opens the sockets.
+    /// Reads the node's state, examines the machine, and opens the sockets.
     pub async fn open(self, unusable: Unusable, memory_bytes_max: Option<u64>, stop: CancellationToken) -> anyhow::Result<Opened> {
         let Self { config, me, credentials, gossip_key, mut degraded } = self;
         let (state_dir, mut saved) = SavedState::read(&config, &me, unusable, &mut degraded)?;
@@ -60,7 +60,7 @@ impl Configured {
     }
 }
 
-/// For the crash test alone: no configuration of a site lets work run as root.
+/// For the crash test only: no site's configuration lets work run as root.
 fn arm_failpoint(config: &AgentConfig, degraded: &mut Vec<String>) -> anyhow::Result<()> {
     let Ok(name) = std::env::var(failpoint::VARIABLE) else { return Ok(()) };
     if !config.allow_root {

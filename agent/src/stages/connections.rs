@@ -1,4 +1,4 @@
-//! The sockets: quorum, mesh, gossip, and the one of the API.
+//! The sockets: quorum, mesh, gossip, and the API's.
 
 use anyhow::Context as _;
 use lattice_agent_common::config::AgentConfig;
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The ways to others, and theirs to this agent.
+/// The connections from this agent to others, and from others to it.
 pub struct Connections {
     pub quorum: QuorumClient,
     pub mesh: Mesh,
@@ -27,7 +27,7 @@ pub struct Connections {
     pub troubles: Troubles,
     pub fabric: Fabric,
     pub revocations: Revocations,
-    /// What gossip is sealed with.
+    /// The keys that seal gossip.
     pub keys: GossipKeys,
     pub peers: Peers,
     pub membership: Membership,
@@ -36,7 +36,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Opens them. `life`: the journal's number of this life of the agent.
+    /// Opens the sockets. `life`: the journal's number of this life of the agent.
     pub async fn open(
         config: &AgentConfig,
         credentials: &Credentials,

@@ -1,4 +1,4 @@
-//! What the machine is, and lets the agent do.
+//! The machine's properties, and what it permits the agent to do.
 
 use crate::doctor;
 use crate::gpus::GpuWatching;
@@ -15,20 +15,21 @@ use lattice_node::Brain;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::Controllers;
 
-/// What was found of it.
+/// What was found on the machine.
 pub struct Machine {
     /// The slice for scopes; `None`: there is no usable v2 tree.
     pub slice: Option<Slice>,
     pub controllers: Controllers,
     pub device_filter: DeviceFilter,
     pub hwloc: hwloc::Export,
-    /// What work may have of it.
+    /// The resources that work may have.
     pub size: Resources,
     pub data: DataPlane,
 }
 
 impl Machine {
-    /// Looks at it, and tells `brain` what it is made of. `memory_bytes_max`: this process's limit, if it has one.
+    /// Examines the machine, and gives `brain` its topology. `memory_bytes_max`: this process's
+    /// limit, if it has one.
     pub async fn look(
         config: &AgentConfig,
         memory_bytes_max: Option<u64>,
@@ -77,7 +78,7 @@ impl Machine {
     }
 }
 
-/// The slice for scopes, where this machine lets us have one; what is missing otherwise.
+/// The slice for scopes, if this machine permits one; otherwise notes what is missing.
 fn usable_slice(config: &AgentConfig, degraded: &mut Vec<String>) -> Option<Slice> {
     match doctor::probe_slice(&config.cgroup_root) {
         Ok(slice) => Some(slice),

@@ -1,4 +1,4 @@
-//! The second stage: state, machine and sockets are there.
+//! The second stage: state, machine and sockets are ready.
 
 use super::base::Base;
 use super::connections::Connections;
@@ -18,7 +18,7 @@ use lattice_node::Brain;
 use lattice_runtime::failpoint::{self, Point};
 use std::sync::Arc;
 
-/// The node's state is read, the machine was looked at, and all sockets are open.
+/// The node's state is read, the machine is examined, and all sockets are open.
 pub struct Opened {
     pub(super) base: Base,
     pub(super) saved: SavedState,
@@ -69,7 +69,8 @@ impl Opened {
     }
 }
 
-/// Ends what the journal does not know. What does not end is the brain's to hold room for.
+/// Ends work that the journal does not know. The brain keeps holding the shares of what does not
+/// end.
 fn without_strays(context: &Context, mut brain: Brain) -> Brain {
     let alive = sweep::strays(context, &brain);
     if !alive.is_empty() {

@@ -1,4 +1,4 @@
-//! What the node's disk says of it.
+//! The node's state on its disk.
 
 use crate::journal::{Journal, Opened, StateDir};
 use crate::recovery::{self, Unusable};
@@ -10,18 +10,18 @@ use lattice_node::Brain;
 use lattice_runtime::identity;
 use std::os::unix::fs::PermissionsExt;
 
-/// The journal, and the state that it gave.
+/// The journal, and the state read from it.
 pub struct SavedState {
-    /// The machine's present one.
+    /// The machine's present boot.
     pub boot: Boot,
     pub journal: Journal,
     pub brain: Brain,
-    /// Whether the machine was not restarted since.
+    /// Whether the machine has not been restarted since.
     pub same_boot: bool,
 }
 
 impl SavedState {
-    /// Reads it, and gives what keeps other agents from it.
+    /// Reads the state, and gives the lock that keeps other agents from it.
     pub fn read(config: &AgentConfig, me: &NodeId, unusable: Unusable, degraded: &mut Vec<String>) -> anyhow::Result<(StateDir, Self)> {
         std::fs::create_dir_all(&config.state_dir).with_context(|| format!("state_dir {}", config.state_dir.display()))?;
         std::fs::set_permissions(&config.state_dir, std::fs::Permissions::from_mode(0o711))?;

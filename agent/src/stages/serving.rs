@@ -1,4 +1,4 @@
-//! The last stage: everybody is answered, until it is time to stop.
+//! The last stage: all requests are served, until the agent must stop.
 
 use crate::journal::{JournalError, StateDir};
 use crate::supervisor;
@@ -22,15 +22,16 @@ pub struct Serving {
     pub(super) driver: JoinHandle<Result<(), JournalError>>,
     pub(super) driver_stop: CancellationToken,
     pub(super) context: Arc<Context>,
-    /// Where this agent is no scheduler: who watches its leases waits for news that never come.
+    /// If this agent is no scheduler, keeps the channel of leases open: its watchers wait for
+    /// changes that never come.
     pub(super) idle_leases: Option<watch::Sender<Leases>>,
-    /// Keeps other agents from the state directory until this one is over.
+    /// Locks the state directory against other agents until this one has ended.
     pub(super) state_dir: StateDir,
 }
 
 impl Serving {
-    /// Waits until it is to stop, or the driver cannot go on; then stops the API, the other tasks, the mesh and the
-    /// driver, in this order.
+    /// Waits until the agent must stop, or the driver cannot go on; then stops the API, the other
+    /// tasks, the mesh and the driver, in this order.
     pub async fn until_stopped(self) -> anyhow::Result<()> {
         let Self { stop, serving, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
         let driver_over = tokio::task::spawn_blocking(move || driver.join());

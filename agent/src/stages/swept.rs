@@ -1,4 +1,4 @@
-//! The third stage: nothing is left here that the journal does not know.
+//! The third stage: nothing is left that the journal does not know.
 
 use super::adopted::Adopted;
 use super::base::Base;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// What the journal does not know is ended.
+/// What the journal does not know has been ended.
 pub struct Swept {
     pub(super) base: Base,
     pub(super) saved: SavedState,
@@ -67,7 +67,8 @@ impl Swept {
             let _entered = runtime.enter();
             driver::run(brain, journal, same_boot, &for_driver, queue, &outputs, &for_stop)
         })?;
-        // Nobody is answered before every allocation of the journal has its task: "not here" would be taken as evidence.
+        // No request is answered before every allocation of the journal has its task: "not here"
+        // would be taken as evidence.
         if channels.view.changed().await.is_err() {
             driver.join().map_err(|_| anyhow!("the driver broke"))??;
             bail!("the driver ended before it began");

@@ -1,4 +1,4 @@
-//! What the tasks share: the one place that sees everything.
+//! Everything that the tasks share is made here; no other place sees all of it.
 
 use super::base::Base;
 use super::connections::Connections;
@@ -47,25 +47,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
-/// Events waiting for the driver.
+/// How many events are queued for the driver.
 const EVENTS: usize = 1024;
 
 /// Channels between tasks that begin later.
 pub struct Channels {
-    /// The way to the driver.
+    /// The driver's event queue.
     pub events: mpsc::Sender<Event>,
     /// When the newest heartbeat was sent that the leader acknowledged.
     pub beats: watch::Sender<Option<u64>>,
     pub acknowledged: watch::Receiver<Option<u64>>,
     pub cluster_out: watch::Sender<Arc<Cluster>>,
     pub cluster: watch::Receiver<Arc<Cluster>>,
-    /// What the driver says of this node.
+    /// The driver's published state of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
     pub session_out: watch::Sender<SessionState>,
     pub session: watch::Receiver<SessionState>,
 }
 
-/// The driver's ends of them.
+/// The driver's ends of the channels.
 pub struct DriverEnds {
     pub queue: mpsc::Receiver<Event>,
     pub view: watch::Sender<Arc<NodeView>>,
@@ -84,7 +84,7 @@ impl Channels {
     }
 }
 
-/// What lies on the disk, and in object stores.
+/// The stores on the disk and in object storage.
 pub struct Stores {
     pub checkpoints: Checkpoints,
     pub traces: Traces,
@@ -93,7 +93,7 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// As configured.
+    /// Opens the configured stores.
     pub fn open(base: &Base) -> anyhow::Result<Self> {
         let config = &base.config;
         let checkpoints = Checkpoints::open(config, base.credentials.material())?;
@@ -110,7 +110,7 @@ impl Stores {
     }
 }
 
-/// What subsystems take their handles from.
+/// The handles from which subsystems take theirs.
 pub struct Wiring<'a> {
     pub base: &'a Base,
     pub gpus: &'a GpuWatching,
@@ -125,7 +125,7 @@ pub struct Wiring<'a> {
 }
 
 impl Wiring<'_> {
-    /// What all tasks hold.
+    /// The context that all tasks hold.
     pub fn context(self, shim: PathBuf, device_filter: DeviceFilter, hwloc: hwloc::Export, data: DataPlane) -> anyhow::Result<Context> {
         let (workers, gpu_readings) = (Allocations::default(), GpuReadings::default());
         let facts = Facts::new(self.own_fact(), self.for_facts());
@@ -195,7 +195,7 @@ impl Wiring<'_> {
         })
     }
 
-    /// What is fixed of this node.
+    /// The constant part of this node's fact.
     fn own_fact(&self) -> NodeFact {
         let config = &self.base.config;
         NodeFact {

@@ -1,4 +1,5 @@
-//! When the core compares its view with whom, and what it makes of the answer. The messages are in `sync.rs`.
+//! When and with which node the core compares its view, and how it uses the answer. The messages
+//! are in `sync.rs`.
 
 use super::Core;
 use super::progress::Asked;
@@ -16,7 +17,7 @@ impl Core {
     pub(super) fn catch_up_with(&mut self, now_ms: u64, heard_from: Option<SocketAddr>) {
         self.catch_up.done = false;
         self.catch_up.after = None;
-        // Who let us in knows us already; others may not, and would not answer.
+        // The node that let us in knows us already; others may not, and would not answer.
         let host = self.view.others().find(|(peer, _)| Some(peer.addr) == heard_from).map(|(peer, _)| peer.clone());
         match host {
             Some(host) => {
@@ -35,7 +36,8 @@ impl Core {
 
     fn pull_from_anyone(&mut self, now_ms: u64) {
         self.catch_up.pulled_ms = now_ms;
-        // The first that is alive behind a random place of foca's list: going through all of it costs more than the answer.
+        // The first node alive after a random position of foca's list: searching all of the list
+        // costs more than the answer.
         let all = || self.foca.iter_membership_state();
         let place = self.rng.random_range(0..all().len().max(1));
         let alive = |member: &&foca::Member<Peer>| member.state() == State::Alive && member.id().key != self.me.key;
@@ -46,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Pulls `range`, or as much of its beginning as one datagram can hold the tags of.
+    /// Pulls `range`, or as much of its beginning as the tags in one datagram cover.
     fn pull(&mut self, to: Peer, mut range: Range) {
         let mut tags = Vec::with_capacity(Pull::tags_max(self.body_bytes_max).min(self.view.len()));
         let mut last: Option<&NodeId> = None;
@@ -70,17 +72,19 @@ impl Core {
         if pull.to.outranks_own(&self.me) {
             self.contradict(now_ms, pull.to.incarnation);
         }
-        // foca reports our present identity to one that does not know it.
+        // The pull is for another identity of ours: foca sends our present one to a node that lacks
+        // it.
         if pull.to != self.me {
             return;
         }
-        // Who asks is there: among many that start together, most do not know each other yet. Only encoding could fail.
+        // The sender of the pull is alive: when many nodes start together, most do not know each
+        // other yet. Only encoding could fail.
         if !self.view.is_active(&pull.from) {
             let _ = self.foca.apply_many([foca::Member::alive(pull.from.clone())].into_iter(), true, &mut self.wishes);
             self.wishes.touched.insert(pull.from.key);
             self.refresh(now_ms);
         }
-        // Unless we hold that very identity for Down, or know a later one.
+        // Still inactive: we know this very identity as Down, or a later one of that node.
         if !self.view.is_active(&pull.from) {
             return;
         }
@@ -117,7 +121,8 @@ impl Core {
                     self.counters.claims_refused += 1;
                     continue;
                 }
-                // The dead whom we do not know we do not learn about: nodes would remind each other of them for ever.
+                // Unknown nodes that are Down are not added: nodes would remind each other of them
+                // for ever.
                 let unknown = self.view.of(record.member.id().key).is_none();
                 if self.view.is_news(&record.member) && !(unknown && record.member.state() == State::Down) {
                     self.wishes.touched.insert(record.member.id().key);
@@ -128,12 +133,13 @@ impl Core {
         if let Some(life) = claims {
             self.contradict(now_ms, life);
         }
-        // Only encoding could fail, and what was decoded fits again.
+        // Only encoding could fail, and what was decoded fits when it is encoded again.
         let _ = self.foca.apply_many(members.into_iter(), false, &mut self.wishes);
         self.refresh(now_ms);
 
-        // The rest of what we asked for at once, the next stretch at the next tick: where thousands start together there is
-        // always something new, and whoever asked on and on would be most of the traffic.
+        // The rest of the requested range is pulled at once, the next range at the next tick: when
+        // thousands start together there is always something new, and pulling without a pause would
+        // be most of the traffic.
         let rest = match records.covered {
             Some(covered) if asked.range.after.as_ref().is_none_or(|after| covered > *after) => {
                 Some(Range { after: Some(covered), upto: asked.range.upto.clone() }).filter(Range::is_sound)

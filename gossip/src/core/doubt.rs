@@ -1,5 +1,6 @@
-//! What the core makes of silence: foca's timers, slower where this node is slow itself, and suspicions that wait for
-//! others to confirm them and for the suspect to refute. The reckoning is in `suspicion.rs`.
+//! How the core handles silence: foca's timers, slower when this node itself is slow, and
+//! suspicions that wait for other nodes to confirm them and for the suspect to refute.
+//! `suspicion.rs` has the arithmetic.
 
 use super::{Core, Output, Pending, Stage};
 use crate::fact::ACCUSATIONS_MAX;
@@ -10,16 +11,16 @@ use crate::wire::{KIND_FOCA, suspicion_ping, turn_undead};
 use foca::{State, Timer};
 use std::sync::atomic::Ordering;
 
-/// How many suspects are asked at one tick.
+/// How many suspects are pinged at one tick.
 const SUSPECTS_ASKED_MAX: usize = 8;
 
 impl Core {
-    /// One of foca's timers has fired, which was due at `due_ms`; `again`: it was put off once.
+    /// One of foca's timers has fired, which was due at `due_ms`; `again`: it was postponed once.
     pub(super) fn foca_timer(&mut self, now_ms: u64, due_ms: u64, timer: Timer<Peer>, again: bool, out: &mut Vec<Output>) {
         let (probe, indirect) = (matches!(timer, Timer::ProbeRandomMember(_)), matches!(timer, Timer::SendIndirectProbe { .. }));
         if (probe || indirect) && self.is_late(now_ms, due_ms) && !again {
-            // This node was suspended. Its socket has what came meanwhile, perhaps also the answer to the probe: that
-            // is read first, and there is time to ask others.
+            // This node was suspended. Its socket has what arrived meanwhile, perhaps the answer to
+            // the probe: that is read first, and there is time to ask others.
             self.suspicions.unwell();
             self.counters.timers_late += 1;
             let rounds = if probe { 2 } else { 1 };
@@ -35,7 +36,7 @@ impl Core {
         }
     }
 
-    /// Arms what foca asked for. Its suspicions wait for our patience instead.
+    /// Arms the timers that foca asked for. The core times suspicions itself instead.
     pub(super) fn give_timers(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let mut timers = std::mem::take(&mut self.wishes.timers);
         for (after, timer) in timers.drain(..) {
@@ -74,7 +75,7 @@ impl Core {
         self.wait_for(now_ms, peer.key, out);
     }
 
-    /// A node reports that its own probe found a suspect silent.
+    /// The node `who` reports that its own probe found a suspect silent.
     pub(super) fn accused_by(&mut self, now_ms: u64, accusation: Accusation, who: u64, out: &mut Vec<Output>) {
         if who == self.me.key || !self.suspicions.accuse(now_ms, accusation, who) {
             return;
@@ -87,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Looks at a suspicion again when patience with it ends, as things are now.
+    /// Arms a check of a suspicion for when patience with it ends, by present knowledge.
     pub(super) fn wait_for(&mut self, now_ms: u64, key: u64, out: &mut Vec<Output>) {
         if let Some(due_ms) = self.suspicions.due_ms(key, self.me.key, &self.config, self.sized_for)
             && self.suspicions.is_sooner(key, now_ms, due_ms)
@@ -96,9 +97,9 @@ impl Core {
         }
     }
 
-    /// Patience with the suspect of this key was to end at `due_ms`.
+    /// The time that the suspect of this key had to refute was to end at `due_ms`.
     pub(super) fn patience_over(&mut self, now_ms: u64, due_ms: u64, key: u64, out: &mut Vec<Output>) {
-        // What it found silent it asks once more when it comes back.
+        // A Defunct node decides nothing: when it rejoins, it checks its suspects again.
         if let Stage::Defunct = self.stage {
             return;
         }
@@ -112,7 +113,8 @@ impl Core {
         }
     }
 
-    /// Declares the suspect of this key Down, unless it has refuted or has another identity by now, and sends it that.
+    /// Declares the suspect of this key Down, unless it has refuted or has another identity by now,
+    /// and notifies it.
     fn declare_down(&mut self, key: u64) {
         let Some((suspect, incarnation)) = self.suspicions.give_up(key) else { return };
         let is_still =
@@ -127,11 +129,12 @@ impl Core {
         self.send(suspect.addr, KIND_FOCA, turn_undead(&self.me, self.incarnation(), suspect));
     }
 
-    /// Pings suspects with the suspicion, so that each that is alive refutes it in its answer. Gossip may not
-    /// have reached one that was cut off, and its probes of us are answered whether we suspect it or not.
+    /// Pings suspects with the suspicion, so that each one that is alive refutes it in its answer.
+    /// Gossip may not have reached a suspect that was cut off, and its probes of us are answered
+    /// whether we suspect it or not.
     ///
-    /// A node that found the suspect silent asks. Others ask when the suspicion should have been decided: they missed
-    /// that.
+    /// Nodes that found the suspect silent ping it. Other nodes ping it once the suspicion should
+    /// have been decided: they missed the decision.
     pub(super) fn ask_suspects(&mut self, now_ms: u64) {
         let (_, longest_ms) = self.config.patience_ms(self.sized_for);
         let is_overdue = |key| self.view.of(key).is_some_and(|(_, entry)| now_ms.saturating_sub(entry.since_ms) > longest_ms);
@@ -144,17 +147,17 @@ impl Core {
         }
     }
 
-    /// foca's own incarnation of this node, which stood in the last header that foca wrote.
+    /// foca's own incarnation of this node, from the last header that foca wrote.
     pub(super) fn incarnation(&self) -> u16 {
         u16::try_from(self.refuted.load(Ordering::Relaxed)).unwrap_or(u16::MAX)
     }
 
-    /// Whether a timer came so late that this node must have stood still.
+    /// Whether a timer came so late that this node must have been suspended.
     fn is_late(&self, now_ms: u64, due_ms: u64) -> bool {
         now_ms.saturating_sub(due_ms) > self.config.probe_rtt_ms
     }
 
-    /// Counts what foca refuted: who has to, was too slow to answer.
+    /// Counts foca's refutations: a node that has to refute was too slow to answer.
     pub(super) fn count_refutations(&mut self) {
         let refuted = self.refuted.load(Ordering::Relaxed);
         if refuted > self.refuted_counted {

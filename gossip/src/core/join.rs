@@ -1,4 +1,4 @@
-//! Whom the core asks to be let in, and how it comes back after others have declared it Down.
+//! How the core joins a cluster, and how it comes back after other nodes have declared it Down.
 
 use super::progress::JoinAddress;
 use super::{Core, News, Output, Pending, Stage};
@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-/// How many addresses of [`Event::Join`] are stored; the oldest is dropped for a further one.
+/// How many addresses of [`Event::Join`] are stored; a further one replaces the oldest.
 const JOIN_ADDRESSES_MAX: usize = 64;
 /// The longest pause between two rejoins.
 const REJOIN_PAUSE_MS_MAX: u64 = 30_000;
-/// After so long without being declared Down, the next rejoin is at once again.
+/// After so long without being declared Down, the next rejoin is without a pause again.
 const REJOIN_CALM_MS: u64 = 60_000;
 
 impl Core {
@@ -32,7 +32,7 @@ impl Core {
         self.send(to, KIND_FOCA, announce_to_anyone(&self.me));
     }
 
-    /// The addresses to join by at which no member is.
+    /// The join addresses at which no member is.
     pub(super) fn silent_addresses(&mut self) -> BTreeSet<SocketAddr> {
         let view = &self.view;
         let is_there = |join: &JoinAddress| {
@@ -57,7 +57,8 @@ impl Core {
     }
 
     pub(super) fn defunct(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
-        // Every node that considers us Down sends that, and foca reports each of them: one rejoin is enough.
+        // Every node that considers us Down sends that message, and foca reports each: one rejoin
+        // is enough.
         if let Stage::Defunct = self.stage {
             return;
         }
@@ -70,10 +71,11 @@ impl Core {
         }
     }
 
-    /// Comes back under a renewed identity: at once the first time, then with a growing pause, since two machines that
-    /// claim one name would otherwise drive each other around as fast as the network allows.
+    /// Comes back under a renewed identity: at once the first time, then after growing pauses,
+    /// because two machines that claim one name would otherwise evict each other as fast as the
+    /// network allows.
     pub(super) fn rejoin(&mut self, now_ms: u64, heard_from: Option<SocketAddr>, out: &mut Vec<Output>) {
-        // What waits speaks as who we were.
+        // Pending datagrams are sent first: they are sealed under the old identity.
         self.give_out(out);
         self.me = self.next_identity();
         self.sealer.restart(&self.me, self.rng.random());
@@ -82,9 +84,10 @@ impl Core {
         if let Some(fact) = fact {
             self.publish_fact(&fact);
         }
-        // foca begins its count again in its new identity; the first header that it writes shows that.
+        // foca counts from 0 again in its new identity; the first header that it writes will have
+        // the count.
         self.refuted.store(0, Ordering::Relaxed);
-        // Cannot fail: the renewed identity is another one and fits a datagram.
+        // Cannot fail: the renewed identity differs and fits into a datagram.
         let _ = self.foca.change_identity(self.me.clone(), &mut self.wishes);
         self.stage = Stage::Apart;
         self.rejoined_ms = Some(now_ms);
@@ -93,7 +96,8 @@ impl Core {
         for key in self.suspicions.restart(now_ms) {
             self.wait_for(now_ms, key, out);
         }
-        // The node that sent us that we are Down may be on the other side of a partition that has just healed.
+        // The node that sent us our death may be on the other side of a partition that has just
+        // healed.
         if let Some(addr) = heard_from {
             self.announce(addr);
         }

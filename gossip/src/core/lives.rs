@@ -1,4 +1,5 @@
-//! Which lives of nodes the core accepts, and how a node outranks a life that somebody else published in its name.
+//! Which lives of nodes the core accepts, and how a node outranks a life that another published in
+//! its name.
 //!
 //! ```text
 //!   a life ahead of this machine's clock ──▶ refused, whoever sends it
@@ -7,8 +8,9 @@
 //!        ╰──▶ rejoin in the life above it, and publish that this node is contradicted
 //! ```
 //!
-//! All nodes seal with one key, so its holder can speak in any node's name. A life is the milliseconds of a clock: the
-//! bound leaves a higher life to the node itself, which takes it as soon as it receives the forged one.
+//! All nodes seal with one key, so its holder can send in any node's name. A life is a clock's
+//! milliseconds, and the bound on it always leaves a higher life for the node itself, which takes
+//! it as soon as it receives the forged one.
 
 use super::{Core, Stage};
 use crate::config::LIFE_AHEAD_MS_MAX;
@@ -18,17 +20,18 @@ use crate::peer::Peer;
 use crate::view::News;
 use crate::wire::{KIND_FOCA, update_for};
 
-/// For how long after the last contradiction a node publishes it.
+/// For how long after the last contradiction a node publishes that it is contradicted.
 const CONTRADICTED_MS: u64 = 3_600_000;
 
 impl Core {
-    /// The machine's clock shows `unix_ms`, the caller's monotonic one `now_ms`. Called again whenever the clock may
-    /// have been set: it bounds the lives of other nodes that are accepted.
+    /// Sets the machine's clock: it shows `unix_ms` while the caller's monotonic clock shows
+    /// `now_ms`. Call it again whenever the clock may have been set: it bounds the lives of other
+    /// nodes that are accepted.
     pub fn set_clock(&mut self, now_ms: u64, unix_ms: u64) {
         self.clock_offset_ms = unix_ms.saturating_sub(now_ms);
     }
 
-    /// The latest life that is accepted of a node that is not known in it.
+    /// The latest life that is accepted if that life is not yet known of its node.
     pub(super) fn newest_life(&self, now_ms: u64) -> u64 {
         self.clock_life(now_ms).saturating_add(LIFE_AHEAD_MS_MAX)
     }
@@ -37,8 +40,8 @@ impl Core {
         now_ms.saturating_add(self.clock_offset_ms)
     }
 
-    /// Checks that a message's sender is the node and life that sealed it, and that no later life of it is known. The
-    /// sender is answered with its later life.
+    /// Checks that a message's sender is the node and life that sealed it, and that no later life
+    /// of that node is known. If one is, this node sends it to the sender.
     pub(super) fn check_sender(&mut self, sealed_by: (u64, u64), from: &Peer) -> Result<(), Refusal> {
         if (from.key, from.incarnation) != sealed_by {
             return Err(Refusal::OtherSender);
@@ -50,9 +53,11 @@ impl Core {
         Err(Refusal::StaleLife)
     }
 
-    /// Others have this node in the life `life`, or a fact of that life, and this node never published it.
+    /// Others know this node in the life `life`, or have a fact of that life, and this node never
+    /// published it.
     pub(super) fn contradict(&mut self, now_ms: u64, life: u64) {
-        // No core whose clock is right accepts it. When the clock has passed it, the next notice comes.
+        // No core with a correct clock accepts that life. Another notice will come when the clock
+        // has passed it.
         if life > self.newest_life(now_ms) {
             self.counters.claims_refused += 1;
             return;
@@ -63,13 +68,14 @@ impl Core {
         self.wishes.stage = Some(Stage::Defunct);
     }
 
-    /// As whom this node rejoins.
+    /// The identity under which this node rejoins.
     pub(super) fn next_identity(&mut self) -> Peer {
         self.next_life.take().map_or_else(|| self.me.renewed(), |life| self.me.in_life(life))
     }
 
-    /// At every tick. An agent that started with a clock far ahead has a life that others refuse: once the clock is right, and
-    /// while no member answers, it takes a life of the right clock.
+    /// Runs at every tick. An agent that started with its clock far ahead has a life that others
+    /// refuse: once the clock is right, and while no member answers, it takes a life of the right
+    /// clock.
     pub(super) fn check_own_life(&mut self, now_ms: u64) {
         if matches!(self.stage, Stage::Apart) && self.me.incarnation > self.newest_life(now_ms) {
             self.next_life = Some(self.clock_life(now_ms));
@@ -89,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Takes over from a node's newest fact whether the node is contradicted.
+    /// Takes over from a node's newest fact whether that node is contradicted.
     pub(super) fn show_contradiction(&mut self, now_ms: u64, fact: &KnownFact) {
         match (fact.contradicted, self.contradicted.contains_key(&fact.key)) {
             (true, false) => {

@@ -1,4 +1,4 @@
-//! What a holder of the key sends in the names of others, and how one core handles it.
+//! What a holder of the key can send in other nodes' names, and how one core handles it.
 
 use crate::fact::FactVersion;
 use crate::fact_book::encode_item;
@@ -72,12 +72,12 @@ fn gossip(from: &Peer, to: &Peer, members: &[foca::Member<Peer>], items: &[Vec<u
     body
 }
 
-/// Sealed by this life, of which nothing was sealed before.
+/// A datagram sealed by this life, which has sealed nothing before.
 fn sealed(by: &Peer, kind: u8, body: &[u8], seed: u64) -> Vec<u8> {
     Sealer::new(&keys(&[1]), "lab", by, seed).seal(kind, body)
 }
 
-/// The life in which a core sees a node, whether it is there, and whether it is contradicted.
+/// The life in which a core sees a node, whether the node is alive, and whether it is contradicted.
 fn shown(core: &Core, node: &str) -> Option<(u64, bool, bool)> {
     let node = node.parse().unwrap();
     core.member(&node).map(|member| (member.incarnation, core.is_alive(&node), member.contradicted_since_ms.is_some()))
@@ -159,7 +159,7 @@ fn a_node_outranks_a_life_or_fact_that_it_never_published_and_publishes_that() {
         assert_eq!(shown(&a, "a"), Some((life, true, true)), "{what}");
         assert!(news.contains(&News::Rejoined) && news.contains(&News::Contradicted(me.node.clone())), "{what}: {news:?}");
         assert_eq!((a.counters().contradictions, a.counters().rejoins), (1, 1), "{what}");
-        // Another receives it from the node itself, in its new life.
+        // Another core receives the new life from the node itself.
         let mut b = core("b", CLOCK);
         give(&mut b, &sealed(&thief, KIND_FOCA, &gossip(&thief, &peer("b", CLOCK), &[foca::Member::down(peer("a", CLOCK))], &[]), 40));
         told(&mut a, 0, Event::Join(addr("b"))).0.iter().chain(&sent).for_each(|(_, bytes)| drop(give(&mut b, bytes)));

@@ -1,4 +1,4 @@
-//! Handling of foca's messages from other nodes, and which of them foca need not see.
+//! Handling of foca's messages from other nodes, and which of them foca does not need.
 
 use super::{Core, Stage};
 use crate::counters::Refusal;
@@ -6,12 +6,12 @@ use crate::wire::{KIND_FOCA, NewInMessage, ack, only_new};
 use foca::{Message, State};
 
 impl Core {
-    /// `sealed_by`: the node, and its life, that the message must speak as.
+    /// `sealed_by`: the node and the life that sealed the message, which must be its sender.
     pub(super) fn foca_data(&mut self, now_ms: u64, sealed_by: (u64, u64), body: &[u8]) -> Result<(), Refusal> {
         let newest_life = self.newest_life(now_ms);
         let (view, touched, me) = (&self.view, &mut self.wishes.touched, &self.me);
         let (mut claims, mut refused) = (None, 0);
-        // Newcomers that are accepted and not passed on: see [`MUCH_NEW`](super::MUCH_NEW).
+        // Newcomers that this node accepts and does not pass on: see [`MUCH_NEW`](super::MUCH_NEW).
         let (much_new, mut newcomers) = (self.much_new, Vec::new());
         let message = only_new(body, &self.me, &self.known, |header, update| {
             if update.id().outranks_own(me) {
@@ -40,9 +40,10 @@ impl Core {
             claims = claims.max(Some(message.header.dst.incarnation));
         }
         let done = if self.is_done_without_foca(&message) { Ok(()) } else { self.foca.handle_data(&message.body, &mut self.wishes) };
-        // Others learn of them when we compare our lists.
+        // Other nodes get these newcomers when they compare views with us.
         self.catch_up.done &= newcomers.is_empty();
-        // Only encoding could fail, and nothing is encoded that is not passed on.
+        // Only encoding could fail, and these newcomers are not encoded because they are not passed
+        // on.
         let _ = self.foca.apply_many(newcomers.into_iter(), false, &mut self.wishes);
         if let Some(life) = claims {
             self.contradict(now_ms, life);
@@ -54,8 +55,9 @@ impl Core {
         })
     }
 
-    /// Handles a message with nothing new exactly as foca would: with nothing, or with the same answer to a ping. Foca
-    /// would first search its whole list for the sender, and most messages are of this kind.
+    /// Handles a message with nothing new exactly as foca would: with no output, or with the same
+    /// answer to a ping. foca would first search its whole list for the sender, and most messages
+    /// are of this kind.
     pub(super) fn is_done_without_foca(&mut self, message: &NewInMessage<'_>) -> bool {
         let (Stage::Joined, Some(items), header) = (&self.stage, message.items, &message.header) else { return false };
         let is_ours_to_judge = header.dst == self.me && header.src.key != self.me.key && self.view.is_active(&header.src);
@@ -148,7 +150,7 @@ mod tests {
         a.foca.handle_data(&ping, &mut a.wishes).unwrap();
         assert_eq!((ours.len(), ours), (1, std::mem::take(&mut a.wishes.sends)));
 
-        // A sender with something new, or whose identity is new, is for foca to handle.
+        // foca must handle a sender that has something new, or whose identity is new.
         let refuting = Header { src_incarnation: 1, ..header.clone() };
         let renewed = Header { src: b.me.renewed(), ..header };
         for header in [refuting, renewed] {

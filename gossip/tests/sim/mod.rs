@@ -1,4 +1,5 @@
-//! A cluster in virtual time: cores, a network with seeded latency and loss, and a heap of what happens next.
+//! A cluster in virtual time: cores, a network with seeded latency and loss, and a heap of coming
+//! events.
 
 use lattice_gossip::{Config, Core, Event, Fact, Identity, Key, Keyring, Liveness, News, Output, Token};
 use lattice_model::{NodeId, NodeState};
@@ -6,13 +7,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
 
-/// What one node was started as, and its core while it lives.
+/// How one node was started, and its core while it runs.
 pub struct Node {
     pub id: NodeId,
     pub addr: SocketAddr,
     pub incarnation: u64,
     pub core: Option<Core>,
-    /// What it has of the cluster's keys, at this start and the next.
+    /// The cluster's keys that it has, at this start and the next.
     pub keys: Keyring,
     pub news: Vec<(u64, News)>,
 }
@@ -23,7 +24,7 @@ enum Happening {
         from: SocketAddr,
         bytes: Vec<u8>,
     },
-    /// For one life of one node only: its timers die with it.
+    /// A timer of one life of one node: the life's end voids it.
     Timer {
         node: usize,
         incarnation: u64,
@@ -35,25 +36,26 @@ pub struct Sim {
     pub now_ms: u64,
     pub nodes: Vec<Node>,
     pub config: Config,
-    /// Of 1,000 datagrams, how many are lost.
+    /// How many of 1,000 datagrams are lost.
     pub loss_per_mille: u64,
-    /// Between different numbers nothing passes.
+    /// Nothing passes between addresses with different numbers.
     pub side: BTreeMap<SocketAddr, u8>,
     pub sent: u64,
-    /// Over everything that was sent, when and to whom: two runs with the same one were the same run.
+    /// A digest of everything that was sent, with times and receivers: equal traces mean equal
+    /// runs.
     pub trace: u64,
     random: u64,
     order: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: BTreeMap<u64, Happening>,
-    /// What waits for a process that does not run.
+    /// Events that wait for a suspended process.
     still: BTreeMap<usize, Vec<Happening>>,
     by_addr: BTreeMap<SocketAddr, usize>,
-    /// What was sent to where no node is: to whom, from whom.
+    /// Datagrams sent to addresses without a node: receiver, sender, bytes.
     pub strayed: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
 }
 
-/// Each key is 32 times its id.
+/// The bytes of each key are its id.
 pub fn keys(ids: &[u8], seals: u32) -> Keyring {
     Keyring::new(ids.iter().map(|id| (u32::from(*id), Key::from_bytes([*id; 32]))).collect(), seals).unwrap()
 }
@@ -93,7 +95,7 @@ impl Sim {
         }
     }
 
-    /// All started, each told of the first three.
+    /// A cluster with all nodes started, each joining by the first three.
     pub fn up(seed: u64, nodes: usize, config: Config) -> Self {
         let mut sim = Self::new(seed, nodes, config);
         (0..nodes).for_each(|n| sim.start(n));
@@ -109,18 +111,18 @@ impl Sim {
         (z ^ (z >> 31)) % below
     }
 
-    /// Starts a node's next life, told of the first three.
+    /// Starts a node's next life, which joins by the first three.
     pub fn start(&mut self, n: usize) {
         self.start_by(n, &(0..self.nodes.len().min(3)).collect::<Vec<_>>());
     }
 
-    /// A process does not run until [`Sim::cont`]; what comes meanwhile waits for it.
+    /// Suspends a process until [`Sim::cont`]; events for it wait meanwhile.
     pub fn stop(&mut self, n: usize) {
         self.still.insert(n, Vec::new());
     }
 
     pub fn cont(&mut self, n: usize) {
-        // Timers and datagrams as a select takes them: it asks for neither first.
+        // Timers and datagrams come in random order, as from a `select`, which polls neither first.
         let mut waited = self.still.remove(&n).expect("it was stopped");
         while !waited.is_empty() {
             let next = self.random(waited.len().min(4) as u64) as usize;
@@ -129,7 +131,7 @@ impl Sim {
         }
     }
 
-    /// Starts a node's next life, told of these.
+    /// Starts a node's next life, which joins by these nodes.
     pub fn start_by(&mut self, n: usize, seeds: &[usize]) {
         let seed = self.random(u64::MAX);
         let node = &mut self.nodes[n];
@@ -223,7 +225,8 @@ impl Sim {
         self.now_ms = until;
     }
 
-    /// Runs until `done`, looking every 100 ms: how long that took. Panics after `limit_ms`.
+    /// Runs until `done`, which is checked every 100 ms, and gives how long that took. Panics after
+    /// `limit_ms`.
     pub fn run_until(&mut self, what: &str, limit_ms: u64, done: impl Fn(&Self) -> bool) -> u64 {
         let from = self.now_ms;
         while !done(self) {
@@ -237,7 +240,7 @@ impl Sim {
         self.nodes.iter().enumerate().filter_map(|(n, node)| node.core.as_ref().map(|core| (n, core)))
     }
 
-    /// Whether every living node sees exactly the living ones as Alive, in their present lives.
+    /// Whether every living node sees exactly the living nodes as Alive, in their present lives.
     pub fn all_agree(&self) -> bool {
         let expected: BTreeSet<(&NodeId, u64)> = self.living().map(|(n, _)| (&self.nodes[n].id, self.nodes[n].incarnation)).collect();
         self.living().all(|(_, core)| {
@@ -247,7 +250,7 @@ impl Sim {
         })
     }
 
-    /// Whether everybody shows everybody's fact.
+    /// Whether every node shows every node's fact.
     pub fn all_facts_known(&self) -> bool {
         self.living().all(|(_, core)| {
             self.living().all(|(n, other)| {
@@ -261,7 +264,7 @@ impl Sim {
         self.nodes.iter().flat_map(|node| &node.news).filter(|(_, news)| matches!(news, News::Down(_))).count()
     }
 
-    /// The first few that do not see what most should.
+    /// The first few nodes that do not see what most should.
     fn describe(&self) -> String {
         let (living, mut text) = (self.living().count(), String::new());
         for (n, core) in self.living() {

@@ -1,4 +1,5 @@
-//! On the head: the request for a checkpoint before walltime ends, so early that it can be whole in time.
+//! On the head: the request for a checkpoint before walltime ends, early enough for it to be whole
+//! in time.
 //!
 //! ```text
 //!   AwaitingLook ──due──▶ AwaitingCost ──not asked earlier than the next look──▶ AwaitingLook, the last
@@ -11,91 +12,95 @@
 use lattice_model::CheckpointId;
 use lattice_model::checkpoint::{DEADLINE_MS, walltime_lead_ms};
 
-/// Between two tries to ask work that is not settled yet for its last checkpoint.
+/// The pause between two attempts to ask work that is not ready to be asked.
 const PAUSE_MS: u64 = 500;
-/// The longest pause before it is asked again where it was asked in vain.
+/// The longest pause before the work is asked again after a failed checkpoint.
 const PAUSE_MS_MAX: u64 = 60_000;
 
-/// The last request of one claim's walltime. See the module.
+/// The last request within one claim's walltime. See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastSave {
     walltime_ms: u64,
     ends_ms: u64,
     grace_ms: u64,
-    /// Under which the work is asked next. One that a former life asked for is asked for again: it is that one.
+    /// The id of the next request. A request of an earlier life of the agent is repeated with its
+    /// id.
     id: CheckpointId,
     phase: Phase,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Until it is looked how long a checkpoint takes.
+    /// Waiting until the cost of a checkpoint is looked up.
     AwaitingLook { lead_ms: u64 },
-    /// That is being looked up.
+    /// The cost is being looked up.
     AwaitingCost { lead_ms: u64 },
-    /// Until the work is asked.
+    /// Waiting until the work is asked.
     AwaitingLead,
-    /// It is asked. `noted`: the checkpoint that the end of walltime waits for, as it was last noted.
+    /// The work is asked. `noted`: the checkpoint last noted on the disk for the end of walltime.
     Asking { request: Request, noted: Option<CheckpointId> },
-    /// Until it is asked again.
+    /// Waiting until the work is asked again.
     Pausing { request: Request },
-    /// A checkpoint is whole, or walltime is over, or the work was refused one.
+    /// A checkpoint is whole, walltime is over, or the work was refused a checkpoint.
     Over,
 }
 
-/// How the work is asked.
+/// The times of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
-    /// How long it has for that.
+    /// How long the checkpoint may take.
     length_ms: u64,
-    /// Before it is asked again.
+    /// How long to wait before the next request.
     pause_ms: u64,
 }
 
-/// What happens to the last request.
+/// An event of the last request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastSaveEvent {
-    /// The time came that [`LastSaveAction::WaitUntil`] named.
+    /// The time of [`LastSaveAction::WaitUntil`] has come.
     Due,
-    /// How long a checkpoint of this work took, where one was made.
+    /// How long the last checkpoint of this work took, if there was one.
     CostKnown { took_ms: Option<u64> },
     /// The work could not be asked now.
     NotAsked,
-    /// This checkpoint is that far: the one asked for, or another one that was under way.
+    /// This checkpoint is under way: the requested one, or another.
     UnderWay { id: CheckpointId },
-    /// That one is over.
+    /// This checkpoint has ended.
     Ended { id: CheckpointId, is_whole: bool },
     /// The work was refused a checkpoint.
     Refused,
-    /// Nothing more is reported of what was asked. `next`: an id that was not used.
+    /// No further reports about the request will come. `next`: an unused id.
     AnswersOver { next: CheckpointId },
 }
 
-/// What is to be done about the last request.
+/// What to do about the last request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastSaveAction {
-    /// Wait until this time of the boot's clock: [`LastSaveEvent::Due`].
+    /// Wait until this time since boot, then give [`LastSaveEvent::Due`].
     WaitUntil { at_ms: u64 },
-    /// Find out how long a checkpoint of this work takes: [`LastSaveEvent::CostKnown`].
+    /// Find out how long a checkpoint of this work takes, then give [`LastSaveEvent::CostKnown`].
     FindCost,
-    /// Ask the work for this checkpoint, which may take so long.
+    /// Ask the work for this checkpoint, which may take `length_ms`.
     Ask { id: CheckpointId, length_ms: u64 },
     /// Note on the disk that the end of walltime waits for this checkpoint.
     Note { id: CheckpointId },
 }
 
 impl LastSave {
-    /// Of a claim whose walltime runs since `began_ms`. `id`: what to ask for. With the first thing to be done.
+    /// Begins for a claim whose walltime began at `began_ms`. `id`: that of the first request. Also
+    /// gives the first action.
     pub fn begin(began_ms: u64, walltime_ms: u64, grace_ms: u64, id: CheckpointId) -> (Self, LastSaveAction) {
         let ends_ms = began_ms.saturating_add(walltime_ms);
-        // It is never asked earlier than this, and where no checkpoint was made by then, not before the second look.
+        // The work is never asked earlier than this; without an earlier checkpoint, not before the
+        // second look.
         let lead_ms = walltime_ms / 2;
         let save = Self { walltime_ms, ends_ms, grace_ms, id, phase: Phase::AwaitingLook { lead_ms } };
         let first = save.wait(lead_ms);
         (save, first)
     }
 
-    /// Takes an event; what is to be done goes to `out`, in order. Where that is nothing and no answers are awaited, it is over.
+    /// Handles an event and appends the actions to `out`, in order. If there are none and no answer
+    /// is awaited, the last save is over.
     pub fn handle(&mut self, now_ms: u64, event: LastSaveEvent, out: &mut Vec<LastSaveAction>) {
         match (&mut self.phase, event) {
             (Phase::AwaitingLook { lead_ms }, LastSaveEvent::Due) => {
@@ -114,7 +119,7 @@ impl LastSave {
                 out.push(self.wait(next_ms));
             }
             (Phase::AwaitingLead, LastSaveEvent::Due) => {
-                // Under way in the grace it is waited for as any other.
+                // A checkpoint still under way in the grace is waited for, so the grace counts.
                 let left_ms = self.ends_ms.saturating_sub(now_ms).saturating_add(self.grace_ms);
                 self.ask(now_ms, Request { length_ms: left_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1), pause_ms: PAUSE_MS }, out);
             }
@@ -139,12 +144,12 @@ impl LastSave {
             }
             (Phase::Asking { .. }, LastSaveEvent::Refused) => self.phase = Phase::Over,
             (Phase::Asking { request, .. }, LastSaveEvent::AnswersOver { next }) => {
-                // There may be time for one more.
+                // There may be time for another request.
                 self.id = next;
                 let request = Request { pause_ms: request.pause_ms.saturating_mul(2).min(PAUSE_MS_MAX), ..*request };
                 self.pause(now_ms, request, out);
             }
-            // What comes late, of a request that is over.
+            // Late events of a request that is over.
             (
                 Phase::AwaitingLook { .. }
                 | Phase::AwaitingCost { .. }
@@ -163,7 +168,7 @@ impl LastSave {
         }
     }
 
-    /// Whether nothing is asked for any more.
+    /// Whether no further request will be made.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
@@ -172,7 +177,7 @@ impl LastSave {
         LastSaveAction::WaitUntil { at_ms: self.ends_ms.saturating_sub(lead_ms) }
     }
 
-    /// Unless walltime is over.
+    /// Asks, unless walltime is over.
     fn ask(&mut self, now_ms: u64, request: Request, out: &mut Vec<LastSaveAction>) {
         if now_ms < self.ends_ms {
             self.phase = Phase::Asking { request, noted: None };
@@ -201,7 +206,7 @@ mod tests {
         format!("00000000-0000-4000-9000-0000000000{n:02x}").parse().unwrap()
     }
 
-    /// Of work that began at 0.
+    /// The last save of work that began at 0.
     fn begun() -> LastSave {
         let (save, first) = LastSave::begin(0, WALLTIME_MS, GRACE_MS, id(1));
         assert_eq!(first, WaitUntil { at_ms: 500_000 });
@@ -214,7 +219,7 @@ mod tests {
         out
     }
 
-    /// Whose checkpoint was just asked for, 100 s before its end.
+    /// The last save of work that was just asked, 100 s before its end.
     fn asked() -> LastSave {
         let mut save = begun();
         step(&mut save, 500_000, Due);
@@ -229,7 +234,7 @@ mod tests {
     fn it_is_looked_twice_how_long_a_checkpoint_takes_unless_the_first_look_asks_early() {
         let mut save = begun();
         assert_eq!(step(&mut save, 500_000, Due), [FindCost]);
-        // Twice 100 s and 10 s.
+        // Twice 100 s, plus 10 s.
         assert_eq!(step(&mut save, 500_000, CostKnown { took_ms: Some(100_000) }), [WaitUntil { at_ms: 790_000 }]);
         assert_eq!(step(&mut save, 790_000, Due), [Ask { id: id(1), length_ms: 240_000 }]);
         let mut save = begun();

@@ -1,4 +1,4 @@
-//! How an allocation begins on its node: its prologue's end, its start, and its entry point.
+//! How an allocation begins on its node: the end of its prologue, its start, and its entry point.
 
 use super::AllocationTask;
 use crate::node_environment;
@@ -37,14 +37,14 @@ impl AllocationTask {
         }
     }
 
-    /// From here on, what is written goes on into the log store.
+    /// From now on its output is sent to the log store.
     pub(super) fn look_after_logs(&self, adopted: bool) {
         let own = self.own.clone();
         let report = move |files| -> BoxFuture<'static, bool> {
             let own = own.clone();
             Box::pin(async move {
                 let Some(own) = own.upgrade() else { return false };
-                // It ends once its task does.
+                // The task of the output ends after this one.
                 let _ = own.send(Command::LogsFlushed { files }).await;
                 true
             })
@@ -52,7 +52,8 @@ impl AllocationTask {
         self.context.spools.begin(&self.share, &self.context.setup.me, &self.dir, Box::new(report), adopted);
     }
 
-    /// Ends a prologue in its middle: nothing of it goes on when this is over. A shim that it started is met again here.
+    /// Cancels a running prologue: nothing of it goes on after this call. If it started a shim, the
+    /// task has the connection to it now.
     pub(super) async fn give_up_preparing(&mut self) {
         if let Some(preparing) = self.preparing.take()
             && let Some(line) = preparing.give_up().await
@@ -75,7 +76,7 @@ impl AllocationTask {
         self.handle_lease(RunLeaseEvent::Start(share)).await;
     }
 
-    /// Its run lease does not keep it from that any more.
+    /// The run lease no longer holds the work back: begin it.
     pub(super) async fn begin_work(&mut self, share: &DesiredShare) {
         if self.is_head() {
             walltime::begins(&self.share, &self.dir).await;
@@ -99,7 +100,7 @@ impl AllocationTask {
                 self.send(ToShim::StartScript { text: text.to_string(), args: args.clone(), env, working_dir }).await;
                 failpoint::pass(Point::ScriptAsked);
             }
-            // It may have been begun by a former life: the shim has it as it was meant then.
+            // An earlier life may have begun the launch; then the shim has it in its original form.
             Entrypoint::Command { .. } => self.handle_entry(EntryEvent::BeginCommand { is_synced: self.line.is_synced() }),
         }
     }
@@ -110,19 +111,21 @@ impl AllocationTask {
         }
     }
 
-    /// Whether the shim was told to begin.
+    /// Whether the shim received the message to begin.
     pub(super) fn has_begun(&self) -> bool {
         self.phase.is_started() && self.lease.is_open()
     }
 
-    /// The first of these begins it; each says how long it may run from then on.
+    /// Sends the walltime. The first of these messages begins the work; each sets the walltime
+    /// anew.
     pub(super) async fn send_walltime(&mut self) {
         let walltime = self.share.spec.walltime;
         let walltime_ms = walltime.map_or(u64::MAX, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self.send(ToShim::Go { walltime_ms }).await;
     }
 
-    /// It has another walltime than it began with. What is over already stays so: the shim ends it.
+    /// The work gets another walltime. If its walltime is already over, that stays so: the shim
+    /// ends it.
     pub(super) async fn change_walltime(&mut self, share: &DesiredShare) {
         self.take_walltime(share);
         self.handle_lease(RunLeaseEvent::WalltimeChanged(share.spec.walltime)).await;
@@ -142,7 +145,8 @@ impl AllocationTask {
         self.begin_entry_launch(told.unwrap_or(usual));
     }
 
-    /// Heads the launch of an inline command, unless that is done already, and waits for its end.
+    /// Begins the launch of an inline command on this head, unless that is done, and waits for its
+    /// end.
     fn begin_entry_launch(&self, launch: LaunchSpec) {
         let Some(own) = self.own.upgrade() else { return };
         let mut end = self.context.launches.begin(&self.share, launch);

@@ -1,4 +1,5 @@
-//! How an allocation comes to its end: its walltime is over, it is stopped, and what was made for it is taken away.
+//! How an allocation ends: its walltime is over, it is stopped, and what was made for it is
+//! removed.
 
 use super::AllocationTask;
 use crate::final_usage::final_usage;
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a shim may take to quit before it is killed with its scope.
 const QUIT_WAIT: Duration = Duration::from_secs(5);
-/// Between two tries to take away what cannot be taken away yet.
+/// The pause between two tries to remove an allocation.
 const UNDO_AGAIN: Duration = Duration::from_secs(1);
 
 fn ms(duration: Duration) -> u64 {
@@ -104,7 +105,7 @@ impl AllocationTask {
         actions
     }
 
-    /// `false`: its shim is gone, and its scope is all there is to end.
+    /// `false`: the shim is gone, and only the scope is left to end.
     async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
         self.say("ending its processes");
         self.says.standing.send_replace(Standing::Ending);
@@ -119,7 +120,8 @@ impl AllocationTask {
         self.line.is_there()
     }
 
-    /// Its shim kills it again and again by now, and waits for as long as it takes: whoever waits for the node is told what for.
+    /// The shim kills the work repeatedly and waits as long as it takes; publishes what keeps the
+    /// work, for those who wait for the node.
     pub(super) async fn say_what_is_left(&mut self) {
         let (context, allocation) = (Arc::clone(&self.context), self.share.allocation);
         if let Ok(Some(what)) = tokio::task::spawn_blocking(move || undo::what_is_left(&context, allocation)).await {
@@ -131,7 +133,7 @@ impl AllocationTask {
         self.handle_phase(TaskEvent::Looked).await;
     }
 
-    /// Without a shim only the scope is left: whatever is in it goes at once.
+    /// Kills all processes in the scope at once, since there is no shim.
     async fn kill_scope(&mut self) {
         self.context.adoption.found(self.share.allocation);
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
@@ -173,13 +175,13 @@ impl AllocationTask {
         self.insist(move || undo::undo(&context, &share, &dir)).await;
         failpoint::pass(Point::Undone);
         self.context.workers.forget(&self.share);
-        // A launch that came in while this was being done has nobody to run it.
+        // A launch that arrived meanwhile has no task to run it.
         self.context.launches.drop_of(self.share.allocation);
         self.tell(|allocation, epoch| Event::Undone { allocation, epoch, usage: used }).await;
         self.context.machine.checks.again();
     }
 
-    /// Does something until it is done.
+    /// Repeats `act` until it succeeds.
     async fn insist(&self, act: impl Fn() -> Result<(), UndoError> + Send + Sync + 'static) {
         let act = Arc::new(act);
         loop {
@@ -187,7 +189,8 @@ impl AllocationTask {
             match tokio::task::spawn_blocking(move || act()).await {
                 Ok(Ok(())) => return,
                 Ok(Err(why)) => {
-                    // Processes in an uninterruptible call, for one: the share stays ours until they are gone.
+                    // For example processes in an uninterruptible call: the share stays held until
+                    // they are gone.
                     tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be taken away yet");
                     self.say(&why.to_string());
                 }
@@ -197,7 +200,8 @@ impl AllocationTask {
         }
     }
 
-    /// The site's, once no process is left. A failed one is said, and keeps the node from nobody.
+    /// Runs the site's epilogue once no process is left. A failure is reported, and does not keep
+    /// new work off the node.
     async fn epilogue(&self) {
         let (context, share) = (&self.context, &self.share);
         self.say("the site's epilogue");

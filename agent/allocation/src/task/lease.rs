@@ -1,4 +1,5 @@
-//! The run lease of what it runs ([`lattice_node::RunLease`]): passed on to the shim, and waited for.
+//! The run lease of the allocation's work ([`lattice_node::RunLease`]): passed on to the shim, and
+//! waited for.
 
 use super::AllocationTask;
 use lattice_model::EndReason;
@@ -6,7 +7,7 @@ use lattice_node::{Due, RunLeaseAction, RunLeaseEvent};
 use lattice_runtime::shim::{ToShim, boottime_ms};
 
 impl AllocationTask {
-    /// Passes on to the shim how long its work may run, counted from the newest heartbeat that the leader acknowledged.
+    /// Extends the shim's lease, counted from the newest heartbeat that the leader acknowledged.
     pub(super) async fn renew(&mut self) {
         let Some(sent_ms) = self.acknowledged.as_mut().and_then(|acknowledged| *acknowledged.borrow_and_update()) else { return };
         if self.line.is_there() {

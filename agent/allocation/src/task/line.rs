@@ -1,4 +1,4 @@
-//! The line to the shim: how it is found, what is sent on it, and what becomes of the allocation when it breaks.
+//! The connection to the shim: finding it, sending on it, and what happens when it breaks.
 
 use super::AllocationTask;
 use super::shim_line::ShimLine;
@@ -16,7 +16,7 @@ use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two tries to reach a shim while this agent lacks something for it (descriptors, memory).
+/// The pause between two tries to reach a shim while this agent lacks descriptors or memory for it.
 const CONNECT_AGAIN: Duration = Duration::from_millis(200);
 
 impl AllocationTask {
@@ -41,7 +41,8 @@ impl AllocationTask {
         self.take_link(line).await.map_err(Missing::Unreachable)
     }
 
-    /// Finds the shim again, where there is no line to it. `false`: it is gone, and the driver was told.
+    /// Connects to the shim unless connected. `false`: the shim is gone, and the driver has been
+    /// notified.
     pub(super) async fn connect(&mut self) -> bool {
         while !self.line.is_there() {
             match self.find_shim().await {
@@ -73,7 +74,7 @@ impl AllocationTask {
         }
     }
 
-    /// The shim closed the line: it is dead, or said something that cannot be read.
+    /// The connection ended: the shim is dead, or sent invalid data.
     pub(super) async fn link_ended(&mut self) {
         self.line = ShimLine::Absent;
         self.signals.lost();
@@ -81,13 +82,15 @@ impl AllocationTask {
         self.handle_phase(TaskEvent::LineBroken).await;
     }
 
-    /// What cannot be read is said again after each connect: not in a tight circle.
+    /// Waits before it connects again: a shim that sends invalid data would send it after each
+    /// connect.
     pub(super) async fn reconnect(&mut self) {
         tokio::time::sleep(CONNECT_AGAIN).await;
         self.connect().await;
     }
 
-    /// The shim is dead. What it wrote down of ends counts; all else is lost, and nothing of it may live on.
+    /// The shim is dead. The ends that it wrote to its file count; everything else is lost, and
+    /// none of its processes may live on.
     pub(super) async fn shim_lost(&mut self, why: &str) {
         self.context.adoption.lost(self.share.allocation);
         self.terminals.lost(why);
@@ -117,13 +120,14 @@ impl AllocationTask {
         }
         let me = self.context.setup.me.clone();
         if self.lease.is_lapsed() {
-            // Whatever else ended since was killed for that.
+            // Any later end is a consequence of the lapse.
             known = Some(EndReason::RunLeaseLapsed { node: me.clone() });
         }
         for local in self.launches.values_mut().filter(|l| !self.lease.is_lapsed() && !l.all_ended(&me)) {
             local.lost(why);
         }
-        // An inline command whose ranks here are all known to have ended ends as its head says, not as lost.
+        // If all ranks of an inline command here are known to have ended, it ends as its head
+        // reports, not as lost.
         let told_by_head = entry.and_then(|e| self.launches.get(&e.id)).is_some_and(|l| l.all_ended(&me));
         if !told_by_head || known.is_some() {
             let lost = EndReason::NodeLost { node: me, why: why.to_owned() };

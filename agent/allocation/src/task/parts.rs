@@ -1,4 +1,5 @@
-//! This node's parts of launches: begun as their heads want it, and what passes between a head and the shim.
+//! This node's parts of launches: beginning them for their heads, and passing messages between
+//! heads and the shim.
 
 use super::AllocationTask;
 use crate::local_launch::LocalLaunch;
@@ -12,7 +13,7 @@ use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::ToShim;
 use tokio::sync::mpsc;
 
-/// Bytes typed that wait for launches to begin; where there are more, the oldest pieces are lost.
+/// How many bytes of keyboard input wait for launches to begin; beyond that the oldest are dropped.
 const TYPED_AHEAD_BYTES_MAX: usize = 64 * 1024;
 
 impl AllocationTask {
@@ -28,7 +29,8 @@ impl AllocationTask {
         }
     }
 
-    /// Asks the shim for every launch that it has not said to have. Asking twice is one launch.
+    /// Requests every launch that the shim has not confirmed. A repeated request starts nothing
+    /// twice.
     pub(super) async fn begin_launches(&mut self) {
         if !self.lease.may_begin() {
             return;
@@ -61,15 +63,15 @@ impl AllocationTask {
         }
     }
 
-    /// Another part's server asks or answers.
+    /// Passes on a call, or an answer, from another part's PMI server.
     async fn call(&mut self, launch: LaunchId, call: WireCall) {
         if let Ok(call) = Call::try_from(call) {
             self.send(ToShim::Call { launch, call }).await;
         }
     }
 
-    /// What is typed at a launch that does not run yet waits for it. While there is no line to the shim, what is typed is
-    /// lost: as if the program had not looked.
+    /// Keyboard input for a launch that does not run yet waits for it. Input that comes while the
+    /// shim is not connected is lost, as if the program had not read it.
     pub(super) async fn typed(&mut self, launch: LaunchId, message: ToTerminal) {
         if self.launches.get(&launch).is_none_or(|l| !l.begun) {
             self.typed_ahead.push_back((launch, message));
@@ -87,7 +89,8 @@ impl AllocationTask {
 
     /// Changes what is known of a launch.
     pub(super) fn of(&mut self, launch: LaunchId, change: impl FnOnce(&mut LocalLaunch)) {
-        // That ranks were killed for it is not how their launch ended: its head hears of the node, by way of the quorum.
+        // After a lapse, ends of ranks do not count as the launch's end: the head learns of the
+        // lapse from the quorum.
         if self.lease.is_lapsed() {
             return;
         }
@@ -105,7 +108,7 @@ impl AllocationTask {
         self.of(launch, |local| local.refused(&me, why));
     }
 
-    /// No rank of this launch is left here: readers of its output may come to their end.
+    /// No rank of this launch is left here: readers may reach the end of its output.
     pub(super) fn over(&self, number: u32) {
         self.says.activity.send_if_modified(|activity| activity.over.insert(number));
     }

@@ -1,4 +1,4 @@
-//! How far the line to an allocation's shim is.
+//! The state of the connection to an allocation's shim.
 
 use crate::link::Link;
 use lattice_runtime::shim::FromShim;
@@ -6,12 +6,12 @@ use lattice_runtime::shim::FromShim;
 /// See the module.
 pub(super) enum ShimLine {
     Absent,
-    /// The shim reports what it has. `is_fresh`: it was just started.
+    /// The shim is reporting what it has. `is_fresh`: the shim was just started.
     Replaying {
         link: Link,
         is_fresh: bool,
     },
-    /// The shim has reported all that it has.
+    /// The shim has reported everything.
     Synced {
         link: Link,
     },
@@ -25,7 +25,7 @@ impl ShimLine {
         }
     }
 
-    /// The next message, once there is a line; `None`: the line is closed. Safe to drop while it waits.
+    /// The next message, once connected; `None`: the connection is closed. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<FromShim> {
         match self.link() {
             Some(link) => link.next().await,

@@ -1,13 +1,13 @@
-//! What is found, and where it is read.
+//! One finding, and its source.
 
 use lattice_mesh::diagnosis::{WireFact, plain};
 
-/// One finding. `source`: what says so.
+/// One finding. `source`: where it was read.
 pub(super) fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {
     WireFact { part: part.to_owned(), about: plain(about), text: plain(&text), source: source.to_owned(), wrong }
 }
 
-/// A short file of the kernel's; what is longer is cut.
+/// Reads a short kernel file; a longer one is cut.
 pub(super) fn text_of(path: &str) -> Option<String> {
     use std::io::Read;
     let mut bytes = Vec::new();

@@ -1,8 +1,9 @@
-//! The GPUs that work has here: how busy and how full they are, what their links move, memory errors, what holds their clocks down, and
-//! what is the matter with them.
+//! The GPUs of the work on this node: their load and memory, NVLink traffic, memory errors, what
+//! holds their clocks down, and their problems.
 //!
-//! Drivers are asked by a thread of its own (`lattice_machine::gpu_loads`): here its looks are read. What links move is told between two of them,
-//! so for the second one is waited a moment, where there are links.
+//! `lattice_machine::gpu_loads` queries the drivers on a thread of its own; its readings are used
+//! here. Traffic is measured between two readings, so if there are links, the second reading is
+//! awaited for a moment.
 
 use super::fact::fact;
 use crate::context::Context;
@@ -16,12 +17,13 @@ use lattice_model::{AllocationId, Epoch};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the next look is waited for: a little longer than from one to the other.
+/// How long to wait for the next reading: a little longer than the interval between two.
 const NEXT_LOOK: Duration = Duration::from_millis(1500);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// What a GPU is kept from by its cooling or its power supply; other reasons are settings, and its power limit is met by all that are busy.
+/// Reasons by which cooling or power supply hold a GPU's clocks down. Other reasons are settings,
+/// and every busy GPU reaches its power limit.
 const HARMFUL: &[&str] = &["hardware_slowdown", "hardware_thermal", "hardware_power_brake", "software_thermal"];
-/// A GPU below the one does nothing while another of the same work is above the other.
+/// A GPU below `IDLE` is reported as idle if another GPU of the same work is above `BUSY`.
 const IDLE: f64 = 0.1;
 const BUSY: f64 = 0.5;
 
@@ -30,11 +32,11 @@ const BUSY: f64 = 0.5;
 pub struct Its {
     id: String,
     vendor: Option<GpuVendor>,
-    /// What is the matter with it; empty: nothing is known.
+    /// Its problems; empty if none are known.
     standing: String,
 }
 
-/// Those that the allocation has here.
+/// The GPUs that the allocation has on this node.
 pub fn of_work(context: &Context, (allocation, epoch): (AllocationId, Epoch)) -> Vec<Its> {
     let view = context.work.view.borrow();
     let local = view.locals.iter().find(|local| local.share.allocation == allocation && local.share.epoch == epoch);
@@ -47,7 +49,8 @@ pub fn of_work(context: &Context, (allocation, epoch): (AllocationId, Epoch)) ->
     its.collect()
 }
 
-/// What there is to say of them, and of which look that is. `first`: the newest when the diagnosis began. `all`: not of links alone.
+/// The findings, and of which reading they are. `first`: the newest reading when the diagnosis
+/// began. `all`: give all findings, not only those about links.
 pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, all: bool) -> (Vec<WireFact>, DiagnosisGpus) {
     let links = |looked: &Arc<Looked>| its.iter().filter_map(|of| looked.loads.gpus.get(&of.id)).any(has_links);
     let second = first.filter(|first| links(first)).and_then(|first| next(readings, first.at));
@@ -64,7 +67,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
         (second.at.saturating_duration_since(first.at), loads)
     });
     facts.extend(moved(&told, before, source));
-    // What follows is of now.
+    // What follows is of the newest reading.
     let looked = DiagnosisGpus {
         facts: u32::try_from(facts.len()).unwrap_or(u32::MAX),
         age_ms: now.map_or(0, |looked| u64::try_from(looked.at.elapsed().as_millis()).unwrap_or(u64::MAX)),
@@ -73,7 +76,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     };
     if all {
         facts.extend(its.iter().filter(|of| !of.standing.is_empty()).map(|of| fact("gpus", &of.id, "driver", of.standing.clone(), true)));
-        // One with which something is the matter may not be asked at all.
+        // A GPU with a known problem may not be queried at all.
         let silent = its.iter().filter(|of| of.standing.is_empty() && told.iter().all(|(told, _)| told.id != of.id));
         let hangs = readings.newest().is_none() && readings.age().is_some();
         facts.extend(silent.map(|of| fact("gpus", &of.id, "none", readings.why_silent(&of.id, of.vendor), hangs)));
@@ -81,7 +84,7 @@ pub fn read(its: &[Its], first: Option<&Arc<Looked>>, readings: &GpuReadings, al
     (facts, looked)
 }
 
-/// The look after the one of `then`, where it comes soon.
+/// The first reading after `then`, if it comes soon.
 fn next(readings: &GpuReadings, then: Instant) -> Option<Arc<Looked>> {
     let until = Instant::now() + NEXT_LOOK;
     loop {
@@ -103,7 +106,7 @@ fn percent(ratio: f64) -> String {
     format!("{:.1} %", ratio * 100.0)
 }
 
-/// The least and the most of what is told.
+/// The smallest and the largest value.
 fn range(values: &[f64]) -> Option<(f64, f64)> {
     let least = values.iter().copied().reduce(f64::min)?;
     Some((least, values.iter().copied().reduce(f64::max)?))
@@ -133,7 +136,7 @@ fn busy(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
     (!said.is_empty()).then(|| fact("gpus", &many(told.len()), source, said.join("; "), false))
 }
 
-/// Which of them has how many, of those that have any.
+/// Lists the GPUs whose counter is above zero, with the counts.
 fn counted(told: &[(&Its, GpuLoad)], of: Counter) -> Option<String> {
     let all: Vec<(&str, u64)> = told.iter().filter_map(|(its, load)| Some((its.id.as_str(), of(load)?))).collect();
     let some: Vec<String> = all.iter().filter(|(_, count)| *count > 0).map(|(id, count)| format!("{count} of {id}")).collect();
@@ -157,19 +160,19 @@ fn clocks(told: &[(&Its, GpuLoad)], source: &str) -> Option<WireFact> {
     (!all.is_empty()).then(|| fact("gpus", "clocks", source, text, wrong))
 }
 
-/// One of the counters of a GPU.
+/// Reads one counter of a GPU.
 type Counter = fn(&GpuLoad) -> Option<u64>;
 
 fn has_links(load: &GpuLoad) -> bool {
     load.nvlink_sent_bytes.is_some() || load.nvlink_received_bytes.is_some()
 }
 
-/// By how much a counter grew; `None`: it began anew, or one of the two is not there.
+/// The increase of a counter; `None`: it restarted, or one of the two values is missing.
 fn grown(of: Counter, load: &GpuLoad, before: Option<&GpuLoad>) -> Option<u64> {
     of(load)?.checked_sub(of(before?)?)
 }
 
-/// What they sent and received over NVLink: by the second between two looks, else since their drivers were loaded.
+/// NVLink traffic: per second between two readings, or else since the drivers were loaded.
 fn moved(told: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>>)>, source: &str) -> Option<WireFact> {
     let (sent, received): (Counter, Counter) = (|load| load.nvlink_sent_bytes, |load| load.nvlink_received_bytes);
     let with: Vec<usize> = (0..told.len()).filter(|at| has_links(&told[*at].1)).collect();
@@ -193,7 +196,8 @@ fn moved(told: &[(&Its, GpuLoad)], before: Option<(Duration, Vec<Option<GpuLoad>
     Some(fact("gpus", "NVLink", source, text, false))
 }
 
-/// Of all nodes of the work: what to say of each whose GPUs do nothing while others of it are busy.
+/// Compares all nodes of the work: a text for each node whose GPUs are idle while others of the
+/// work are busy.
 pub fn uneven(nodes: &[(&str, &DiagnosisGpus)]) -> Vec<(usize, String)> {
     let all = || nodes.iter().flat_map(|(node, of)| of.busy.iter().map(move |(id, busy)| (*node, id, *busy)));
     let Some((node, id, most)) = all().max_by(|a, b| a.2.total_cmp(&b.2)).filter(|(_, _, most)| *most >= BUSY) else { return Vec::new() };
@@ -265,7 +269,7 @@ mod tests {
         ];
         assert_eq!(said(&facts), want);
         assert_eq!((gpus.facts, gpus.busy.len(), gpus.source.as_str()), (3, 2, "nvml"));
-        // Of one of which nothing is the matter nothing is marked, and where no links are nothing is said of them.
+        // A GPU without problems is not marked, and without links there is no finding about them.
         let (facts, _) = read(&all[..1], Some(&first), &GpuReadings::default(), true);
         assert_eq!(
             said(&facts)[1..],
@@ -280,7 +284,7 @@ mod tests {
         let (a, b) = (its("A", ""), its("B", ""));
         let told = [(&a, load(8192)), (&b, load(0))];
         let before = |each: [u64; 2]| Some((Duration::from_secs(2), each.map(|sent| Some(load(sent))).to_vec()));
-        // That of B began anew.
+        // The counter of B has restarted.
         let text = |before| moved(&told, before, "nvml").unwrap().text;
         assert_eq!(text(before([4096, 50])), "2 KiB/s sent, 0 KiB/s received, by 2 GPUs");
         assert_eq!(text(None), "8 KiB sent, 8 KiB received since their drivers were loaded");
@@ -295,7 +299,7 @@ mod tests {
         let (one, other) = (gpus(&[("A", 0.05), ("B", 0.6)]), gpus(&[("C", 0.9), ("D", 0.3)]));
         let told = uneven(&[("n1", &one), ("n2", &other)]);
         assert_eq!(told, [(0, "A (5.0 %) does nothing while others are busy: C of n2 90.0 %".to_owned())]);
-        // All idle, and all busy, is even.
+        // All idle or all busy counts as even.
         for even in [gpus(&[("A", 0.0), ("B", 0.4)]), gpus(&[("A", 0.7), ("B", 0.9)]), gpus(&[])] {
             assert_eq!(uneven(&[("n1", &even)]), []);
         }

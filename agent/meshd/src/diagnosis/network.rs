@@ -1,4 +1,4 @@
-//! The node's interfaces, and how the work's connections fare.
+//! The node's network interfaces, and the state of the work's connections.
 
 use super::fact::{fact, text_of};
 use super::processes::Listed;
@@ -13,15 +13,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Interfaces, ports of fabrics, and network namespaces that are told of.
+/// How many interfaces, fabric ports and network namespaces are reported.
 const INTERFACES_MAX: usize = 64;
 const PORTS_MAX: usize = 64;
 const NAMESPACES_MAX: usize = 8;
-/// How long one Slingshot adapter may take, and until when behind the first others are asked: with mounts that do not answer either the
-/// answer is still in time.
+/// How long one Slingshot adapter may take, and until when the others are queried. Together with
+/// mounts that do not answer, the diagnosis is still in time.
 const WITHIN: Duration = Duration::from_secs(1);
 const ALL_WITHIN: Duration = Duration::from_secs(2);
-/// More segments than this share sent again are a bad network.
+/// The share of retransmitted segments above which a network counts as bad.
 const RETRANSMITTED_BAD: f64 = 0.01;
 
 fn names(dir: &str, most: usize) -> Vec<String> {
@@ -36,7 +36,7 @@ fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Each interface but loopback.
+/// Every interface except loopback.
 pub fn interfaces() -> Vec<WireFact> {
     let of = |name: String| {
         let at = PathBuf::from("/sys/class/net").join(&name);
@@ -55,7 +55,7 @@ pub fn interfaces() -> Vec<WireFact> {
     names("/sys/class/net", INTERFACES_MAX).into_iter().filter(|name| name != "lo").map(of).collect()
 }
 
-/// Each port of an InfiniBand or Slingshot (CXI) device.
+/// Every port of an InfiniBand or Slingshot (CXI) device.
 pub fn fabrics() -> Vec<WireFact> {
     let mut facts = Vec::new();
     for device in names("/sys/class/infiniband", PORTS_MAX) {
@@ -76,7 +76,8 @@ pub fn fabrics() -> Vec<WireFact> {
     facts
 }
 
-/// A Slingshot adapter below this root, asked only until then. Its link says 1, or `up`, while it is.
+/// A Slingshot adapter below `root`, queried only before `until`. Its link file reads 1 or `up`
+/// while the link is up.
 fn cassini(root: &Path, device: String, until: Instant) -> WireFact {
     if Instant::now() >= until {
         return fact("network", &device, "sysfs", "not asked: the adapters before it took too long".to_owned(), true);
@@ -104,7 +105,8 @@ fn cassini(root: &Path, device: String, until: Instant) -> WireFact {
     fact("network", &device, "sysfs", said.join(", "), is_wrong)
 }
 
-/// TCP of each network namespace that the work is in. Where it is the node's, so are the counts.
+/// The TCP counters of each network namespace of the work. In the node's own namespace they count
+/// the whole node.
 pub fn tcp(listed: &[Listed]) -> Vec<WireFact> {
     let own = fs::read_link("/proc/self/ns/net").ok();
     let mut seen = BTreeSet::new();
@@ -132,7 +134,7 @@ pub fn tcp(listed: &[Listed]) -> Vec<WireFact> {
     facts
 }
 
-/// A number of a table whose first line has the names.
+/// A value from a table whose first line has the names.
 fn column(text: &str, table: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(table));
     let (names, values) = (lines.next()?, lines.next()?);

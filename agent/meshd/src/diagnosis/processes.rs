@@ -1,4 +1,4 @@
-//! The work's processes: what state each is in, and what it waits for.
+//! The work's processes: the state of each, and what it waits for.
 
 use super::fact::{fact, text_of};
 use lattice_machine::questions::{Asked, OF_RANKS};
@@ -10,26 +10,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Processes of an allocation that are listed, and directories of their cgroups.
+/// How many processes of an allocation are listed, and how many of its cgroup directories are read.
 const LISTED_MAX: usize = 16_384;
 const GROUPS_MAX: usize = 1024;
-/// Threads of one process that are looked at for one that waits uninterruptibly.
+/// How many threads of a process are searched for one in uninterruptible sleep.
 const THREADS_MAX: usize = 128;
-/// How long reading ranks out of environments may take, all together.
+/// How long reading the ranks from all environments may take.
 const RANKS_WITHIN: Duration = Duration::from_millis(500);
-/// Between two looks whether the question before this one is answered.
+/// The interval at which the end of the previous read is checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Open files are told to be short from this share of the limit on.
+/// The share of the limit from which open files are reported as short.
 const FILES_SHORT: f64 = 0.9;
 
-/// A process, and the launch that its cgroup is of; `None`: a terminal's.
+/// A process, and the launch of its cgroup; `None`: it belongs to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     pub pid: i32,
     pub launch: Option<u32>,
 }
 
-/// All processes of the work, launch by launch.
+/// All processes of the work, in order of launches.
 pub fn list(work: &Path) -> Vec<Listed> {
     let mut listed = Vec::new();
     let mut groups: Vec<_> = vec![(work.to_owned(), None)];
@@ -54,7 +54,7 @@ pub fn list(work: &Path) -> Vec<Listed> {
     listed
 }
 
-/// What each process of this work does, and how many more there are.
+/// What each process of this work does, and how many more processes there are.
 pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, u32) {
     let told = &listed[..listed.len().min(PROCESSES_MAX)];
     let ranks = ranks(work, told);
@@ -70,7 +70,8 @@ pub fn read(work: &Path, listed: &[Listed], stacks: bool) -> (Vec<WireProcess>, 
     (processes.collect(), u32::try_from(listed.len() - told.len()).unwrap_or(u32::MAX))
 }
 
-/// Their ranks, out of their environments: reading those waits for the process's memory, which may be held by who waits for a disk.
+/// The processes' ranks, from their environments. Such a read waits for the process's memory lock,
+/// which a thread that waits for a disk may hold.
 pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static str>> {
     let waits = "which rank it is cannot be told: an earlier question still waits for its answer";
     let Some(question) = Question::begin(work, RANKS_WITHIN) else { return listed.iter().map(|_| Err(waits)).collect() };
@@ -95,14 +96,15 @@ pub fn ranks(work: &Path, listed: &[Listed]) -> Vec<Result<Option<u32>, &'static
     listed.iter().map(|_| known.next().ok_or(unknown)).collect()
 }
 
-/// Work whose ranks are asked for now, by one helper: however often somebody asks, no second one is left behind.
+/// Work whose ranks a helper thread is reading now. With one reader for each work, repeated
+/// requests leave at most one blocked thread behind.
 static ASKED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// One of [`ASKED`], until it is dropped.
+/// An entry of [`ASKED`], until it is dropped.
 struct Question(PathBuf);
 
 impl Question {
-    /// Waits so long for the one before it; `None`: that one is not answered.
+    /// Waits for the previous read, at most `within`; `None`: that read has not ended.
     fn begin(work: &Path, within: Duration) -> Option<Self> {
         let until = Instant::now() + within;
         while !ASKED.lock().insert(work.to_owned()) {
@@ -145,7 +147,7 @@ fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
         threads: fields.get(17).and_then(|text| text.parse().ok()).unwrap_or(1),
         waits_in: plain(&waits_in),
         still_ms: if state == "R" { None } else { still_ms(pid, of) },
-        // User and system.
+        // User and system time.
         cpu_seconds: (ticks(11) + ticks(12)) / lattice_telemetry::procfs::TICKS_PER_SECOND,
         memory_bytes: resident_bytes(pid),
         open_files,
@@ -155,13 +157,13 @@ fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
     })
 }
 
-/// The name, and the fields from the state on: the name may have anything in it.
+/// The name, and the fields from the state on. The name may contain any character.
 pub fn stat_fields(stat: &str) -> Option<(&str, Vec<&str>)> {
     let (open, close) = (stat.find('(')?, stat.rfind(')')?);
     Some((stat.get(open + 1..close)?, stat.get(close + 1..)?.split_ascii_whitespace().collect()))
 }
 
-/// The thread to look at and its state: one that waits uninterruptibly, where there is one, else the first.
+/// The thread to examine and its state: one in uninterruptible sleep, or else the first.
 fn waiting_thread(pid: i32, state: &str) -> (i32, String) {
     if state == "D" {
         return (pid, state.to_owned());
@@ -170,7 +172,7 @@ fn waiting_thread(pid: i32, state: &str) -> (i32, String) {
     waiting.unwrap_or_else(|| (pid, state.to_owned()))
 }
 
-/// Of a process's threads the states, as the kernel's letters.
+/// The states of a process's threads, as the kernel's letters.
 pub fn threads(pid: i32) -> impl Iterator<Item = String> {
     states(pid).map(|(_, state)| state)
 }
@@ -184,14 +186,14 @@ fn states(pid: i32) -> impl Iterator<Item = (i32, String)> {
     })
 }
 
-/// What of it is in memory.
+/// The resident memory in bytes.
 pub fn resident_bytes(pid: i32) -> u64 {
     let status = text_of(&format!("/proc/{pid}/status")).unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_ascii_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// The kernel's function that it waits in, its stack, and what of them cannot be had.
+/// The kernel function in which it waits, its stack, and notes about what cannot be read.
 fn waits(pid: i32, thread: i32, stacks: bool) -> (String, Vec<String>, Vec<String>) {
     let mut notes = Vec::new();
     let wchan = fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
@@ -217,15 +219,17 @@ fn names(stack: &str) -> Vec<String> {
     let name = |line: &str| {
         let call = line.trim().split_once("] ").map_or(line.trim(), |(_, call)| call);
         let name = call.split(['+', ' ']).next().unwrap_or_default();
-        // What has no name is an address.
+        // A call without a name is an address.
         let plain_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         plain_name.then(|| plain(name))
     };
     stack.lines().filter_map(name).take(STACK_MAX).collect()
 }
 
-/// How long ago a thread last ran, where the kernel tells. Its clock for that stands still while an interrupt or another machine has the
-/// processor, by days in the life of a machine, and this thread runs now by it; processors are a little apart.
+/// How long ago a thread last ran, if the kernel reports it. The scheduler's clock stops while an
+/// interrupt or another virtual machine has the processor, so over a machine's life it falls days
+/// behind. Therefore the time is taken relative to this thread, which runs now; clocks of different
+/// processors differ a little.
 fn still_ms(pid: i32, thread: i32) -> Option<u64> {
     let ran_ms = |of: &str| -> Option<f64> {
         let sched = text_of(&format!("/proc/{of}/sched"))?;
@@ -236,7 +240,7 @@ fn still_ms(pid: i32, thread: i32) -> Option<u64> {
     Some((ran_ms("thread-self")? - then_ms).max(0.0) as u64)
 }
 
-/// Open files, and how many there may be.
+/// The number of open files, and its limit.
 fn files(pid: i32) -> (Option<u64>, Option<u64>) {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).ok().map(|entries| entries.count() as u64);
     let limits = text_of(&format!("/proc/{pid}/limits")).unwrap_or_default();
@@ -244,7 +248,7 @@ fn files(pid: i32) -> (Option<u64>, Option<u64>) {
     (open, most)
 }
 
-/// Calls whose first argument is a descriptor.
+/// System calls whose first argument is a descriptor.
 const ON_A_FILE: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -264,7 +268,8 @@ const ON_A_FILE: &[libc::c_long] = &[
     libc::SYS_close,
 ];
 
-/// Which file and mount a thread waits for. Reads what the kernel has of them, and touches neither.
+/// The file and the mount that a thread waits for. Reads only kernel data and touches neither of
+/// the two.
 fn blocked_on(pid: i32, thread: i32) -> Option<String> {
     let syscall = text_of(&format!("/proc/{pid}/task/{thread}/syscall"))?;
     let descriptor = descriptor(&syscall)?;
@@ -281,7 +286,7 @@ fn descriptor(syscall: &str) -> Option<u32> {
     ON_A_FILE.contains(&number).then(|| u32::try_from(first).ok()).flatten()
 }
 
-/// The innermost mount that a path is on, with its kind.
+/// The innermost mount of a path, with its type.
 fn mount_of(mountinfo: &str, file: &Path) -> Option<String> {
     let mount = |line: &str| {
         let (before, behind) = line.split_once(" - ")?;
@@ -289,12 +294,12 @@ fn mount_of(mountinfo: &str, file: &Path) -> Option<String> {
         let kind = behind.split(' ').next()?.to_owned();
         file.starts_with(&at).then_some((at, kind))
     };
-    // Of several at one place the last one is seen.
+    // Of several mounts at one place the last is visible.
     let (at, kind) = mountinfo.lines().filter_map(mount).max_by_key(|(at, _)| at.len())?;
     Some(format!("{at} ({kind})"))
 }
 
-/// Pressure of the work, as the kernel averages it.
+/// The pressure (PSI) on the work, as the kernel averages it.
 pub fn pressure(work: &Path) -> Vec<WireFact> {
     let of = |resource: &str| {
         let text = text_of(&work.join(format!("{resource}.pressure")).to_string_lossy())?;

@@ -1,8 +1,9 @@
-//! `lattice top --per-rank`: what each rank of an allocation's launches does, by two looks at `/proc` a second apart. Nothing is read
-//! while nobody asks.
+//! `lattice top --per-rank`: what each rank of an allocation's launches does, from two reads of
+//! `/proc` a second apart. Nothing is read without a request.
 //!
-//! A rank is its process and all that it began: their times add up, with those of children that ended and were waited for, so that what
-//! a child had counts once, whether it lives or not.
+//! A rank consists of its process and all that this process started. Their times add up, together
+//! with those of children that ended and were waited for, so a child's time counts once, whether it
+//! lives or not.
 
 use super::fact::text_of;
 use super::processes::{self, Listed};
@@ -24,17 +25,17 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// Between the two looks.
+/// The time between the two reads.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Processes of an allocation that are read on one node.
+/// How many processes of an allocation are read on one node.
 const READ_MAX: usize = 4096;
-/// Characters of a name; the kernel has 15.
+/// The longest name in characters; the kernel has 15.
 const NAME_MAX: usize = 32;
 
-/// Launch and rank.
+/// Launch number and rank.
 type Key = (u32, u32);
 
-/// What ranks do on `node`, for a user who may know.
+/// What ranks do on `node`, for a user who has been authorized.
 pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<RanksTold, DiagnosisError> {
     if *node == context.setup.me {
         return here(context, &open).await;
@@ -52,7 +53,7 @@ pub async fn of_node(context: &Shared, node: &NodeId, address: Option<String>, o
     }
 }
 
-/// Answers another agent.
+/// Answers the request of another agent.
 pub async fn answer(context: &Shared, peer: &Caller, open: &UsageOpen, send: &mut SendStream) -> Result<(), FrameError> {
     let user = vouched(open.uid, &open.user);
     let told = match super::may_know(context, peer, key(open), &user) {
@@ -98,10 +99,10 @@ struct Look {
     unknown: usize,
 }
 
-/// One of them.
+/// One rank.
 struct Seen {
     at: Instant,
-    /// Of its first process: when it began, which it is.
+    /// The start time and the pid of its first process.
     began: (u64, i32),
     ticks: u64,
     rank: WireRank,
@@ -110,14 +111,14 @@ struct Seen {
 impl Look {
     fn at(work: &Path) -> Self {
         let at = Instant::now();
-        // Those of attached terminals are of no launch.
+        // Processes of attached terminals belong to no launch.
         let listed: Vec<Listed> = processes::list(work).into_iter().filter(|one| one.launch.is_some()).collect();
         let read = &listed[..listed.len().min(READ_MAX)];
         let mut look = Self { at, ranks: BTreeMap::new(), left_out: listed.len() - read.len(), unknown: 0 };
         for (one, rank) in read.iter().zip(processes::ranks(work, read)) {
             match (one.launch, rank) {
                 (Some(launch), Ok(Some(rank))) => look.add((launch, rank), one.pid),
-                // The script and what it began.
+                // The script and its children.
                 (_, Ok(_)) => {}
                 (_, Err(_)) => look.unknown += 1,
             }
@@ -125,7 +126,7 @@ impl Look {
         look
     }
 
-    /// One that has ended meanwhile is of no rank any more.
+    /// Adds a process to its rank, unless it has ended meanwhile.
     fn add(&mut self, key: Key, pid: i32) {
         let Some(process) = process(key, pid) else { return };
         match self.ranks.get_mut(&key) {
@@ -147,7 +148,7 @@ impl Look {
 }
 
 impl Seen {
-    /// With one process more.
+    /// Adds another process.
     fn join(&mut self, other: Self) {
         let state = severer(&self.rank.state, &other.rank.state).to_owned();
         let (this, that) = (&self.rank, &other.rank);
@@ -159,7 +160,7 @@ impl Seen {
         self.ticks = self.ticks.saturating_add(other.ticks);
     }
 
-    /// `None`: it began anew in between.
+    /// `None`: the counter restarted in between.
     fn cores_since(&self, before: &Self) -> Option<f64> {
         let seconds = self.at.saturating_duration_since(before.at).as_secs_f64();
         let ticks = self.ticks.checked_sub(before.ticks)?;
@@ -167,7 +168,7 @@ impl Seen {
     }
 }
 
-/// Of two states the one to tell: what waits uninterruptibly, then what runs, else the first.
+/// The state to report: uninterruptible sleep first, then running, else the first.
 fn severer<'a>(one: &'a str, other: &'a str) -> &'a str {
     let weight = |state: &str| match state {
         "D" => 2,

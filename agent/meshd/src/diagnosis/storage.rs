@@ -1,4 +1,4 @@
-//! What the work has mounted, and whether it answers.
+//! The mounts of the work, and whether each answers.
 
 use super::fact::{fact, text_of};
 use super::processes::Listed;
@@ -9,14 +9,14 @@ use nix::sys::statvfs::statvfs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Mounts that are told of, and asked, all together within this time.
+/// How many mounts are reported, and how long querying all of them may take.
 const MOUNTS_MAX: usize = 64;
 const ALL_WITHIN: Duration = Duration::from_secs(4);
-/// How long one may take.
+/// How long one mount may take.
 const WITHIN: Duration = Duration::from_secs(1);
-/// Fuller than this is told.
+/// The share above which a file system is reported as full.
 const FULL: f64 = 0.95;
-/// File systems without room of their own.
+/// File system types that have no capacity of their own.
 const WITHOUT_ROOM: &[&str] = &[
     "autofs",
     "binfmt_misc",
@@ -69,7 +69,7 @@ pub fn mounts(listed: &[Listed]) -> Vec<WireFact> {
     facts
 }
 
-/// Those that have room, each file system once.
+/// The mounts that have a capacity; each file system once.
 pub fn parse(mountinfo: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (before, behind) = line.split_once(" - ")?;
@@ -80,13 +80,14 @@ pub fn parse(mountinfo: &str) -> Vec<Mount> {
     };
     let has_room = |mount: &Mount| !WITHOUT_ROOM.contains(&mount.kind.as_str());
     let mut mounts: Vec<Mount> = mountinfo.lines().filter_map(mount).filter(has_room).collect();
-    // One file system at several places is one; the last of one place is the one that is seen.
+    // A file system mounted at several places counts once; of several mounts at one place the last
+    // is visible.
     let mut seen = std::collections::BTreeSet::new();
     mounts.retain(|mount| seen.insert(mount.device.clone()));
     mounts
 }
 
-/// What a mount says of itself, and whether that is wrong.
+/// The text about a mount, and whether it is a problem.
 fn asked(pid: i32, mount: &Mount) -> (String, bool) {
     let question = match Question::begin(&mount.device) {
         Ok(question) => question,
@@ -110,7 +111,7 @@ fn asked(pid: i32, mount: &Mount) -> (String, bool) {
     }
 }
 
-/// Free bytes, all bytes, and whether there are no inodes left.
+/// Free bytes, total bytes, and whether no inodes are left.
 pub fn room(path: &Path) -> nix::Result<(u64, u64, bool)> {
     let stat = statvfs(path)?;
     let unit = stat.fragment_size();

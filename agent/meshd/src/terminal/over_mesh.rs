@@ -1,4 +1,5 @@
-//! A session whose caller asked another agent than the one that has the allocation.
+//! A terminal session whose caller is connected to another agent than that of the allocation's
+//! node.
 
 use super::{Asker, AttachError, Ends, QUEUE, attach};
 use crate::context::Shared;
@@ -11,7 +12,8 @@ use lattice_pki::identity::{Caller, Role};
 use quinn::{RecvStream, SendStream};
 use tokio::sync::mpsc;
 
-/// Asks the agent of `node`. Its first word says whether the terminal is there.
+/// Opens a session at the agent of `node`. That agent's first message says whether the terminal is
+/// there.
 pub async fn dial(context: &Shared, node: &NodeId, address: &str, open: AttachOpen) -> Result<Ends, UnreachedNode> {
     let (mut send, recv) = context.work.mesh.open(node, address).await?;
     frame::write(&mut send, &Open::Attach(open)).await?;
@@ -45,8 +47,8 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
         Ok(ends) => ends,
         Err(error) => return frame::write(&mut send, &FromTerminal::Refused { why: error.to_string() }).await,
     };
-    // Reading a frame is not safe to abandon half-way: a task of its own does it. It ends with the stream, and the
-    // session with it.
+    // Reading a frame is not cancel-safe, so a task of its own does it. It ends with the stream,
+    // and the session with it.
     tokio::spawn(read::<ToTerminal>(recv, ends.keyboard));
     loop {
         let item = tokio::select! {
@@ -58,7 +60,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
     }
 }
 
-/// Why a user gets no more terminals.
+/// The error for a user who has too many terminals.
 pub fn too_many(context: &Shared, user: &str) -> AttachError {
     AttachError::TooMany { user: user.to_owned(), most: context.setup.attach_max_concurrent, node: context.setup.me.clone() }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use tonic::Code;
 
-/// What comes of a node, or of all of them, and the error behind it.
+/// The lines of one node or of all, and the error at the end.
 async fn read(store: &LogStore, place: &Place, node: Option<&str>, most: usize) -> (Vec<String>, Option<Status>) {
     let (out, mut pieces) = mpsc::channel(100);
     let error = send(store, place, node.map(|node| node.parse().unwrap()), most, &out).await.err();
@@ -36,7 +36,7 @@ async fn all_that_can_be_read_is_told_and_what_cannot_is_named() {
     assert_eq!(lines, ["1-5-c", "2-7-b", "1-8-a", "1-6-d", "1-6-e"], "by node and time");
     assert!(error.is_none(), "{error:?}");
     assert_eq!(read(&store, &place, Some("n3"), 3).await.0, ["1-6-e"]);
-    // One node has more than can be listed, and what another one has is damaged.
+    // One node has more files than can be listed, and a file of another is damaged.
     fs::write(dir.join(place.of_traces()).join("n2/1-6-d.jsonl.zst"), "nothing of the kind").unwrap();
     let (lines, error) = read(&store, &place, None, 2).await;
     assert_eq!(lines, ["1-6-e"], "what comes after them is told");

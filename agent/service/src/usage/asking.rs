@@ -1,10 +1,10 @@
-//! How nodes are asked what work uses of them.
+//! Limits of asking nodes for the usage of work.
 
 use lattice_mesh::usage::UsageOpen;
 use lattice_model::{Allocation, Principal};
 use std::time::Duration;
 
-/// Nodes that are asked at once.
+/// How many nodes are asked at once.
 pub(super) const AT_ONCE: usize = 64;
 
 pub(super) fn ms(duration: Duration) -> u64 {

@@ -1,4 +1,4 @@
-//! What each rank of an allocation's launches does, asked of the agents of its nodes.
+//! What each rank of an allocation's launches does, from the agents of its nodes.
 
 use super::Api;
 use super::asking::{AT_ONCE, open};
@@ -9,7 +9,7 @@ use lattice_meshd::diagnosis::{DiagnosisError, ranks};
 use lattice_model::{Allocation, Principal};
 use std::time::Duration;
 
-/// What each of its nodes tells, in their order, for a user who may know.
+/// What each of its nodes reports, in the allocation's order, for a user who has been authorized.
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<RanksTold, DiagnosisError>> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
@@ -19,7 +19,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
     stream::iter(asked).buffered(AT_ONCE).collect().await
 }
 
-/// Puts it to what the same nodes use.
+/// Adds the ranks to the usage of the same nodes.
 pub(super) fn join(nodes: &mut [v1::NodeUsage], told: Vec<Result<RanksTold, DiagnosisError>>) {
     for (usage, told) in nodes.iter_mut().zip(told) {
         match told {
@@ -37,7 +37,7 @@ fn rank(WireRank { launch, rank, pid, name, processes, cpu_cores, memory_bytes, 
     v1::RankUsage { launch, rank, pid, name, processes, cpu_cores, memory_bytes, threads, state }
 }
 
-/// The kernel's letter as a word.
+/// The kernel's state letter as a word.
 fn word(state: &str) -> &str {
     match state {
         "R" => "running",

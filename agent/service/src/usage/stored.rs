@@ -1,4 +1,5 @@
-//! What the store has of an allocation, for `lattice top`: by PromQL with the allocation's id in it, after its owner was checked.
+//! Past usage from the metrics store, for `lattice top`: PromQL with the allocation's id, after its
+//! owner was checked.
 
 use super::Api;
 use super::asking::ms;
@@ -14,17 +15,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tonic::Status;
 
-/// Questions that one store is asked at once.
+/// How many queries run at once.
 const AT_ONCE: usize = 8;
 const NODE: &str = "node_id";
 const SOURCE: &str = "store";
 
-/// A number of `lattice top` that is pushed.
+/// A number of `lattice top` that agents push.
 pub struct Pushed {
     pub name: &'static str,
     pub unit: &'static str,
     family: &'static Family,
-    /// Of a window what the numbers are made of, and what its greatest are; `None`: the series is the number.
+    /// The `stat` labels of a window: that of the number itself, and that of the greatest value;
+    /// `None`: the series has no such label.
     stats: Option<[&'static str; 2]>,
 }
 
@@ -32,7 +34,7 @@ const fn window(name: &'static str, unit: &'static str, family: &'static Family)
     Pushed { name, unit, family, stats: Some(["mean", "max"]) }
 }
 
-/// The one place that says which series a name means, here and for `lattice compare`.
+/// The only table from names to series, also used by `lattice compare`.
 pub static PUSHED: &[Pushed] = &[
     window("cpu_cores", "cores", &family::CPU_CORES),
     window("memory_used", "bytes", &family::MEMORY_USED),
@@ -49,19 +51,19 @@ pub static PUSHED: &[Pushed] = &[
 ];
 
 impl Pushed {
-    /// The series of an allocation: of what the numbers are made of (0), or of the greatest (1).
+    /// The series of an allocation: that of the number itself (0), or of the greatest value (1).
     fn series_of(&self, allocation: AllocationId, which: usize) -> String {
         let stat = self.stats.map(|stats| format!(r#"stat="{}","#, stats[which])).unwrap_or_default();
         format!(r#"{}{{{stat}allocation="{allocation}"}}"#, self.family.name)
     }
 
-    /// The series of what the numbers are made of.
+    /// The series of the number itself.
     pub fn series(&self, allocation: AllocationId) -> String {
         self.series_of(allocation, 0)
     }
 }
 
-/// What is asked of each number.
+/// What is queried of each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Last,
@@ -72,7 +74,8 @@ enum What {
 impl What {
     const ALL: [Self; 3] = [Self::Last, Self::Mean, Self::Max];
 
-    /// In PromQL, over the seconds before the moment that is asked about. Of a node there is one series, also where it is pushed and scraped.
+    /// The PromQL expression over the seconds before the queried time. A node counts once, even if
+    /// it is both pushed and scraped.
     fn expression(self, pushed: &Pushed, allocation: AllocationId, seconds: u64) -> String {
         let (over, which) = match self {
             Self::Last => ("last_over_time", 0),
@@ -83,7 +86,7 @@ impl What {
     }
 }
 
-/// Which time the store is asked about.
+/// The period that is queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Over {
     from: Timestamp,
@@ -91,7 +94,8 @@ struct Over {
 }
 
 impl Over {
-    /// Of what ended the last window is told for one length of it, as those before were: so long behind the end (`tail`) is its time.
+    /// For ended work, the last window is pushed for one more window's length, as earlier ones
+    /// were, so the period ends `tail` after the end.
     fn of(allocation: &Allocation, asked: Option<Duration>, tail: Duration, now: Timestamp) -> Self {
         let end = allocation.ended_at.filter(|_| allocation.state.is_terminal());
         let until = end.map_or(now, |end| Timestamp(end.0.saturating_add(ms(tail))).min(now));
@@ -105,14 +109,14 @@ impl Over {
     }
 }
 
-/// Each node's numbers, and how old the newest is.
+/// Each node's numbers, and the age of its newest.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     nodes: BTreeMap<String, Vec<v1::Measured>>,
     newest: BTreeMap<String, u64>,
 }
 
-/// What there is of it, in both cases with what the response says of the store.
+/// What was found, with the response's description of the store.
 pub(super) struct Answered {
     said: v1::Stored,
     found: Found,
@@ -137,7 +141,7 @@ async fn ask(store: &Query, allocation: AllocationId, over: Over) -> Result<Foun
             asked.push(ask_one(store, (pushed.name, what), what.expression(pushed, allocation, over.seconds()), time));
         }
     }
-    // A store that is away is asked no more.
+    // After one error the store is not queried further.
     let answers: BTreeMap<_, _> = stream::iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
     let mut found = Found::default();
     for pushed in PUSHED {
@@ -175,7 +179,7 @@ async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -
     Answered { said, found }
 }
 
-/// What work used that has ended: all of it is the store's.
+/// The usage of ended work: all of it is from the store.
 pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Result<v1::TopResponse, Status> {
     let Answered { said, found } = answered(api, allocation, asked).await;
     if !said.lacks.is_empty() {
@@ -184,11 +188,11 @@ pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<D
             "allocation {short} is {}: its agents no longer measure it, and {}\nhint: `lattice status {short}` shows its memory peak and processor time",
             allocation.state, said.lacks
         );
-        // Another one may be asked, or the same one later.
+        // Unavailable: another agent, or the same one later, may be asked.
         return Err(if said.url.is_empty() { Status::failed_precondition(text) } else { Status::unavailable(text) });
     }
     let Found { mut nodes, newest } = found;
-    // Its nodes are known: what a store says of others is no part of it.
+    // Only the allocation's nodes count, whatever else the store has.
     let nodes = allocation.nodes().map(|node| match nodes.remove(node.as_str()) {
         Some(measured) => {
             let age_ms = newest.get(node.as_str()).copied().unwrap_or_else(|| now().since_ms(Timestamp(said.until_ms)));
@@ -201,12 +205,13 @@ pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<D
     Ok(v1::TopResponse { allocation, duration_ms, nodes, stored: Some(said), ..Default::default() })
 }
 
-/// The same of work that runs, for longer than its agents keep.
+/// The usage of running work, over a period longer than its agents remember.
 pub(super) async fn of_running(api: &Api, allocation: &Allocation, duration: Duration) -> Answered {
     answered(api, allocation, Some(duration)).await
 }
 
-/// Puts the store's means and maxima where the agents' were; where it told nothing, these stand, and it is said what they are of.
+/// Replaces the agents' means and maxima by the store's. If the store gave none, the agents' values
+/// stay, and the response says which period they cover.
 pub(super) fn join(response: &mut v1::TopResponse, Answered { said, found }: Answered) {
     if said.lacks.is_empty() {
         for usage in &mut response.nodes {
@@ -223,7 +228,7 @@ pub(super) fn join(response: &mut v1::TopResponse, Answered { said, found }: Ans
     response.stored = Some(said);
 }
 
-/// How long behind the end of work its last window is told to the store by agents as this one is configured.
+/// How long after the end of work its last window is pushed by agents with this configuration.
 pub fn tail(config: &lattice_agent_common::config::AgentConfig) -> Duration {
     let interval = Duration::from_secs(config.telemetry.prod_interval_seconds);
     interval.max(Duration::from_millis(PROD_MS)) + lattice_observe::measuring::told_later(config.window_smoothing)

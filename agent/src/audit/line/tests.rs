@@ -53,7 +53,7 @@ fn connections_are_told_with_both_kinds_of_addresses_and_whatever_else_there_is(
     assert_eq!(told(&connect, &address(1, b"/run/x\0\0"))["address"], "/run/x");
     assert_eq!(told(&connect, &address(1, b"\0hidden"))["address"], "@hidden");
     assert_eq!(told(&connect, &address(44, b"ab"))["address_hex"], "6162");
-    // What is too short is told as it is.
+    // An address that is too short is given as it is.
     for short in [&b""[..], b"\x02", b"\x02\0\0", b"\x0a\0\0\x50\0\0\0\0\x01"] {
         assert!(told(&connect, short)["port"].is_null(), "{short:?}");
     }
