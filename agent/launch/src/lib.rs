@@ -165,8 +165,8 @@ impl Launches {
     }
 
     /// Notes that the caller has received this launch's end: its nodes may forget it after
-    /// [`FORGET_AFTER`], and of the allocation's ended launches only the newest
-    /// [`ENDED_REMEMBERED`] are remembered here.
+    /// `FORGET_AFTER`, and of the allocation's ended launches only the newest
+    /// `ENDED_REMEMBERED` are remembered here.
     pub fn told(&self, id: LaunchId) {
         let map = &mut self.registry().entries;
         let Some(entry) = map.get_mut(&id) else { return };

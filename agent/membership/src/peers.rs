@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Nodes in the list at most, whatever the cluster's size.
 const KEPT_MAX: usize = 32;
-/// Upper bound of the file's size, more than [`KEPT_MAX`] nodes need.
+/// Upper bound of the file's size, more than `KEPT_MAX` nodes need.
 const BYTES_MAX: u64 = 64 * 1024;
 /// Interval between updates of the list.
 const LOOK: Duration = Duration::from_secs(5);

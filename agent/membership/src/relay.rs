@@ -216,7 +216,7 @@ impl Relay {
         Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: PAUSES }
     }
 
-    /// Opens a session through a peer that gossip sees alive, after waiting [`HEAD_START`] for a
+    /// Opens a session through a peer that gossip sees alive, after waiting `HEAD_START` for a
     /// direct connection; or says why no peer could relay it.
     pub async fn open(&mut self, quorum: &QuorumClient, register: &Up) -> Result<Through, RelayError> {
         if Instant::now() < self.again {
@@ -238,7 +238,7 @@ impl Relay {
         Err(if failed.is_empty() { RelayError::NoPeers } else { RelayError::Peers(failed) })
     }
 
-    /// Up to [`PEERS`] random peers that gossip sees alive and whose mesh address is known.
+    /// Up to `PEERS` random peers that gossip sees alive and whose mesh address is known.
     fn peers(&self) -> Vec<(NodeId, String)> {
         let cluster = Arc::clone(&self.cluster.borrow());
         let members = self.membership.members();

@@ -105,7 +105,7 @@ impl AllocationHandle {
         let _ = self.commands.send(Command::Typed { launch, message }).await;
     }
 
-    /// Waits up to [`STANDING_WAIT`] until the allocation runs and its shim has reported what it
+    /// Waits up to `STANDING_WAIT` until the allocation runs and its shim has reported what it
     /// has; or says why nothing can be started in it.
     pub async fn settled(&self) -> Result<(), NotRunning> {
         let allocation = self.share.allocation;

@@ -16,7 +16,7 @@ const PARTS_MAX: u64 = 9000;
 /// that is a directory needs further ones.
 static PIPES: Semaphore = Semaphore::const_new(8);
 
-/// Waits for one of [`PIPES`].
+/// Waits for one of `PIPES`.
 pub(super) async fn pipe() -> Result<SemaphorePermit<'static>, StoreError> {
     PIPES.acquire().await.map_err(|closed| StoreError::Unfit(closed.to_string()))
 }
