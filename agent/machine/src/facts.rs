@@ -4,7 +4,7 @@
 //! ```text
 //!   the quorum's watch: state, holds ─┐
 //!   own checks: unwell ───────────────┼─▶ NodeFact (1 KB) ── state, held, digest ──▶ gossip
-//!   configuration, machine, images ───┘       └─ beside a NodePulse ──▶ who asks (`Open::Fact`)
+//!   configuration, machine, images ───┘       └─ beside a NodePulse ──▶ the agent that asks (`Open::Fact`)
 //! ```
 //!
 //! A change of the node's health is published at once, before the quorum knows of it. While the

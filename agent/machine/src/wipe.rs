@@ -2,7 +2,7 @@
 //! until the quorum has it.
 //!
 //! ```text
-//!   ordered ──no share is left──▶ the program runs ──▶ its word on the disk ──▶ told, until the order is gone
+//!   ordered ──no share is left──▶ the program runs ──▶ its result on the disk ──▶ reported, until the order is gone
 //! ```
 //!
 //! An agent that is stopped or killed in the middle runs the program again from the start: the

@@ -3,7 +3,7 @@
 //! ```text
 //!   each look's numbers ──▶ Standing of each rule ─┐
 //!   processor time of each launch ──▶ Idle ─┐      ├──▶ alerts.json, /metrics, `lattice watch`
-//!   other nodes' words ──▶ hangs ──▶ Verdict ┴─────┘
+//!   other nodes' reports ─▶ hangs ─▶ Verdict ┴─────┘
 //! ```
 //!
 //! Raised alerts are stored on disk, so that a restarted agent does not begin by clearing

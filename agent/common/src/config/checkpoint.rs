@@ -42,7 +42,7 @@ const FAILURES_PER_DAYS: f64 = 1000.0;
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
     /// Seconds that work has to save itself if the request names no timeout; the broker's requests
-    /// never do. It is extended once by half. 1 to 86,400.
+    /// never have less. Extended once by half. 1 to 86,400.
     pub timeout_seconds: u64,
     /// Seconds by which all deferrals of one checkpoint together may delay it; 0: no deferral is
     /// granted. To 86,400.
