@@ -1,4 +1,4 @@
-//! The answer of an application that was asked to save itself, compared with the files that it saved.
+//! An application's answer to a request, and its comparison with the saved files.
 
 use super::simulated::SimulatedTime;
 use std::collections::BTreeMap;
@@ -6,45 +6,45 @@ use std::collections::BTreeMap;
 /// What the application answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// All is saved.
+    /// Everything is saved.
     Done(Claims),
-    /// It cannot.
+    /// It cannot save.
     Failed { why: String },
-    /// It wants to be asked again after so long.
+    /// It asks to be asked again after this time.
     Deferred { for_ms: u64 },
 }
 
-/// What it says of what it saved.
+/// What the application claims about what it saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// The step that it saved.
+    /// The step.
     pub step: Option<u64>,
-    /// The time of what it simulates.
+    /// The simulated time.
     pub time: Option<SimulatedTime>,
-    /// How many files.
+    /// Number of files.
     pub files: Option<u64>,
-    /// How many bytes.
+    /// Bytes of all files.
     pub bytes: Option<u64>,
-    /// Its files, where it names them: all of them then.
+    /// The files by path. Empty, or complete.
     pub listed: BTreeMap<String, Listed>,
 }
 
-/// What it says of a file.
+/// Claims about one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: Option<u64>,
-    /// BLAKE3 of them, 64 hexadecimal digits.
+    /// BLAKE3 of the content, 64 hexadecimal digits.
     pub blake3: Option<String>,
 }
 
 impl Claims {
-    /// Whether it says nothing by which it would be seen that something is lacking.
+    /// Whether the claims contain nothing that could reveal a missing file.
     pub fn is_of_no_size(&self) -> bool {
         self.files.is_none() && self.bytes.is_none() && self.listed.is_empty()
     }
 
-    /// What is not as it says of what lies there.
+    /// The first difference between the claims and the files found, for people; `None`: they agree.
     pub fn wrong(&self, found: &[Found]) -> Option<String> {
         let files: BTreeMap<&str, u64> = found.iter().filter_map(|f| Some((f.path.as_str(), f.size?))).collect();
         let bytes = files.values().copied().fold(0, u64::saturating_add);
@@ -69,7 +69,7 @@ impl Claims {
         Some(format!("{unnamed} is there, and not among the files that the application says it saved"))
     }
 
-    /// As the answer's file has it; see [`super::directory`].
+    /// The text of the answer file; see [`super::directory`].
     pub fn to_text(&self) -> String {
         let numbers = [("step", self.step), ("files", self.files), ("bytes", self.bytes)];
         let numbers = numbers.into_iter().filter_map(|(key, value)| Some(format!("{key}={}\n", value?)));
@@ -82,17 +82,17 @@ impl Claims {
     }
 }
 
-/// A file of what was saved.
+/// A saved file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Below the directory, with `/`.
+    /// Path below the directory, with `/`.
     pub path: String,
     pub mode: u32,
     /// `None`: a directory.
     pub size: Option<u64>,
 }
 
-/// What an application says of its failure, as people are shown it.
+/// An application's reason for a failure, cleaned and shortened for display.
 pub fn reason(text: &str) -> String {
     let why: String = text.trim().chars().filter(|c| !c.is_control()).take(200).collect();
     if why.is_empty() { "the application says that it failed".to_owned() } else { why }

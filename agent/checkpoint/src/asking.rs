@@ -1,11 +1,11 @@
-//! An allocation's head is asked for a checkpoint, from whichever agent: for a user, or by the broker.
+//! Asks an allocation's head for a checkpoint, from any agent, for a user or for the broker.
 //!
-//! A process gets the signal when it was seen to catch it twice, a moment apart, as the same
-//! program, and once more directly before. What need not happen before the work gets the request
-//! happens behind it: removing what the checkpoint before left, and writing the file `request`
-//! where the page has token and deadline. The signal is not sent while the head's state is being
-//! written: a head that was killed then would ask for the round anew, and nodes that save
-//! themselves in it already have no answer for that.
+//! A process gets the signal only after two looks, a moment apart, saw it catch the signal in the
+//! same program, and a third one directly before. Whatever the work need not wait for happens after
+//! it has got the request: removing what the previous checkpoint left, and writing the file
+//! `request` if the page already has token and deadline. The signal is not sent while the head's
+//! state is being written: if the head were killed then, it would ask for the round anew, and nodes
+//! that already save themselves in it would have no answer for that.
 
 use super::handles::Shared;
 
@@ -16,11 +16,12 @@ use lattice_mesh::open::Open;
 use lattice_model::NodeId;
 use tokio::sync::mpsc;
 
-/// Words that wait for who asked.
+/// Items queued for the caller.
 const ITEMS: usize = 4;
 
-/// Asks the head; how it goes comes out of the receiver, which closes without a last word where the head goes away. `address`: where
-/// the head's mesh is. The error says why the head cannot be asked now.
+/// Asks the head for a checkpoint. Its progress arrives at the receiver, which closes without an
+/// end if the head is lost. `address`: the head's mesh address. The error says why the head cannot
+/// be asked now.
 pub async fn ask(
     context: &Shared,
     head: &NodeId,

@@ -1,9 +1,9 @@
-//! Work of a checkpoint for a thread that may block.
+//! Runs work of a checkpoint on a blocking thread.
 
 use thiserror::Error;
 use tokio::task::JoinError;
 
-/// A thread that worked for a checkpoint did not come to its end.
+/// A thread that worked for a checkpoint panicked or was cancelled.
 #[derive(Debug, Error)]
 #[error("saving broke: {0}")]
 pub struct SavingBroke(#[from] JoinError);

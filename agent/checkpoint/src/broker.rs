@@ -1,12 +1,14 @@
-//! The checkpoint broker: work that asked for it at its submission is asked to save itself without anybody's request.
+//! The checkpoint broker: it asks work for checkpoints without a user's request, if the submission
+//! allows that.
 //!
 //! ```text
-//!   cluster, manifests, the store's answer ──▶ should_checkpoint (pure) ──▶ heads, as `lattice checkpoint create` asks them
+//!   cluster, manifests, the store's answer ──▶ should_checkpoint (pure) ──▶ heads, as for `lattice checkpoint create`
 //! ```
 //!
-//! A part of the scheduler's role: the agent that holds the lease of the default queue is the broker. What it knows is in memory; the
-//! next one reads the manifests and decides anew, so that a lost broker loses one round. Two at once would ask the same head, which
-//! makes one checkpoint of two requests. Nothing of it is needed for work to run, or for anybody to ask for a checkpoint.
+//! It is part of the scheduler's role: the agent that holds the lease of the default queue is the
+//! broker. Its state is in memory only. The next broker reads the manifests and decides anew, so
+//! losing a broker costs one round. Two brokers at once would ask the same head, which makes one
+//! checkpoint of two requests. Work runs, and users get checkpoints, without the broker.
 
 use super::broker_knowledge::Latest;
 use super::handles::Shared;
@@ -31,30 +33,33 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// What this node's troubles name.
+/// The subject in this node's problems.
 const SUBJECT: &str = "checkpoint broker";
-/// How long the store may take to answer.
+/// Timeout of the store's answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Manifests that are read at once.
+/// Manifests read at once.
 const READ_AT_ONCE: usize = 8;
-/// How long manifests are read in one round. What was read is kept; the rest is read in the next ones.
+/// How long one round reads manifests. What was read is kept; later rounds read the rest.
 const READING: Duration = Duration::from_secs(10);
-/// Added to twice what the last checkpoint took, in milliseconds.
+/// Added to twice the duration of the last checkpoint, in milliseconds.
 const LENGTH_MS_SPARE: u64 = 60_000;
 
-/// How long work has for a checkpoint that the broker asks for, where its last one took so long: not less than the site's time.
+/// Timeout of a checkpoint that the broker asks for, in milliseconds, from the duration of the
+/// work's last one: at least the site's timeout.
 fn length_ms(took_ms: Option<u64>, timeout_ms: u64) -> u64 {
     let known = took_ms.map_or(0, |took| took.saturating_mul(2).saturating_add(LENGTH_MS_SPARE));
     known.max(timeout_ms).clamp(DEADLINE_MS.0, DEADLINE_MS.1)
 }
 
-/// How long the end of such a one is waited for: its deadline, extended once by half, and all deferrals. With each of these it may take its
-/// deadline again; the broker does not keep others waiting for that, and asked again it is followed.
+/// How long the broker waits for such a checkpoint to end: its timeout, extended once by half, and
+/// all deferrals. After each deferral the checkpoint may take its whole timeout again. The broker
+/// does not make other work wait for that; if it asks again later, the head continues the same
+/// checkpoint.
 fn patience(length_ms: u64, deferral_ms_max: u64) -> Duration {
     Duration::from_millis(length_ms.saturating_mul(3) / 2 + deferral_ms_max + 60_000)
 }
 
-/// Why work that the broker asked has no checkpoint of that.
+/// Why a request of the broker led to no checkpoint.
 #[derive(Debug, Error)]
 enum BrokeredError {
     #[error(transparent)]
@@ -71,7 +76,7 @@ enum BrokeredError {
     Broke(#[from] JoinError),
 }
 
-/// Why it is not known when a checkpoint was made.
+/// Why the time of a checkpoint is unknown.
 #[derive(Debug, Error)]
 enum LastSavedError {
     #[error("{}", with_causes(.0))]
@@ -80,7 +85,7 @@ enum LastSavedError {
     Timeout,
 }
 
-/// Runs until `stop`; does something while this agent has the lease.
+/// Runs until `stop`; acts only while this agent holds the lease.
 pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, stop: CancellationToken) {
     let settings = *context.checkpoints.settings();
     let mut broker = Broker {
@@ -92,7 +97,7 @@ pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, stop: 
         asked: JoinSet::new(),
         of: BTreeMap::new(),
     };
-    // Removing what is to go may take long: it keeps no round waiting.
+    // Removing expired checkpoints may take long and must not delay the rounds.
     let sweeping = retention::run(context, quorum, placing, settings, stop.clone());
     let rounds = broker.run(&stop);
     tokio::join!(sweeping, rounds);
@@ -102,11 +107,11 @@ struct Broker {
     context: Shared,
     placing: Placing,
     settings: CheckpointSettings,
-    /// By allocation, with the checkpoint that `last` tells of.
+    /// By allocation, with the checkpoint that `last` describes.
     known: BTreeMap<AllocationId, (Option<CheckpointId>, Known)>,
     storage: Storage,
     asked: JoinSet<(AllocationId, Result<(), BrokeredError>)>,
-    /// Which allocation a task asks.
+    /// The allocation that each task asks.
     of: BTreeMap<tokio::task::Id, AllocationId>,
 }
 
@@ -140,7 +145,7 @@ impl Broker {
         }
     }
 
-    /// Another one is the broker. What was asked for goes on at its head.
+    /// Another agent is the broker. Checkpoints already requested go on at their heads.
     fn rest(&mut self) {
         self.known.clear();
         self.of.clear();
@@ -155,7 +160,7 @@ impl Broker {
         let Some((_, known)) = self.known.get_mut(&allocation) else { return };
         known.tried = match ended {
             Ok(()) => {
-                // Its manifest says more, when the watch tells of it.
+                // The exact time follows from its manifest, once the watch reports the checkpoint.
                 if let Some(last) = &mut known.last {
                     last.at = lattice_agent_common::clock::now();
                 }
@@ -174,14 +179,14 @@ impl Broker {
 
     async fn round(&mut self) {
         let cluster = Arc::clone(&self.placing.cluster.borrow());
-        // What is old may have ended, and who has the lease is not known.
+        // A stale view may list allocations that have ended, and the lease's holder is unknown.
         if !cluster.fresh {
             return;
         }
         let store = match self.context.checkpoints.store() {
             Ok(store) => store.clone(),
             Err(why) => {
-                // Other agents have one, where work wants this.
+                // Other agents may have a store, if work wants checkpoints.
                 let away = cluster.allocations.values().any(|a| is_candidate(&a));
                 let why = format!(
                     "{why}; this agent is the broker, having the lease scheduler/default: give it the checkpoint_store that the others have, or take the role scheduler from it"
@@ -194,18 +199,18 @@ impl Broker {
         let storage = probe(&store).await;
         self.stored(storage);
         self.learn(&store, &cluster).await;
-        // That may have taken long.
+        // The lease may have been lost during the steps above, which may take long.
         if !self.placing.leads() {
             return self.rest();
         }
-        // A copy of the whole cluster is not made for nothing.
+        // Avoids a copy of the whole cluster if there is nothing to do.
         if self.known.is_empty() {
             self.context.checkpoints.counts().broker(true, matches!(self.storage, Storage::Away { .. }), 0);
             self.context.checkpoints.broker_says(Some(Latest { storage: self.storage.clone(), ..Latest::default() }));
             return;
         }
         let saving = saving::now(&self.context, &cluster).await;
-        // That may have taken long as well.
+        // This step may have taken long as well.
         if !self.placing.leads() {
             return self.rest();
         }
@@ -228,7 +233,7 @@ impl Broker {
         self.context.checkpoints.broker_says(Some(Latest { known, saving, storage: self.storage.clone() }));
     }
 
-    /// Says what becomes of the store, where that changed.
+    /// Reports the state of the store if it has changed.
     fn stored(&mut self, storage: Storage) {
         if storage == self.storage {
             return;
@@ -243,7 +248,8 @@ impl Broker {
             Storage::Here => {
                 tracing::info!("the store of checkpoints answers again");
                 self.context.troubles.over(SUBJECT);
-                // What came to nothing meanwhile did so for the store: its turn comes by what it is worth.
+                // Requests that failed meanwhile failed because of the store: forget the failures,
+                // so that the work is judged by its costs alone.
                 for (_, known) in self.known.values_mut() {
                     if let Some(Tried::InVain { .. }) = known.tried {
                         known.tried = None;
@@ -254,7 +260,7 @@ impl Broker {
         self.storage = storage;
     }
 
-    /// Reads when those checkpoints were made that are not known yet, and forgets work that does not run any more.
+    /// Reads when checkpoints were made if that is unknown, and forgets work that no longer runs.
     async fn learn(&mut self, store: &CheckpointStore, cluster: &Cluster) {
         let runs =
             |a: &&Allocation| a.state == AllocationState::Running && a.spec.checkpoint.is_some_and(|policy| policy.automatic.is_some());
@@ -273,13 +279,13 @@ impl Broker {
         }
         let mut read = futures::stream::iter(reading).buffer_unordered(READ_AT_ONCE);
         let until = tokio::time::Instant::now() + READING;
-        // A store that hangs keeps no round waiting.
+        // A hanging store must not block the round.
         while let Ok(Some((id, checkpoint, found))) = tokio::time::timeout_at(until, read.next()).await {
             match found {
                 Ok(last) => {
                     if let Some((of, known)) = self.known.get_mut(&id) {
                         *of = Some(checkpoint);
-                        // One that cannot be read any more is none to go on from.
+                        // If the manifest cannot be read any more, work cannot start from it.
                         known.last = last;
                         known.last_is_unread = false;
                     }
@@ -317,12 +323,12 @@ impl Broker {
     }
 }
 
-/// Work that runs and is to be asked without a request.
+/// Running work for which the broker may request checkpoints.
 fn is_candidate(allocation: &&Allocation) -> bool {
     allocation.state == AllocationState::Running && allocation.spec.checkpoint.is_some_and(|policy| policy.automatic.is_some())
 }
 
-/// Asks the head, and hears how that ends.
+/// Asks the head and waits for the checkpoint's end.
 async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &CheckpointOpen) -> Result<(), BrokeredError> {
     let mut items = ask(context, head, address, open).await?;
     while let Some(item) = items.recv().await {
@@ -335,11 +341,11 @@ async fn asked(context: &Shared, head: &NodeId, address: Option<String>, open: &
             }
         }
     }
-    // It goes on there, where it had begun: asked again, this follows it.
+    // If the checkpoint had begun, it goes on there; the next request continues it.
     Err(BrokeredError::HeadLost { head: head.clone() })
 }
 
-/// Whether the store takes something small.
+/// Whether the store accepts a small write.
 pub async fn probe(store: &CheckpointStore) -> Storage {
     match tokio::time::timeout(ANSWER, store.probe()).await {
         Ok(Ok(())) => Storage::Here,
@@ -348,7 +354,7 @@ pub async fn probe(store: &CheckpointStore) -> Storage {
     }
 }
 
-/// What its manifest says of a checkpoint; `None`: there is none that could be read.
+/// The time and duration of a checkpoint, from its manifest; `None`: there is no readable one.
 async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: CheckpointId) -> Result<Option<LastSaved>, LastSavedError> {
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let owner = Owner { tenant, project, allocation: allocation.id };
@@ -363,8 +369,8 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
     }
 }
 
-/// How the broker sees one allocation, as an agent that is asked can tell: the broker by what it did, any other by the same rule from what
-/// the store says.
+/// The broker's judgement of one allocation, as this agent knows it: the broker uses its own state,
+/// any other agent the same rule and what the store says.
 pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> Option<Judgement> {
     let store = context.checkpoints.store().ok()?;
     let latest = context.checkpoints.0.broker.lock().clone();
@@ -373,7 +379,8 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
         None => {
             let last = match &allocation.checkpoint {
                 Some(last) => last_saved(store, allocation, last.id).await,
-                // Nobody's question writes to the store: that it answers is found by the broker.
+                // A user's question never writes to the store; only the broker tests whether it
+                // accepts writes.
                 None => Ok(None),
             };
             match last {
@@ -387,7 +394,7 @@ pub async fn explain(context: &Shared, view: &View, allocation: &Allocation) -> 
     should_checkpoint(&broker_view, lattice_agent_common::clock::now()).remove(&allocation.id)
 }
 
-/// How long the last checkpoint of the work took, as its manifest says.
+/// How long the work's last checkpoint took in milliseconds, from its manifest.
 pub async fn last_took_ms(context: &Shared, allocation: &Allocation) -> Option<u64> {
     let (store, last) = (context.checkpoints.store().ok()?, allocation.checkpoint.as_ref()?);
     last_saved(store, allocation, last.id).await.ok()??.took_ms

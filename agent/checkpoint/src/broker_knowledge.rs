@@ -1,10 +1,10 @@
-//! The latest knowledge of the broker, for `lattice explain`.
+//! The broker's latest state, for `lattice explain`.
 
 use lattice_model::AllocationId;
 use lattice_scheduler::broker::{Known, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the broker knew at its last round.
+/// What the broker knew in its last round.
 #[derive(Clone, Debug)]
 pub struct Latest {
     pub(super) known: BTreeMap<AllocationId, Known>,

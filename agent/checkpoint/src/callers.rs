@@ -1,7 +1,7 @@
-//! Work that waits in a call to be asked (`--checkpoint=grpc`), and what it says.
+//! Work that waits in a call to be asked (`--checkpoint=grpc`), and its answers.
 //!
-//! Nothing of this outlives the agent: work calls again, and what it answered lies in the allocation's directory before it is told
-//! that it was heard.
+//! None of this outlives the agent: the work calls again, and an answer is written to the
+//! allocation's directory before the work gets its acknowledgement.
 
 use lattice_model::{AllocationId, Epoch};
 use lattice_node::Progress;
@@ -11,36 +11,36 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::{OwnedMutexGuard, watch};
 
-/// Calls of one allocation on this node that wait at once.
+/// Waiting calls of one allocation on this node.
 const WAITING_MAX: usize = 64;
 
-/// Answers of one allocation on this node that are written down or wait for it.
+/// Answers of one allocation on this node that are being written, or wait for their turn.
 const ANSWERS_MAX: usize = 8;
 
-/// What is asked for.
+/// A request to the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub token: String,
     pub deadline_ms: u64,
 }
 
-/// An allocation's, under one claim.
+/// An allocation under one claim.
 type Key = (AllocationId, Epoch);
 
-/// Of all allocations of this node. Cloneable; all clones are one.
+/// The callers of all allocations on this node. All clones share them.
 #[derive(Clone, Default)]
 pub struct Callers(Arc<Mutex<BTreeMap<Key, Called>>>);
 
 struct Called {
-    /// Calls that wait.
+    /// Number of waiting calls.
     waiting: watch::Sender<usize>,
-    /// What is asked for now.
+    /// The present request.
     asked: watch::Sender<Option<Asked>>,
-    /// What it says of that.
+    /// The work's progress with it.
     progress: Option<Progress>,
-    /// What was asked for before, and given up.
+    /// The token of the request before, which was given up.
     given_up: Option<String>,
-    /// One answer is written down at a time.
+    /// Lock: one answer is written at a time.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -55,7 +55,7 @@ impl Callers {
         self.0.lock()
     }
 
-    /// One that waits, for as long as what is given lives; `None`: too many do.
+    /// Registers a waiting call, until the result is dropped; `None`: too many calls wait already.
     pub fn wait(&self, key: Key) -> Option<Waiting> {
         let mut all = self.of();
         let called = all.entry(key).or_default();
@@ -66,22 +66,22 @@ impl Callers {
         Some(Waiting { callers: self.clone(), key, asked: called.asked.subscribe() })
     }
 
-    /// The turn to write an answer down, once those before it are; `None`: too many wait for theirs.
+    /// Waits for the turn to write an answer; `None`: too many answers wait already.
     pub async fn turn(&self, key: Key) -> Option<OwnedMutexGuard<()>> {
         let turn = Arc::clone(&self.of().entry(key).or_default().turn);
-        // It is held by the map, by this call, and by each other one.
+        // The map and this call hold it, and so does each other call.
         if Arc::strong_count(&turn) > ANSWERS_MAX + 1 {
             return None;
         }
         Some(turn.lock_owned().await)
     }
 
-    /// How many wait, now and later.
+    /// The number of waiting calls, as a watch.
     pub fn waiting(&self, key: Key) -> watch::Receiver<usize> {
         self.of().entry(key).or_default().waiting.subscribe()
     }
 
-    /// Asks all that wait, and who comes to wait, until what is given is dropped.
+    /// Asks all calls that wait now or later, until the result is dropped.
     pub fn ask(&self, key: Key, asked: Asked) -> Asking {
         let mut all = self.of();
         let called = all.entry(key).or_default();
@@ -90,37 +90,37 @@ impl Callers {
         Asking { callers: self.clone(), key, asked }
     }
 
-    /// Why no answer to this token is of use; `None`: one may be.
+    /// Why an answer to this token is of no use any more; `None`: it may be of use.
     pub fn given_up(&self, key: Key, token: &str) -> Option<Unasked> {
         let all = self.of();
         let over = all.get(&key).is_some_and(|called| called.given_up.as_deref() == Some(token));
         over.then(|| Unasked::of(token))
     }
 
-    /// Its answer lies there: it is not asked for any more.
+    /// The answer to this token has been written: the token is no longer asked for.
     pub fn answered(&self, key: Key, token: &str) {
         if let Some(called) = self.of().get(&key) {
             called.asked.send_if_modified(|now| now.as_ref().is_some_and(|asked| asked.token == token) && now.take().is_some());
         }
     }
 
-    /// Keeps what it says of how far it is.
+    /// Stores the work's progress with this token.
     pub fn progresses(&self, key: Key, token: &str, progress: Progress) -> Result<(), Unasked> {
         present(self.of().get_mut(&key), token)?.progress = Some(progress);
         Ok(())
     }
 
-    /// What it said last.
+    /// The work's last progress.
     pub fn progress(&self, key: Key) -> Option<Progress> {
         self.of().get(&key).and_then(|called| called.progress)
     }
 
-    /// The allocation is over here.
+    /// Forgets an allocation that has ended here.
     pub fn forget(&self, key: Key) {
         self.of().remove(&key);
     }
 
-    /// Where nobody waits and nothing is asked, nothing is kept.
+    /// Removes the entry if no call waits and nothing is asked.
     fn tidy(&self, key: Key) {
         let mut all = self.of();
         let idle = |called: &Called| {
@@ -138,7 +138,7 @@ fn present<'a>(called: Option<&'a mut Called>, token: &str) -> Result<&'a mut Ca
     called.filter(|called| asks(called)).ok_or_else(|| Unasked::of(token))
 }
 
-/// An answer or its progress is refused: nobody waits for this token.
+/// An answer or progress is refused, because this token is not asked for.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("{token:?} is not asked for now: it was answered, was given up, or is of another round")]
 pub struct Unasked {
@@ -146,17 +146,17 @@ pub struct Unasked {
 }
 
 impl Unasked {
-    /// `token`: as the caller gave it, of any length.
+    /// `token`: as the caller sent it, of any length; only its first 80 characters are kept.
     pub fn of(token: &str) -> Self {
         Self { token: token.chars().take(80).collect() }
     }
 }
 
-/// A call that waits.
+/// A registered waiting call.
 pub struct Waiting {
     callers: Callers,
     key: Key,
-    /// What is asked for, as it comes.
+    /// The present request, as a watch.
     pub asked: watch::Receiver<Option<Asked>>,
 }
 
@@ -169,7 +169,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What is asked for, as long as it lives.
+/// A request to the waiting calls; dropping it withdraws the request.
 pub struct Asking {
     callers: Callers,
     key: Key,

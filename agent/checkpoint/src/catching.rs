@@ -1,9 +1,12 @@
-//! Which processes of an allocation's work hear a signal, and sending it to those alone: to one that does not catch it, it is death.
+//! Finds which processes of an allocation's work catch a signal, and sends it to those only: it
+//! would end any other process.
 //!
-//! A child that was forked and has not executed its program yet shows what its parent catches, and catches nothing afterwards. So a
-//! process counts as catching when it is seen to twice, a moment apart, being the same program both times, and it is looked at
-//! once more directly before the signal is sent. The first time may be long before anybody asks ([`super::sightings`]): what began in the
-//! last moment alone is waited for, and keeps the others from nothing.
+//! A child that was forked and has not executed its program yet shows its parent's handlers, and
+//! has none of them afterwards. So a process counts as catching only when two looks, a moment
+//! apart, see it catch the signal while running the same program; and it is checked once more
+//! directly before the signal is sent. The first look may be long before the request
+//! ([`super::sightings`]). The agent therefore waits only for processes that have just started, and
+//! asks the others at once.
 
 use super::handles::Handles;
 use super::sightings::{Program, Sightings, unsure_for};
@@ -30,43 +33,44 @@ pub enum CatchingError {
     NotCaught { why: String },
 }
 
-/// Processes that are to get the signal, where they catch it; terminals that users attached are not among them.
+/// Processes that the signal is meant for, sorted by whether they catch it. Terminals that users
+/// attached are not among them.
 pub struct Hearers {
-    /// How many there are in all.
+    /// Number of processes, catching or not.
     pub all: usize,
-    /// Those that do not catch it, as far as one look tells.
+    /// Processes that did not catch the signal at the last look.
     deaf: Vec<i32>,
-    /// Those that catch the signal.
+    /// Processes that catch the signal.
     catching: Vec<Hearer>,
-    /// Those that do as it seems, and were not seen to long enough ago.
+    /// Processes that seem to catch the signal, but were first seen to do so too recently.
     unsure: Vec<Hearer>,
-    /// When all that are unsure will have been.
+    /// When all `unsure` ones will have been seen long enough ago.
     sure_at: Instant,
 }
 
-/// One that catches the signal.
+/// A process that catches the signal.
 struct Hearer {
     pid: i32,
-    /// Can come to stand for no other process.
+    /// Refers to this process for ever, even if its id is reused.
     fd: OwnedFd,
     program: Program,
 }
 
-/// A living process.
+/// The state of a living process.
 pub(super) enum Look {
     Deaf,
     Catches(Program),
 }
 
 impl Hearers {
-    /// Looks at what runs now but for `asked`, once; an error where that cannot be told. `shim`: its process, by which they are found on
-    /// a machine without scopes.
+    /// Looks once at all processes that run now except `asked`; an error if that fails. `shim`: the
+    /// shim's process, below which the work's processes are found on a machine without scopes.
     fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
         let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
         let listed = || addressed(context, allocation, shim, signal.whom());
         for pid in listed()?.into_iter().filter(|pid| !asked.contains(pid)) {
-            // Opened before it is looked at: what is seen is of this process or of none.
+            // Opened before the look, so that the look is at this process or at none.
             let Some(fd) = there(identity::pidfd_open(pid))? else { continue };
             match look_at(pid, signal)? {
                 None => {}
@@ -80,13 +84,15 @@ impl Hearers {
                 }
             }
         }
-        // Whose descriptor was opened and that is still listed is what was listed, or another one of the same work.
+        // If the id is still listed after its descriptor was opened, the descriptor refers to the
+        // listed process, or to another one of the same work.
         let still = listed()?;
         let mut found = Self { all: 0, deaf: Vec::new(), catching: Vec::new(), unsure: Vec::new(), sure_at: Instant::now() };
         for hearer in catch.into_iter().filter(|hearer| still.contains(&hearer.pid)) {
             found.add(hearer, sightings, allocation);
         }
-        // What has just begun counts: a node where something runs is not idle. The rest was looked at already.
+        // A process that has just started counts: a node where something runs is not idle. The
+        // others were looked at above.
         for pid in still.into_iter().filter(|pid| !asked.contains(pid)) {
             let catches = match seen.get(&pid) {
                 Some(catches) => *catches,
@@ -113,13 +119,15 @@ impl Hearers {
         }
     }
 
-    /// Looks again at those that are unsure, a moment after they were first seen.
+    /// Looks again at the `unsure` processes, once enough time has passed since they were first
+    /// seen.
     fn settle(&mut self, signal: AskSignal) -> io::Result<()> {
         if !self.unsure.is_empty() {
             std::thread::sleep(self.sure_at.saturating_duration_since(Instant::now()));
         }
         for hearer in std::mem::take(&mut self.unsure) {
-            // Whose descriptor is open and whose program is the same is what was seen.
+            // The descriptor is open and the program is the same, so this is the process that was
+            // seen.
             if hearer.catches_still(signal)? {
                 self.catching.push(hearer);
             } else if look_at(hearer.pid, signal)?.is_some() {
@@ -129,8 +137,9 @@ impl Hearers {
         Ok(())
     }
 
-    /// Why nothing is sent: nobody catches it, or of ranks that are asked together one does not. What began in the last moment is waited
-    /// for where there is nobody else, and with ranks always.
+    /// Why no signal may be sent: no process catches it, or the ranks are asked together and one of
+    /// them does not catch it. Waits for processes that have just started if no other one catches
+    /// the signal, and always if ranks are asked together.
     pub fn not_to_be_asked(&mut self, signal: AskSignal) -> io::Result<Option<String>> {
         let together = signal.whom() == SignalTo::Ranks;
         if self.catching.is_empty() || together {
@@ -149,24 +158,24 @@ impl Hearers {
         }))
     }
 
-    /// Whether anybody was seen to catch it long enough ago.
+    /// Whether any process was first seen catching the signal long enough ago.
     fn is_heard(&self) -> bool {
         !self.catching.is_empty()
     }
 
-    /// Those that catch it, with nothing sent.
+    /// The processes that catch the signal, without sending it.
     fn unasked(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
         self.settle(signal)?;
         Ok(self.catching.into_iter().map(|hearer| hearer.fd).collect())
     }
 
-    /// Sends it: at once to those that were seen to catch it long enough ago, and a moment later to the others. Gives those that lived
-    /// to get it.
+    /// Sends the signal: at once to the processes that are known to catch it, a moment later to the
+    /// others that turn out to. Returns the processes that got it.
     fn send(mut self, signal: AskSignal) -> io::Result<Vec<Hearer>> {
         let mut sent = Vec::new();
         self.send_to_sure(signal, &mut sent)?;
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
-            // Those that have it save themselves, and are waited for.
+            // The processes that got the signal save themselves, and the agent waits for them.
             Err(error) if !sent.is_empty() => tracing::warn!(%error, "not all that runs there could be looked at, and is asked"),
             done => done?,
         }
@@ -186,8 +195,9 @@ impl Hearers {
         Ok(())
     }
 
-    /// Sends it to those alone that were seen to catch it long enough ago when they were looked at before, and are `listed` yet; and gives
-    /// those that lived to get it. Once somebody has it, what goes wrong with another one is for a look at all that runs to find.
+    /// Sends the signal only to the processes that an earlier look found catching it and that are
+    /// still `listed`. Returns those that got it. Once one has got it, errors with others are
+    /// ignored: the following look at all processes finds them again.
     fn send_at_once(mut self, signal: AskSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<Hearer>> {
         let mut sent = Vec::new();
         self.catching.retain(|hearer| listed.contains(&hearer.pid));
@@ -204,23 +214,26 @@ impl Hearer {
     }
 }
 
-/// An allocation's, and the process of its shim, by which it is found on a machine without scopes.
+/// An allocation's work, and its shim's process id for machines without scopes.
 pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
 
-/// Looks at what runs now.
+/// Looks at the processes that run now.
 pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<Hearers, CatchingError> {
     Hearers::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
 }
 
-/// Those that catch it of what runs there now, with nothing sent; `None`: nobody was seen to long enough ago.
+/// The running processes that catch the signal, without sending it; `None`: none was first seen
+/// catching it long enough ago.
 pub fn heard((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
     let mut now = look(context, allocation, shim, signal)?;
     now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
     Ok(if now.is_heard() { Some(now.unasked(signal).map_err(CatchingError::Look)?) } else { None })
 }
 
-/// Sends it to what runs there now. `seen`: as it was looked at when nobody was asked yet; who was seen to catch it then has it before
-/// anybody else is looked at again, unless ranks are asked together. Gives those that lived to get it. `going_on`: whether it is wanted yet.
+/// Sends the signal to the processes that run now, and returns those that got it. `seen`: the
+/// result of an earlier look; unless ranks are asked together, processes that caught the signal
+/// then get it before any other process is looked at again. `going_on`: returns an error once the
+/// request is no longer wanted.
 pub fn ask<E: From<CatchingError>>(
     (context, allocation, shim): Work<'_>,
     signal: AskSignal,
@@ -252,14 +265,14 @@ pub fn ask<E: From<CatchingError>>(
     } else {
         match rest.and_then(|rest| rest.send(signal).map_err(unsent)) {
             Ok(more) => sent.extend(more),
-            // Those that have it save themselves, and are waited for.
+            // The processes that got the signal save themselves, and the agent waits for them.
             Err(why) => tracing::warn!(%why, "not all that runs there could be looked at, and is asked"),
         }
     }
     Ok(sent.into_iter().map(|hearer| hearer.fd).collect())
 }
 
-/// Whether a process of the script or of launches lives.
+/// Whether any process of the script or of a launch is alive.
 pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
     let Some(slice) = &context.slice else {
         for pid in of_work(context, allocation, shim)? {
@@ -269,7 +282,8 @@ pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> 
         }
         return Ok(false);
     };
-    // The kernel keeps it with each group: nothing that runs there is looked at. Terminals have groups of their own.
+    // The kernel counts the processes of each cgroup, so none needs a look. Terminals have cgroups
+    // of their own.
     let scope = slice.scope(allocation);
     for number in launches(slice, allocation)? {
         if scope.launch(number).is_populated().map_err(|error| io::Error::other(with_causes(&error)))? {
@@ -279,7 +293,7 @@ pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> 
     Ok(false)
 }
 
-/// Nothing where the process is gone; every other error is one.
+/// Maps "the process is gone" to `None`; other errors stay errors.
 fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -299,12 +313,13 @@ pub(super) fn of_work(context: &Handles, allocation: AllocationId, shim: Option<
     }
 }
 
-/// Whether a process is a launch's server of PMIx, by its name: where there are scopes, it has a group of its own.
+/// Whether a process is a launch's PMIx server, judged by its name. With scopes, that server has a
+/// cgroup of its own.
 fn is_pmix_server(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "lattice-pmix")
 }
 
-/// The same by the number of their launch, which is 0 of the script.
+/// The same, by launch number; 0 is the script.
 fn by_launch(slice: &Slice, allocation: AllocationId) -> io::Result<BTreeMap<u32, Vec<i32>>> {
     let scope = slice.scope(allocation);
     let mut found = BTreeMap::new();
@@ -314,7 +329,7 @@ fn by_launch(slice: &Slice, allocation: AllocationId) -> io::Result<BTreeMap<u32
     Ok(found)
 }
 
-/// The numbers of those that have a group.
+/// Numbers of the launches that have a cgroup.
 fn launches(slice: &Slice, allocation: AllocationId) -> io::Result<Vec<u32>> {
     let Some(groups) = there(fs::read_dir(slice.scope(allocation).work().path()))? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -324,13 +339,13 @@ fn launches(slice: &Slice, allocation: AllocationId) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// The process of the shim, below which all are.
+/// The shim's process, an ancestor of all processes of the work.
 fn known(shim: Option<u32>) -> io::Result<i32> {
     let shim = shim.and_then(|pid| i32::try_from(pid).ok());
     shim.ok_or_else(|| io::Error::other("which processes are the allocation's is not known: its shim has not said its own"))
 }
 
-/// Those to which the signal goes, whether they catch it or not.
+/// The processes that the signal is meant for, whether they catch it or not.
 fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, to: SignalTo) -> io::Result<BTreeSet<i32>> {
     let Some(slice) = context.slice.as_ref().filter(|_| to != SignalTo::All) else { return of_work(context, allocation, shim) };
     let mut found = Vec::new();
@@ -344,7 +359,7 @@ fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, to:
     Ok(chosen(&found, known(shim)?, to))
 }
 
-/// A process of the work, as far as it decides whom a signal is for.
+/// What decides whether a signal is meant for a process.
 #[derive(Clone, Copy)]
 struct Process {
     launch: u32,
@@ -354,8 +369,9 @@ struct Process {
     session: i32,
 }
 
-/// What the shim begins, the script and ranks, has a session of its own, and is its child. So is a process that left all of it and whose
-/// parent has ended.
+/// The processes that a signal is meant for, on a machine without scopes. What the shim starts, the
+/// script and the ranks, leads a session of its own and is the shim's child. So is a process that
+/// left its session and whose parent has ended.
 fn chosen(all: &[Process], shim: i32, to: SignalTo) -> BTreeSet<i32> {
     let begun = || all.iter().filter(|process| process.parent == shim && process.session == process.pid);
     match to {
@@ -383,7 +399,7 @@ pub(super) fn none_catches(all: usize, signal: AskSignal) -> String {
     format!("{which} {name}, which would end it: nothing was sent; catch it, or choose another with --checkpoint-signal")
 }
 
-/// `None`: no living process.
+/// Looks at one process; `None`: it is not alive.
 pub(super) fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
     let Some(status) = there(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
     match catches(&status, signal) {
@@ -391,28 +407,31 @@ pub(super) fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
         Some(false) => Ok(Some(Look::Deaf)),
         Some(true) => {
             let Some(stat) = there(identity::process_stat(pid))? else { return Ok(None) };
-            // Some file systems tell nobody but their user of their files, root neither (FUSE): what begins there is known by its start.
+            // Some file systems show files to their user only, not even to root (FUSE). A program
+            // there is recognised by its start time alone.
             let (device, inode) = executable(pid).unwrap_or_default();
             Ok(Some(Look::Catches(Program { start_ticks: stat.start_ticks, device, inode })))
         }
     }
 }
 
-/// The device and the inode of a process's executable. As the kernel has them in memory: a file server that is away is not waited for.
+/// Device and inode of a process's executable, from the kernel's memory: an unreachable file server
+/// blocks nothing.
 fn executable(pid: i32) -> io::Result<((u32, u32), u64)> {
     let path = CString::new(format!("/proc/{pid}/exe"))?;
     let mut about = MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the path ends with a zero, and the kernel writes no more than one `statx` to where there is room for one.
+    // SAFETY: the path ends with a zero, and the kernel writes at most one `statx` to a place that
+    // has room for one.
     let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_DONT_SYNC, libc::STATX_INO, about.as_mut_ptr()) };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was all zeros, which is a value of it, and what the kernel wrote is one as well.
+    // SAFETY: it was all zeros, which is a valid value, and what the kernel wrote is valid as well.
     let about = unsafe { about.assume_init() };
     Ok(((about.stx_dev_major, about.stx_dev_minor), about.stx_ino))
 }
 
-/// By `/proc/PID/status`; `None`: a zombie.
+/// Whether `/proc/PID/status` shows that the signal is caught; `None`: a zombie.
 fn catches(status: &str, signal: AskSignal) -> Option<bool> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     if field("State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
@@ -444,8 +463,8 @@ mod tests {
     #[test]
     fn the_signal_goes_to_whom_it_is_said_to() {
         let process = |launch, pid, parent, group, session| Process { launch, pid, parent, group, session };
-        // The shim is 1; the script is 10, with a helper; ranks are 20 and 21; 22 is forked by 20, 23 is a group of its own in its session,
-        // and 24 has a session of its own.
+        // The shim is 1; the script is 10, with a helper; ranks are 20 and 21; 20 forked 22; 23 has
+        // a process group of its own within its session, and 24 a session of its own.
         let script = [process(0, 10, 1, 10, 10), process(0, 11, 10, 10, 10)];
         let ranks = [process(1, 20, 1, 20, 20), process(1, 21, 1, 21, 21)];
         let below = [process(1, 22, 20, 20, 20), process(1, 23, 20, 23, 20), process(1, 24, 20, 24, 24)];

@@ -1,4 +1,5 @@
-//! What became of checkpoints and preemptions of which this node was the head, and what the broker does where it is here; for metrics.
+//! Metrics of checkpoints and preemptions whose head was this node, and of the broker if it is
+//! here.
 
 use lattice_model::{DEFAULT_VCLUSTER, DesiredShare, Preemption, RequeuePolicy};
 use lattice_node::CheckpointEnd;
@@ -10,10 +11,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// From what saves at once to a deadline of hours.
+/// Bucket bounds in seconds: from work that saves immediately to a timeout of hours.
 const SECONDS: &[f64] = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0];
 
-/// Counted since the agent began.
+/// Counters since the agent started.
 pub struct Counts {
     /// By vCluster and cause.
     preempted: Mutex<BTreeMap<(String, String), u64>>,
@@ -21,12 +22,13 @@ pub struct Counts {
     requeued: AtomicU64,
     unsaved: AtomicU64,
     walltime: AtomicU64,
-    /// Whole ones.
+    /// Duration of complete checkpoints.
     took: Histogram,
     complete: AtomicU64,
     failed: AtomicU64,
     timed_out: AtomicU64,
-    /// Of the broker: whether it is here, whether its store is away, what is due and waits, its rounds, and what it asked for.
+    /// Of the broker: whether it is here, whether the store is unreachable, how much is due and
+    /// waits, its rounds, and the results of its requests.
     leads: AtomicU64,
     away: AtomicU64,
     waits: AtomicU64,
@@ -59,7 +61,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Work was to give its nodes back, and has saved itself for it (or not) after so long.
+    /// Records a preemption: how long the work took to save itself, and whether it did.
     pub fn preempted(&self, share: &DesiredShare, order: &Preemption, saved: bool, took: Duration) {
         let spec = &share.spec;
         if saved {
@@ -79,17 +81,18 @@ impl Counts {
         }
     }
 
-    /// Work that was preempted waits for nodes again: at once, or, where it was held, when it is resumed.
+    /// Records that preempted work waits for nodes again: at once, or, if it was held, when it is
+    /// resumed.
     pub fn requeued(&self) {
         self.requeued.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Walltime was over while a checkpoint was under way.
+    /// Records that the walltime ended while a checkpoint was under way.
     pub fn walltime_conflict(&self) {
         self.walltime.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A checkpoint that was headed here is over.
+    /// Records the end of a checkpoint whose head was here.
     pub fn checkpoint(&self, end: &CheckpointEnd, took: Duration) {
         let counter = match end {
             CheckpointEnd::Complete { .. } => {
@@ -102,7 +105,8 @@ impl Counts {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the broker is here, after a round of its; whether its store is away; how much is due and waits for its turn.
+    /// Records a round of the broker: whether it is here, whether the store is unreachable, and how
+    /// many allocations are due and wait for their turn.
     pub fn broker(&self, leads: bool, away: bool, waits: u64) {
         self.leads.store(u64::from(leads), Ordering::Relaxed);
         self.away.store(u64::from(away), Ordering::Relaxed);
@@ -110,13 +114,13 @@ impl Counts {
         self.rounds.fetch_add(u64::from(leads), Ordering::Relaxed);
     }
 
-    /// What the broker asked for is over.
+    /// Records the end of a checkpoint that the broker requested.
     pub fn brokered(&self, saved: bool) {
         let counter = if saved { &self.brokered } else { &self.in_vain };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells all of it.
+    /// Adds all counters to `samples`.
     pub fn tell(&self, samples: &mut Samples) {
         for ((vcluster, cause), count) in self.preempted.lock().iter() {
             for metric in [&family::PREEMPTIONS, &family::SCHEDULING_PREEMPTIONS] {

@@ -1,18 +1,19 @@
-//! Where work saves itself on its node, and what it finds there.
+//! The directories in which work saves itself on its node, and from which it is restored.
 //!
 //! ```text
 //!   <checkpoint_dir>/<allocation>/          LATTICE_CHECKPOINT_DIR: the user's, mode 0700
-//!     request                               the token of what is asked for, and by when; put there whole
-//!     <token>/                              into which the application saves
-//!     <token>.done | .failed | .deferred    by the application: its answer; by the agent, where it came in a call
-//!   <checkpoint_dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: what is begun from
+//!     request                               token and deadline; appears complete
+//!     <token>/                              the application saves into it
+//!     <token>.done | .failed | .deferred    the application's answer; written by the agent if it came in a call
+//!   <checkpoint_dir>/<allocation>.restore/  LATTICE_RESTORE_FROM: the work starts from it
 //!   <checkpoint_dir>/<allocation>.put       root's: what is in the store already ([`super::store::Uploads`])
-//!   <checkpoint_dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's, of what is asked through it ([`super::page`])
+//!   <checkpoint_dir>/<allocation>.shm       LATTICE_CHECKPOINT_SHM: the user's memory page ([`super::page`])
 //! ```
 //!
-//! The token is new in each round, so an answer is to one round alone. All in the allocation's directory is the user's to change
-//! at any moment, and the agent has root's rights: every name is opened below it without following links, and only a regular file
-//! of the user's own is read.
+//! Each round has a new token, so an answer belongs to one round only. The user may change
+//! everything in the allocation's directory at any moment, and the agent runs as root: so every
+//! name is opened below the directory without following links, and only regular files of the user
+//! are read.
 
 pub use super::answer::{Answer, Claims, Found, Listed, reason};
 use super::page::PageError;
@@ -34,26 +35,26 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Bytes of an answer that are read.
+/// Size at most of an answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
-/// Files and directories of one node's part.
+/// Files and directories in one node's part at most.
 const ENTRIES_MAX: usize = 100_000;
-/// Bytes of a path, by which it can be laid down again below another directory.
+/// Longest path in bytes: it must still be usable below another directory.
 const PATH_BYTES_MAX: usize = 1024;
-/// Bytes of all paths of one node's part.
+/// Bytes of all paths of one node's part at most.
 const PATHS_BYTES_MAX: usize = 32 << 20;
-/// Directories in each other.
+/// Nesting of directories at most.
 const DEPTH_MAX: usize = 64;
-/// How the name of the directory ends from which work begins again.
+/// Suffix of the directory from which work is restored.
 const RESTORE: &str = ".restore";
-/// How the name of the page ends through which work is asked.
+/// Suffix of the memory page.
 const PAGE: &str = ".shm";
-/// How the name of the file ends that says what is in the store already.
+/// Suffix of the file that lists what is in the store already.
 const PUT: &str = ".put";
-/// How the name of a directory begins that is being removed, or made.
+/// Prefix of a directory that is being created or removed.
 const ASIDE: &str = ".aside-";
 
-/// What failed with the directories of this node's allocations, and with which one.
+/// What failed with the directories of this node's allocations.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
     #[error("checkpoint_dir {}: {source}", .path.display())]
@@ -76,7 +77,7 @@ pub enum DirectoryError {
     Open { path: PathBuf, source: Errno },
 }
 
-/// What failed within one allocation's directory, and with which name in it.
+/// What failed within one allocation's directory.
 #[derive(Debug, Error)]
 pub enum PlaceError {
     #[error("{}: {source}", .path.display())]
@@ -123,7 +124,7 @@ pub enum PlaceError {
     SymbolicLink { name: String },
 }
 
-/// Why a file is not read that lies where the owner's are.
+/// Why a file in the owner's directory is not read.
 #[derive(Debug, Error)]
 pub enum NotTheOwners {
     #[error("it is no regular file")]
@@ -132,7 +133,7 @@ pub enum NotTheOwners {
     OfAnother { uid: u32 },
 }
 
-/// What an application wrote as its answer that is none.
+/// Why an application's answer is invalid.
 #[derive(Debug, PartialEq, Error)]
 pub enum AnswerError {
     #[error("{line:?} is none of step=NUMBER, time=SECONDS, files=NUMBER, bytes=NUMBER, file=BYTES BLAKE3 PATH (- for what is not told)")]
@@ -143,19 +144,20 @@ pub enum AnswerError {
     NoSeconds,
 }
 
-/// What is asked for, as the application knows it.
+/// The token of a round, as the application sees it.
 pub fn token(id: CheckpointId, round: u32) -> String {
     format!("{}-{round}", id.0.simple())
 }
 
-/// Where the allocations of this node have theirs.
+/// The checkpoint directories of this node's allocations.
 #[derive(Clone, Debug)]
 pub struct Directories {
     root: PathBuf,
 }
 
 impl Directories {
-    /// Below `root`, which is made: ours alone to write to, everybody's to pass through.
+    /// Directories below `root`, which is created: only the agent may write to it, everybody may
+    /// pass through it.
     pub fn below(root: PathBuf) -> Result<Self, DirectoryError> {
         let made = DirBuilder::new().recursive(true).mode(0o711).create(&root);
         made.map_err(|source| DirectoryError::MakeRoot { path: root.clone(), source })?;
@@ -163,39 +165,40 @@ impl Directories {
         Ok(Self { root })
     }
 
-    /// What the work of an allocation is told.
+    /// The directory in which an allocation's work saves itself.
     pub fn of(&self, allocation: AllocationId) -> PathBuf {
         self.root.join(allocation.to_string())
     }
 
-    /// From where it begins, where it begins from a checkpoint.
+    /// The directory from which an allocation is restored.
     pub fn restore_of(&self, allocation: AllocationId) -> PathBuf {
         self.root.join(format!("{allocation}{RESTORE}"))
     }
 
-    /// The page through which an allocation's work is asked, where it is asked through one.
+    /// The memory page of work that is asked through one.
     pub fn page_of(&self, allocation: AllocationId) -> PathBuf {
         self.root.join(format!("{allocation}{PAGE}"))
     }
 
-    /// Where it is written down what is in the store already.
+    /// The file that lists what is in the store already.
     pub fn uploads_of(&self, allocation: AllocationId) -> PathBuf {
         self.root.join(format!("{allocation}{PUT}"))
     }
 
-    /// Makes it. May be done again.
+    /// Creates the memory page. Idempotent.
     pub fn make_page(&self, allocation: AllocationId, owner: &Principal) -> Result<(), DirectoryError> {
         super::page::make(&self.page_of(allocation), &self.root.join(format!("{ASIDE}{allocation}{PAGE}")), owner)?;
         Ok(())
     }
 
-    /// Makes an allocation's. May be done again.
+    /// Creates an allocation's directory. Idempotent.
     pub fn make(&self, allocation: AllocationId, owner: &Principal) -> Result<(), DirectoryError> {
         let path = self.of(allocation);
         own_directory(&path, owner).map(drop).map_err(|source| DirectoryError::Make { path, source })
     }
 
-    /// A directory that only we can enter, for what is restored; nothing of a former try is in it.
+    /// An empty directory for a restore that only the agent can enter. Removes what an earlier
+    /// attempt left.
     pub fn restoring(&self, allocation: AllocationId) -> Result<PathBuf, DirectoryError> {
         let path = self.root.join(format!("{ASIDE}{allocation}"));
         let failed = |source| DirectoryError::BeginRestore { path: path.clone(), source };
@@ -204,14 +207,14 @@ impl Directories {
         Ok(path)
     }
 
-    /// Puts what was restored into its place, whole.
+    /// Moves a completed restore to its place in one step.
     pub fn restored(&self, allocation: AllocationId, from: &Path) -> Result<(), DirectoryError> {
         let to = self.restore_of(allocation);
         let placed = remove_tree(&to).and_then(|()| fs::rename(from, &to));
         placed.map_err(|source| DirectoryError::PlaceRestored { path: to, source })
     }
 
-    /// Removes all of an allocation's. May be done again.
+    /// Removes everything of an allocation. Idempotent.
     pub fn remove(&self, allocation: AllocationId) -> Result<(), DirectoryError> {
         let aside = self.root.join(format!("{ASIDE}{allocation}"));
         for path in [self.of(allocation), self.restore_of(allocation), aside] {
@@ -223,7 +226,7 @@ impl Directories {
         Ok(())
     }
 
-    /// Removes what is there of allocations that `known` does not know.
+    /// Removes everything of allocations for which `known` is false.
     pub fn sweep(&self, known: impl Fn(AllocationId) -> bool) {
         let names = fs::read_dir(&self.root).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
         for name in names {
@@ -238,7 +241,7 @@ impl Directories {
         }
     }
 
-    /// An allocation's, opened.
+    /// Opens an allocation's directory.
     pub fn open(&self, allocation: AllocationId, owner: &Principal) -> Result<Place, DirectoryError> {
         let path = self.of(allocation);
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -247,7 +250,7 @@ impl Directories {
     }
 }
 
-/// An allocation's directory.
+/// An allocation's directory, opened.
 pub struct Place {
     at: OwnedFd,
     path: PathBuf,
@@ -255,7 +258,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether this token was asked for: there is room for it.
+    /// Whether this token was requested before: its directory exists.
     pub fn asked(&self, token: &str) -> Result<bool, PlaceError> {
         match self.beneath(token, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(_) => Ok(true),
@@ -264,7 +267,7 @@ impl Place {
         }
     }
 
-    /// Makes the directory for what this token asks for. May be done again: what was saved for this token stays.
+    /// Creates the directory of this token. Idempotent: what was saved there stays.
     pub fn make_room(&self, token: &str) -> Result<(), PlaceError> {
         let failed = |source| PlaceError::MakeRoom { path: self.path.join(token), source };
         match mkdirat(&self.at, token, Mode::S_IRWXU) {
@@ -282,12 +285,13 @@ impl Place {
         Ok(())
     }
 
-    /// Says that this token is asked for.
+    /// Writes the request for this token.
     pub fn request(&self, token: &str, deadline_ms: u64) -> Result<(), PlaceError> {
         self.put(&format!(".{token}.request"), "request", &format!("{token}\n{deadline_ms}\n"))
     }
 
-    /// Puts the application's answer there for it, as it would itself.
+    /// Writes an answer in the application's name, in the form that the application would use
+    /// itself.
     pub fn put_answer(&self, token: &str, answer: &Answer) -> Result<(), PlaceError> {
         let (ending, text) = match answer {
             Answer::Done(claims) => ("done", claims.to_text()),
@@ -300,10 +304,10 @@ impl Place {
         self.put(&format!(".{token}.answer"), &format!("{token}.{ending}"), &text)
     }
 
-    /// A file of the owner's, whole from the moment that it is there. `new`: its name until then.
+    /// Writes a file of the owner that appears complete. `new`: its temporary name.
     fn put(&self, new: &str, name: &str, text: &str) -> Result<(), PlaceError> {
         let failed = |what: &str, source| PlaceError::Put { path: self.path.join(what), source };
-        // What is removed and renamed follows links in all of a path but its last name.
+        // Removing and renaming follow links in every path component except the last.
         if new.contains('/') || name.contains('/') {
             return Err(PlaceError::NoFileName { path: self.path.join(name) });
         }
@@ -316,7 +320,8 @@ impl Place {
         self.give(&file).map_err(|e| failed(new, e))?;
         let written = File::from(file).write_all(text.as_bytes());
         written.map_err(|source| PlaceError::Write { path: self.path.join(new), source })?;
-        // One that is there changes places with it: put in its place, it would be written out first on ext4, which waits for that.
+        // An existing file is exchanged: ext4 writes out a file that is renamed over another one
+        // first, and makes the caller wait for that.
         match renameat2(&self.at, new, &self.at, name, RenameFlags::RENAME_EXCHANGE) {
             Ok(()) => unlinkat(&self.at, new, UnlinkatFlags::NoRemoveDir).map_err(|e| failed(new, e)),
             Err(_) => renameat(&self.at, new, &self.at, name).map_err(|e| failed(name, e)),
@@ -327,13 +332,14 @@ impl Place {
         fchown(what, Some(Uid::from_raw(self.owner.0)), Some(Gid::from_raw(self.owner.1)))
     }
 
-    /// Removes what earlier tokens left. What writes there meanwhile, or cannot be removed, leaves some of it: no token comes twice.
+    /// Removes what earlier tokens left. If somebody still writes there, or something cannot be
+    /// removed, the rest stays: tokens are never reused.
     pub fn forget_all_but(&self, token: &str) -> io::Result<()> {
         let mut most = 4 * ENTRIES_MAX as u64;
         let mut dir = Dir::from_fd(self.beneath(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
         let names: Vec<_> = dir.iter().flatten().map(|entry| entry.file_name().to_owned()).take(ENTRIES_MAX).collect();
         for name in names {
-            // Only what we asked for once: the rest of the directory is the user's own.
+            // Removes only names made from tokens: the rest of the directory is the user's own.
             let Some(text) = name.to_str().ok().filter(|text| is_of_a_token(text) && !text.starts_with(token)) else { continue };
             if let Err(Errno::EISDIR | Errno::EPERM) = unlinkat(&self.at, text, UnlinkatFlags::NoRemoveDir) {
                 let path = self.path.join(text);
@@ -352,12 +358,12 @@ impl Place {
         remove_at_most(&self.path.join(token), &mut (4 * ENTRIES_MAX as u64)).map(drop)
     }
 
-    /// Whether its owner has no room left there.
+    /// Whether the owner has no space left there.
     pub fn is_full(&self) -> Result<bool, PlaceError> {
         self.room().map(|room| room == 0)
     }
 
-    /// How many bytes its owner has left there.
+    /// Bytes of space that the owner has left there.
     pub fn room(&self) -> Result<u64, PlaceError> {
         let about = fstatvfs(&self.at).map_err(|source| PlaceError::MeasureRoom { path: self.path.clone(), source })?;
         let blocks = if self.owner.0 == 0 { about.blocks_free() } else { about.blocks_available() };
@@ -368,12 +374,14 @@ impl Place {
         openat2(&self.at, name, how(flags))
     }
 
-    /// The token that is asked for; `None`: none was yet, or the application removed what says so.
+    /// The token of the present request; `None`: there is none yet, or the application removed the
+    /// file.
     pub fn requested(&self) -> Result<Option<String>, PlaceError> {
         Ok(self.read("request", false)?.and_then(|text| text.lines().next().map(str::to_owned)))
     }
 
-    /// Takes back what says that this token is asked for: an answer to it is refused then, by later lives of the agent as well.
+    /// Withdraws the request for this token: an answer to it is then refused, also after a restart
+    /// of the agent.
     pub fn withdraw(&self, token: &str) -> Result<(), PlaceError> {
         if self.requested()?.as_deref() != Some(token) {
             return Ok(());
@@ -382,12 +390,12 @@ impl Place {
         removed.map_err(|source| PlaceError::Withdraw { path: self.path.join("request"), source })
     }
 
-    /// What the application answered to this token, if it did.
+    /// The application's answer to this token, if there is one.
     pub fn answer(&self, token: &str) -> Result<Option<Answer>, PlaceError> {
         self.find(token, true)
     }
 
-    /// The same of an answer that came in a call, which is there whole from the first moment.
+    /// As [`Self::answer`], for an answer that came in a call: its file appears complete.
     pub fn answered(&self, token: &str) -> Result<Option<Answer>, PlaceError> {
         self.find(token, false)
     }
@@ -402,7 +410,8 @@ impl Place {
         Ok(None)
     }
 
-    /// A small file of the user's; `None`: it is not there, or, where it is to have settled, is just being written.
+    /// Reads a small file of the user; `None`: it does not exist, or, with `settled`, it was
+    /// modified a moment ago.
     fn read(&self, name: &str, settled: bool) -> Result<Option<String>, PlaceError> {
         let named = || name.to_owned();
         let file = match self.beneath(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
@@ -434,7 +443,8 @@ impl Place {
         Ok(())
     }
 
-    /// All that was saved for this token, directories before what is in them, in the order of their names.
+    /// Everything that was saved for this token, in the order of names, directories before their
+    /// content.
     pub fn saved(&self, token: &str) -> Result<Vec<Found>, PlaceError> {
         let mut found = Vec::new();
         self.walk(token, "", 0, &mut found, &mut PATHS_BYTES_MAX.clone())?;
@@ -488,7 +498,7 @@ impl Place {
         Ok(())
     }
 
-    /// One of the files, opened.
+    /// Opens one of the saved files.
     pub fn file(&self, token: &str, found: &Found) -> Result<File, PlaceError> {
         let at = format!("{token}/{}", found.path);
         let failed = |source| PlaceError::Open { name: found.path.clone(), source };
@@ -499,26 +509,28 @@ impl Place {
     }
 }
 
-/// Opens nothing outside of the directory, and follows no link.
+/// Opens nothing outside the directory, and follows no link.
 fn how(flags: OFlag) -> OpenHow {
     let beneath = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     OpenHow::new().flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC).resolve(beneath)
 }
 
-/// `<32 hexadecimal digits>-<round>`, with an ending or without.
+/// Whether a name is `<32 hexadecimal digits>-<round>`, with or without a suffix.
 fn is_of_a_token(name: &str) -> bool {
     let plain = name.strip_prefix('.').unwrap_or(name);
     plain.len() > 33 && plain.is_char_boundary(32) && plain[..32].bytes().all(|b| b.is_ascii_hexdigit()) && plain.as_bytes()[32] == b'-'
 }
 
-/// Whether it is one: what callers name becomes part of files' names, which root makes.
+/// Whether a text is a token. Callers send tokens, and they become part of names of files that root
+/// creates.
 pub fn is_token(text: &str) -> bool {
     let is_round = |round: &str| (1..=10).contains(&round.len()) && round.bytes().all(|b| b.is_ascii_digit());
     let is_id = |id: &str| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit());
     text.split_once('-').is_some_and(|(id, round)| is_id(id) && is_round(round))
 }
 
-/// A file that is being written is looked at again: `echo > FILE` makes it empty first.
+/// Whether the file was written a moment ago, and should be read later: `echo > FILE` first makes
+/// it empty.
 fn just_written(about: &FileStat) -> bool {
     const SETTLED_NS: i128 = 20_000_000;
     let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME) else { return false };
@@ -554,7 +566,7 @@ fn odd(line: &str) -> AnswerError {
     AnswerError::Line { line: line.chars().take(40).collect() }
 }
 
-/// `BYTES BLAKE3 PATH`, of a file.
+/// Parses a line `BYTES BLAKE3 PATH` about a file.
 fn listed(value: &str) -> Option<(String, Listed)> {
     let (bytes, rest) = value.trim().split_once(' ')?;
     let (blake3, path) = rest.split_once(' ')?;
@@ -567,12 +579,12 @@ fn listed(value: &str) -> Option<(String, Listed)> {
     Some((path.to_owned(), Listed { bytes, blake3 }))
 }
 
-/// Whether it is 64 hexadecimal digits.
+/// Whether a text is 64 hexadecimal digits.
 pub fn is_blake3(digits: &str) -> bool {
     digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Nothing, where there was nothing.
+/// Treats "does not exist" as success.
 pub fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -591,7 +603,7 @@ fn deferred(text: &str) -> Result<Answer, AnswerError> {
     Ok(Answer::Deferred { for_ms: ms as u64 })
 }
 
-/// Makes a file or directory of what is restored, below a directory that is ours alone.
+/// Creates a file or directory of a restore, below a directory that only the agent can enter.
 pub fn lay_down(root: &Path, path: &str, mode: u32, directory: bool) -> io::Result<Option<File>> {
     if path.is_empty() || path.len() > PATH_BYTES_MAX || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return Err(io::Error::new(ErrorKind::InvalidData, format!("{path:?} is no path of a file in a checkpoint")));
@@ -606,7 +618,8 @@ pub fn lay_down(root: &Path, path: &str, mode: u32, directory: bool) -> io::Resu
     Ok(Some(file))
 }
 
-/// Gives all of it to the owner, from within: as long as its top is ours nobody else meddles with it.
+/// Gives everything to the owner, from the inside out: as long as the top directory is the agent's,
+/// nobody else can interfere.
 pub fn give_all(root: &Path, entries: &[Found], owner: &Principal) -> io::Result<()> {
     let give = |path: &Path, mode: Option<u32>| -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;

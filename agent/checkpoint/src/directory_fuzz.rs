@@ -1,5 +1,5 @@
-//! What applications answer about their checkpoints, in files and in calls, and manifests that lie in a store to which
-//! others write. `docs/fuzzing.md` has all targets.
+//! Fuzz targets: applications' answers about their checkpoints, in files and in calls, and
+//! manifests in a store that others can write to. `docs/fuzzing.md` lists all targets.
 
 use super::super::said;
 use super::super::store::{Manifest, NodeManifest};
@@ -7,7 +7,8 @@ use super::*;
 use lattice_api::v1;
 use lattice_fuzz::{Input, Target, numbered, piece};
 
-/// An answer in a call. What is taken of it can be put down in a file, and is then read as the same.
+/// An answer in a call. If it is accepted, it can be written to a file, and reading the file gives
+/// the same answer.
 fn called(mut input: Input<'_>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));

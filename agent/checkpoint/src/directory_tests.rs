@@ -38,7 +38,7 @@ impl Bed {
         fs::write(path, text).unwrap();
     }
 
-    /// The answer, once the file is old enough to be read.
+    /// Waits until the answer's file is old enough to be read.
     fn answer(&self, token: &str) -> Result<Option<Answer>, PlaceError> {
         let until = Instant::now() + Duration::from_secs(5);
         loop {
@@ -125,7 +125,7 @@ fn no_link_is_followed_out_of_the_directory() {
     assert!(bed.place().saved(&first).unwrap_err().to_string().contains("symbolic link"));
     fs::remove_file(at.join(&first).join("c")).unwrap();
     let (found, place) = (bed.place().saved(&first).unwrap(), bed.place());
-    // Between the look and the reading, a directory becomes a link.
+    // Between look and read, a directory is replaced by a link.
     fs::rename(at.join(&first).join("sub"), at.join("aside")).unwrap();
     symlink(at.join("aside"), at.join(&first).join("sub")).unwrap();
     assert!(place.file(&first, &found[2]).is_err() && place.file(&first, &found[0]).is_ok());
@@ -134,7 +134,7 @@ fn no_link_is_followed_out_of_the_directory() {
     fs::remove_file(at.join(format!("{first}.done"))).unwrap();
     nix::unistd::mkfifo(&at.join(format!("{first}.done")), Mode::S_IRWXU).unwrap();
     assert!(bed.place().answer(&first).unwrap_err().to_string().contains("no regular file"), "a pipe is not waited for");
-    // The directory for this round itself.
+    // Now the round's own directory.
     fs::remove_dir_all(at.join(&first)).unwrap();
     symlink("/etc", at.join(&first)).unwrap();
     assert!(bed.ask(&first, 1).is_err() && bed.place().saved(&first).is_err());

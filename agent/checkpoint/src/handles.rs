@@ -1,4 +1,4 @@
-//! What checkpoints need of their node.
+//! The parts of the agent that checkpoints need.
 
 use super::Checkpoints;
 use lattice_agent_common::troubles::Troubles;
@@ -12,9 +12,9 @@ use lattice_runtime::cgroup::Slice;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
-/// The same for all checkpoints.
+/// Shared by all checkpoints of the node.
 pub struct Handles {
-    /// This node.
+    /// This node's id.
     pub me: NodeId,
     pub checkpoints: Checkpoints,
     /// The allocations on this node.
@@ -22,26 +22,26 @@ pub struct Handles {
     pub slice: Option<Slice>,
     pub bounds: Bounds,
     pub mesh: Mesh,
-    /// What the quorum says of nodes and allocations.
+    /// Nodes and allocations as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
-    /// What is the matter with this node.
+    /// Problems of this node.
     pub troubles: Troubles,
-    /// The way to the driver.
+    /// Queue of events for the driver.
     pub events: mpsc::Sender<Event>,
 }
 
-/// What tasks hold.
+/// Shared with tasks.
 pub type Shared = Arc<Handles>;
 
 impl Handles {
-    /// Where a node's mesh is.
+    /// A node's mesh address.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
         cluster::mesh_address(&self.cluster.borrow(), share, node)
     }
 
-    /// Tells the driver, and waits while it is behind.
+    /// Sends an event to the driver; waits while its queue is full.
     pub async fn tell(&self, event: Event) {
-        // The driver ends last: a closed queue means that the agent has ended.
+        // The driver stops last, so a closed queue means that the agent has stopped.
         let _ = self.events.send(event).await;
     }
 }

@@ -1,4 +1,5 @@
-//! The checkpoint of an allocation whose head this node is: drives [`Checkpointing`], writes its states down, asks the nodes.
+//! Runs the checkpoint of an allocation whose head is here: drives [`Checkpointing`], writes its
+//! states to disk, and asks the nodes.
 
 use super::handles::Shared;
 use super::heads::Head;
@@ -26,18 +27,18 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// Events that wait for the checkpoint's task.
+/// Capacity of the queue of the checkpoint's events.
 const EVENTS: usize = 256;
-/// Between two tries to reach a node, or the store.
+/// Pause between retries of a node or the store.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long the quorum's word is waited for once the allocation ends.
+/// How long to wait for the quorum's answer once the allocation ends.
 const LAST_WORD: Duration = Duration::from_secs(10);
 /// How long the store may take to say whether an id was used.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long the nodes that can be reached may take to hear that a round is over.
+/// How long reachable nodes may take to learn that a round is over.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Why no checkpoint of an allocation is begun here.
+/// Why no checkpoint of an allocation begins here.
 #[derive(Debug, Error)]
 pub enum BeginError {
     #[error("allocation {} is not running on this node", .allocation.short())]
@@ -61,7 +62,7 @@ pub enum BeginError {
     MadeBeforeAndDamaged { id: CheckpointId, source: StoreError },
 }
 
-/// What the nodes of a round are told.
+/// The head's order to the nodes of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Wait,
@@ -69,7 +70,8 @@ enum Word {
     Stop,
 }
 
-/// Begins a checkpoint of a user's allocation whose head this node is, or follows the one that is under way. Gives how it goes.
+/// Begins a checkpoint of a user's allocation whose head is here, or follows the one under way. Its
+/// progress arrives at the receiver.
 pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Receiver<CheckpointItem>, BeginError> {
     let (id, allocation, epoch) =
         (CheckpointId(Uuid::from_bytes(open.id)), AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
@@ -88,7 +90,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     worker.settled().await?;
     let checkpoints = context.checkpoints.clone();
     let one = checkpoints.0.begins.of(allocation).await;
-    // After a restart the state file is who remembers.
+    // After a restart, the state file knows of a checkpoint under way.
     checkpoints.resume(context, &share, worker.dir()).await;
     let known = checkpoints.head_of(allocation, epoch);
     let joined = known.as_ref().filter(|head| {
@@ -99,7 +101,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
         Some(head) => head.view.clone(),
         None => {
             let committed = context.cluster.borrow().allocations.get(&allocation).and_then(|a| a.checkpoint.clone());
-            // Asked for again after the allocation ran again: it was made under the claim before.
+            // The id was used under the earlier claim, and the allocation has run again since.
             if let Some(made) = committed.as_ref().filter(|made| made.id == id) {
                 return Ok(answered(ended(made)));
             }
@@ -108,7 +110,8 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
             let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
             let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
             let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, checkpoints.settings().deferral_ms_max(), boottime_ms());
-            // The nodes are looked at meanwhile; they are asked for nothing before it is known.
+            // Meanwhile the nodes are looked at; they are asked only once the id is known to be
+            // unused.
             let (new, is_new) = oneshot::channel();
             let view = checkpoints.drive(context, &share, worker.dir(), state, Some(is_new));
             match unused(context, &share, id).await {
@@ -117,7 +120,8 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
                     let _ = new.send(known);
                 }
                 Err(why) => {
-                    // Who asks for another one next does not join this one, whose task ends as well.
+                    // The task ends as well, and a later request for another checkpoint must not
+                    // join this one.
                     checkpoints.never_begun(allocation, &view);
                     return Err(why);
                 }
@@ -131,8 +135,9 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
     Ok(items)
 }
 
-/// Refuses an id under which a checkpoint was made. Gives whether it is known that none was: where the store is away, writing the
-/// manifest refuses it, and what is there by that id is not to be removed then.
+/// Refuses an id that a checkpoint already has. Returns whether the id is known to be unused. If
+/// the store is unreachable that is unknown: then writing the manifest will refuse a used id, and
+/// what exists under it must not be removed.
 async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Result<bool, BeginError> {
     let (store, owner) = (context.checkpoints.store()?, owner_of(share));
     let Ok(found) = tokio::time::timeout(ANSWER, store.manifest(&owner, id)).await else { return Ok(false) };
@@ -151,7 +156,7 @@ async fn unused(context: &Shared, share: &DesiredShare, id: CheckpointId) -> Res
     }
 }
 
-/// The last word on a checkpoint that the quorum has.
+/// The end of a checkpoint that the quorum has.
 fn ended(made: &CheckpointRef) -> CheckpointItem {
     let (id, word) = (*made.id.0.as_bytes(), "complete".to_owned());
     CheckpointItem::Ended { id, word, why: String::new(), complete: true, step: made.step, bytes: made.bytes }
@@ -224,8 +229,9 @@ fn item(state: &Checkpointing) -> CheckpointItem {
     }
 }
 
-/// For the agent's next lives. The machine's own end it need not outlive: the work ends with that as well. `then`: what that thread does
-/// behind it, which is not waited for.
+/// Writes the state for the next start of the agent. It need not survive a crash of the machine,
+/// because the work ends with that as well. `then` runs on the same thread after the write, and is
+/// not waited for.
 async fn write_down(dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let (path, json) = (dir.checkpoint(), serde_json::to_vec(state).map_err(io::Error::other)?);
     let (done, written) = oneshot::channel();
@@ -239,7 +245,7 @@ async fn write_down(dir: &ShimDir, state: &Checkpointing, then: impl FnOnce() + 
     written.await.map_err(io::Error::other)?
 }
 
-/// What was written down, where it is of this claim.
+/// The stored state, if it belongs to this claim.
 async fn written_down(dir: &ShimDir, epoch: Epoch) -> Option<Checkpointing> {
     let path = dir.checkpoint();
     let bytes = tokio::task::spawn_blocking(move || std::fs::read(path)).await.ok()?.ok()?;
@@ -253,21 +259,22 @@ async fn written_down(dir: &ShimDir, epoch: Epoch) -> Option<Checkpointing> {
 }
 
 impl Checkpoints {
-    /// Takes up what a former life began, on the head of an allocation that runs. May be done again.
+    /// Resumes a checkpoint that an earlier run of the agent began, on the head of a running
+    /// allocation. Idempotent.
     pub async fn resume(&self, context: &Shared, share: &Arc<DesiredShare>, dir: &ShimDir) {
         if share.spec.checkpoint.is_none() || self.head_of(share.allocation, share.epoch).is_some() {
             return;
         }
         if let Some(mut state) = written_down(dir, share.epoch).await {
-            // The quorum was perhaps told by a life that could not write that down.
+            // The earlier run may have reported to the quorum without being able to record that.
             state.told |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
             tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.word(), "a checkpoint of a former life");
             self.drive(context, share, dir, state, None);
         }
     }
 
-    /// Begins its task, where there is none. `is_new`: who tells that no checkpoint was made under its id, as far as that is known;
-    /// `None`: it goes on from a former life.
+    /// Starts the checkpoint's task unless it runs. `is_new` reports whether the id is known to be
+    /// unused; `None`: the checkpoint was begun by an earlier run.
     fn drive(
         &self,
         context: &Shared,
@@ -303,17 +310,17 @@ impl Checkpoints {
             };
             tokio::spawn(driver.run(heard));
         } else if came_to_nothing {
-            // The life that ended it may not have come to that.
+            // The run of the agent that ended it may not have removed what it left.
             let (context, share) = (Arc::clone(context), Arc::clone(share));
             tokio::spawn(async move { late::discard(&context, &share, id, told).await });
         }
         view
     }
 
-    /// As if one had never begun.
+    /// Forgets a checkpoint as if it had never begun.
     fn never_begun(&self, allocation: AllocationId, view: &watch::Receiver<Checkpointing>) {
         let mut heads = self.0.heads.lock();
-        // It may have been begun again since, by the same id.
+        // It may have begun again since, with the same id.
         if heads.get(&allocation).is_some_and(|head| head.view.same_channel(view)) {
             heads.remove(&allocation);
         }
@@ -326,15 +333,15 @@ struct Driver {
     dir: ShimDir,
     state: Checkpointing,
     out: watch::Sender<Checkpointing>,
-    /// Until it was looked whether a checkpoint was made under its id; `false`: that could not be seen. Closed without a word: one was,
-    /// or nobody wants to know any more.
+    /// Present until the store was asked whether the id is used; `false`: that is unknown. Closed
+    /// without a value: the id is used, or the caller is gone.
     is_new: Option<oneshot::Receiver<bool>>,
     events: mpsc::Sender<CheckpointEvent>,
-    /// What is being done for the present state; ended with it.
+    /// Tasks of the present state; aborted with it.
     work: JoinSet<()>,
-    /// The nodes, as they are asked in the present round.
+    /// Tasks that ask the nodes in the present round.
     asked: JoinSet<()>,
-    /// What they are told.
+    /// The present order to them.
     word: watch::Sender<Word>,
 }
 
@@ -345,7 +352,7 @@ impl Driver {
         let (mut over_at, begun) = (None, Instant::now());
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let mut superseded = Box::pin(late::superseded(&context, &share));
-        // Nothing of one that no node was told to save is in the store.
+        // A checkpoint that no node was asked to save has nothing in the store.
         let mut may_be_there = self.is_new.is_none();
         let mut steps = self.state.resume();
         loop {
@@ -394,7 +401,8 @@ impl Driver {
             let before = self.state.clone();
             let only_told = matches!(event, CheckpointEvent::Progressed { .. });
             steps = self.state.handle(boottime_ms(), event);
-            // Nothing was done yet of one that is being asked for: whoever asked does so again where the agent ends here.
+            // Nothing was done yet for a checkpoint in this phase: if the agent ends here, the
+            // caller asks again.
             if only_told || matches!(self.state.phase, CheckpointPhase::Asking { .. }) {
                 self.out.send_replace(self.state.clone());
             } else if self.state != before {
@@ -406,7 +414,7 @@ impl Driver {
                 }
                 self.write_down().await;
                 may_be_there |= matches!(self.state.phase, CheckpointPhase::Saving { .. });
-                // One that could not be written down is given up: what was to be done of it is not.
+                // A state that could not be written ends the checkpoint: its steps are not taken.
                 if self.state.end().is_some() {
                     steps = self.state.resume();
                 }
@@ -414,7 +422,8 @@ impl Driver {
         }
     }
 
-    /// Takes what was seen of its id. `false`: it is not to be, and is forgotten.
+    /// Handles the result of the look at the id. `false`: the checkpoint must not be made, and is
+    /// forgotten.
     fn is_to_be(&mut self, known: Option<bool>) -> bool {
         self.is_new = None;
         match known {
@@ -427,7 +436,8 @@ impl Driver {
         known.is_some()
     }
 
-    /// What the quorum was told of, once it has it: that one update of the watch says as well that the claim is over does not undo it.
+    /// The event for a checkpoint that the quorum already has. It counts even if the same update of
+    /// the watch also says that the claim is over.
     fn committed(&self) -> Option<CheckpointEvent> {
         let CheckpointPhase::Committing { checkpoint } = &self.state.phase else { return None };
         let cluster = self.context.cluster.borrow();
@@ -435,17 +445,20 @@ impl Driver {
         (last == Some(checkpoint)).then_some(CheckpointEvent::Committed { id: checkpoint.id })
     }
 
-    /// Until the nodes that can be reached have heard that the round is over.
+    /// Waits until the reachable nodes have learned that the round is over.
     async fn farewell(&mut self) {
         let heard = async { while self.asked.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(FAREWELL, heard).await;
     }
 
-    /// Nothing is done of a state that is not written down, but to look whether it can be. What cannot be is given up, unless it is whole: that is only said again.
+    /// Writes the state: until it is on disk, nothing is done in it except looking at the nodes. If
+    /// that fails the checkpoint is given up, unless it is complete and only its report to the
+    /// quorum is outstanding.
     async fn write_down(&mut self) {
         pass(&self.state, false);
         let (context, allocation, state) = (Arc::clone(&self.context), self.share.allocation, self.state.clone());
-        // This node's own work is asked by the thread that has written down that it may be. The others are told meanwhile.
+        // The thread that has just written the permission asks this node's own work. The other
+        // nodes get the order meanwhile.
         let then = move || {
             if matches!(state.phase, CheckpointPhase::Saving { .. }) {
                 pass(&state, true);
@@ -470,9 +483,10 @@ impl Driver {
         self.out.send_replace(self.state.clone());
     }
 
-    /// Removes what is written of it, which needs no room: no later life is to take up what its user was told had failed.
+    /// Removes the stored state, which needs no space: a restarted agent must not resume what the
+    /// user was told had failed.
     async fn forget(&self) {
-        // That of the one before stays.
+        // The state of an earlier checkpoint stays.
         if written_down(&self.dir, self.state.epoch).await.is_none_or(|there| there.id != self.state.id) {
             return;
         }
@@ -539,7 +553,8 @@ async fn sleep(time: Option<Duration>) {
     }
 }
 
-/// What was seen of its id; `None`: nobody says it any more. Never, where it was said.
+/// The result of the look at the id; `None`: there will be none. Pending for ever if the result is
+/// known.
 async fn looked(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
     match is_new {
         Some(is_new) => is_new.await.ok(),
@@ -547,14 +562,14 @@ async fn looked(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
     }
 }
 
-/// Until the allocation is being ended.
+/// Waits until the allocation is being ended.
 async fn ending(standing: Option<watch::Receiver<Standing>>) {
     if let Some(mut standing) = standing {
         let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
     }
 }
 
-/// Where a test may kill the agent.
+/// Points at which a test may kill the agent.
 fn pass(state: &Checkpointing, written: bool) {
     let [before, behind] = match &state.phase {
         CheckpointPhase::Asking { .. } => return,
@@ -567,7 +582,7 @@ fn pass(state: &Checkpointing, written: bool) {
     failpoint::pass(if written { behind } else { before });
 }
 
-/// Writes the manifest, for as long as that takes.
+/// Writes the manifest, retrying as long as necessary.
 async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) -> CheckpointEvent {
     let CheckpointPhase::Verifying { saved, .. } = &state.phase else { return CheckpointEvent::Clock };
     let owner = owner_of(share);
@@ -589,7 +604,7 @@ async fn written(context: &Shared, share: &DesiredShare, state: &Checkpointing) 
     }
 }
 
-/// One node asked for its part of a round, until its last word.
+/// Asks one node for its part of a round, until its last report.
 struct Asking {
     context: Shared,
     share: Arc<DesiredShare>,
@@ -600,7 +615,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Until it is told to stop, and has said so.
+    /// Runs until the order is to stop, and the node has received that.
     async fn run(self) {
         while *self.word.borrow() != Word::Stop {
             if self.node == self.context.me {
@@ -673,7 +688,7 @@ impl Asking {
             }
             self.told(Word::Stop).await;
             frame::write(&mut send, &ToSaver::Stop).await?;
-            // Until the other end has read it.
+            // Wait until the other end has read it.
             let _ = send.finish();
             let _ = send.stopped().await;
             Ok(())

@@ -1,4 +1,4 @@
-//! What is remembered of the checkpoint of an allocation whose head this node is.
+//! The checkpoints of allocations whose head is here.
 
 use lattice_model::Epoch;
 use lattice_node::{CheckpointPhase, Checkpointing};
@@ -11,7 +11,7 @@ pub(super) struct Head {
     pub view: watch::Receiver<Checkpointing>,
 }
 
-/// Whether it writes to the store, or is about to.
+/// Whether the checkpoint writes to the store, or soon will.
 pub(super) fn is_writing(state: &Checkpointing) -> bool {
     match state.phase {
         CheckpointPhase::Asking { .. } | CheckpointPhase::Saving { .. } | CheckpointPhase::Verifying { .. } => true,

@@ -1,12 +1,13 @@
-//! Which allocations have checkpoints in the store, and since when they have ended.
+//! Which allocations have checkpoints in the store, and when they ended.
 //!
 //! ```text
 //!   <store>/.kept/<allocation>.json     written before its first manifest, removed after its last checkpoint
 //! ```
 //!
-//! Whoever looks for checkpoints that are to go reads this and not the whole store, where output and checkpoints of all that ever ran lie.
-//! The quorum forgets ended allocations after a while: since when one is known to have ended is written down here, and whose it is: clusters
-//! may share a store.
+//! The sweep for expired checkpoints reads these files instead of the whole store, which holds
+//! output and checkpoints of everything that ever ran. The quorum forgets ended allocations after a
+//! while, so the end is recorded here. The cluster is recorded too, because clusters may share a
+//! store.
 
 use super::store::{CheckpointStore, Ours, Owner, StoreError};
 use futures::{Stream, StreamExt};
@@ -20,14 +21,15 @@ use serde::{Deserialize, Serialize};
 /// A folder of the store, beside those of the tenants.
 const FOLDER: &str = ".kept";
 const VERSION: u32 = 1;
-/// The longest such object that is read, in bytes.
+/// Size at most of an object that is read.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// A cluster, as it is written down.
+/// A cluster's identity, as it is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Whose {
     name: String,
-    /// BLAKE3 of the authorities' certificates, in hexadecimal digits. While one follows another both are there.
+    /// BLAKE3 of the authorities' certificates, in hexadecimal. During a change of authority both
+    /// are listed.
     authorities: Vec<String>,
 }
 
@@ -39,13 +41,13 @@ impl Whose {
         Self { name: name.to_owned(), authorities }
     }
 
-    /// The same cluster has the same name, and an authority in common.
+    /// Two records are of the same cluster if the name is equal and they share an authority.
     fn is(&self, other: &Self) -> bool {
         self.name == other.name && self.authorities.iter().any(|one| other.authorities.contains(one))
     }
 }
 
-/// One such object.
+/// One such file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     version: u32,
@@ -53,7 +55,8 @@ pub struct Kept {
     project: String,
     allocation: AllocationId,
     cluster: Whose,
-    /// When it ended, as the quorum had it; milliseconds since 1970. `None`: nobody saw that it had.
+    /// When the allocation ended, by the quorum; milliseconds since 1970. `None`: no agent has seen
+    /// that it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_seen_at_ms: Option<u64>,
 }
@@ -64,12 +67,12 @@ impl Kept {
         Self { version: VERSION, tenant, project, allocation: owner.allocation, cluster: Whose::default(), end_seen_at_ms: None }
     }
 
-    /// The same, of an allocation that ended then, or has not.
+    /// The same record with this end.
     pub fn ended(self, ended_at_ms: Option<u64>) -> Self {
         Self { end_seen_at_ms: ended_at_ms, ..self }
     }
 
-    /// Whose checkpoints it tells of.
+    /// The allocation's place in the store.
     pub fn owner(&self) -> Owner {
         Owner { tenant: self.tenant.clone(), project: self.project.clone(), allocation: self.allocation }
     }
@@ -80,7 +83,7 @@ impl CheckpointStore {
         self.objects.key([FOLDER.to_owned(), format!("{allocation}.json")])
     }
 
-    /// Writes down that an allocation has something in the store. May be done again.
+    /// Records that an allocation has something in the store. Idempotent.
     pub(super) async fn note_kept(&self, owner: &Owner) -> Result<(), StoreError> {
         self.put_kept(&Kept::of(owner)).await
     }
@@ -90,17 +93,18 @@ impl CheckpointStore {
         self.ours.as_ref().map(of).unwrap_or_default()
     }
 
-    /// Whether it is of this cluster. What does not say whose it is, is nobody's.
+    /// Whether the record is of this cluster. A record without an identity belongs to no cluster.
     pub fn is_ours(&self, kept: &Kept) -> bool {
         kept.cluster.is(&self.whose())
     }
 
-    /// Whether it says of this cluster what it says of itself now: its authority may be followed by another.
+    /// Whether this cluster's identity has changed since the record was written, for example by a
+    /// new authority.
     pub fn is_said_anew(&self, kept: &Kept) -> bool {
         kept.cluster != self.whose()
     }
 
-    /// Writes it as it is now, as this cluster's.
+    /// Writes the record with this cluster's present identity.
     pub async fn put_kept(&self, kept: &Kept) -> Result<(), StoreError> {
         let kept = &Kept { cluster: self.whose(), ..kept.clone() };
         let json = serde_json::to_vec(kept).map_err(|e| StoreError::Unfit(e.to_string()))?;
@@ -108,7 +112,7 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// The allocations that have checkpoints, as the store tells them, some at a time.
+    /// The allocations that have checkpoints, as the store lists them page by page.
     pub fn all_kept(&self) -> impl Stream<Item = Result<AllocationId, StoreError>> + Send + '_ {
         let folder = self.objects.key([FOLDER.to_owned()]);
         let listed = self.objects.store.list(Some(&folder));
@@ -120,7 +124,8 @@ impl CheckpointStore {
         })
     }
 
-    /// What is written down of one, and when that was by the store's clock, in milliseconds since 1970; `None`: nothing.
+    /// The record of an allocation, and when it was written by the store's clock, in milliseconds
+    /// since 1970; `None`: no record.
     pub async fn kept(&self, allocation: AllocationId) -> Result<Option<(Kept, u64)>, StoreError> {
         let found = match self.objects.store.get(&self.kept_key(allocation)).await {
             Ok(found) => found,
@@ -141,7 +146,7 @@ impl CheckpointStore {
         }
     }
 
-    /// That nothing of it is in the store any more.
+    /// Removes the record of an allocation that has nothing in the store any more.
     pub async fn forget_kept(&self, allocation: AllocationId) -> Result<(), StoreError> {
         match self.objects.store.delete(&self.kept_key(allocation)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -149,7 +154,7 @@ impl CheckpointStore {
         }
     }
 
-    /// Writes something small, to see whether the store takes it.
+    /// Writes a small object to see whether the store accepts writes.
     pub async fn probe(&self) -> Result<(), StoreError> {
         self.objects
             .store
@@ -162,7 +167,8 @@ impl CheckpointStore {
         self.objects.key([FOLDER.to_owned(), "probe".to_owned()])
     }
 
-    /// The store's clock, in milliseconds since 1970: when it says that something was written just now.
+    /// The store's clock, in milliseconds since 1970: the time that it gives to an object just
+    /// written.
     pub async fn clock_ms(&self) -> Result<u64, StoreError> {
         self.probe().await?;
         Ok(modified_ms(&self.objects.store.head(&self.probe_key()).await?))
@@ -186,7 +192,7 @@ mod tests {
         let ours = whose("alps", &["old", "new"]);
         assert!(ours.is(&whose("alps", &["old"])) && ours.is(&whose("alps", &["new", "next"])));
         assert!(!ours.is(&whose("alps", &["other"])) && !ours.is(&whose("test", &["old"])));
-        // Nobody's is nobody's.
+        // Records without an identity never match, not even each other.
         assert!(!ours.is(&Whose::default()) && !Whose::default().is(&Whose::default()));
         assert_eq!(Whose::of("alps", "no certificate").authorities, [""; 0]);
     }

@@ -1,12 +1,14 @@
-//! Checkpoints that came to nothing, or too late: what is left of them in the store.
+//! Removes what failed or late checkpoints left in the store.
 //!
 //! ```text
-//!   cut off: saves itself ─▶ manifest in the store ─▶ waits for the quorum ·········▶ heard again: claimed anew since ─▶ refused, discarded
-//!   elsewhere:                              begins from the last one that the quorum has ─▶ saves itself ─▶ the last one now
+//!   cut off:   saves itself ─▶ manifest in the store ─▶ waits for the quorum ·····▶ back: claimed anew ─▶ discarded
+//!   elsewhere: starts from the last one that the quorum has ─▶ saves itself ─▶ this is the last one now
 //! ```
 //!
-//! What the quorum was not told of, or refuses, is nobody's to begin from. What it was told of goes only once the quorum is seen to take
-//! nothing of that claim any more, and to have something else: a report that was on its way may have been taken.
+//! A checkpoint that was never reported to the quorum, or that the quorum refused, is never a
+//! restart point, so it can be removed. One that was reported is removed only when the quorum is
+//! seen to accept no more reports of that claim and to have another last checkpoint: a report in
+//! flight may have been accepted.
 
 use super::handles::Handles;
 use super::owner_of;
@@ -14,12 +16,14 @@ use lattice_model::{Allocation, CheckpointId, DesiredShare, with_causes};
 use lattice_node::CheckpointEnd;
 use std::time::Duration;
 
-/// How long, and how often, a store that is away is tried. What stays then is no checkpoint that anything begins from, and takes room.
+/// Pause and number of attempts while the store is unreachable. What stays after that only takes
+/// space: nothing starts from it.
 const TRIES: (Duration, u32) = (Duration::from_secs(5), 24);
-/// How often it is removed, with the same pause between: what a node was bringing when it heard that it is over lands behind the first.
+/// How often it is removed, with the same pause in between: a node that was still uploading when it
+/// learned of the end may store something after the first removal.
 const PASSES: u32 = 2;
 
-/// Why the quorum takes nothing of this claim any more, once it does not.
+/// Waits until the quorum accepts no more reports of this claim, and returns the reason.
 pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     let mut cluster = context.cluster.clone();
     let mut now = None;
@@ -44,7 +48,8 @@ fn is_past(allocation: &Allocation, share: &DesiredShare) -> bool {
     allocation.epoch > share.epoch
 }
 
-/// Removes what is left of one. `told`: the quorum was told of it, or may have been, or one may have been made by this id before.
+/// Removes what is left of one checkpoint. `told`: the quorum was told of it, or may have been, or
+/// an earlier checkpoint may have the same id.
 pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, told: bool) {
     let (allocation, owner) = (share.allocation, owner_of(share));
     let Ok(store) = context.checkpoints.store() else { return };
@@ -56,7 +61,7 @@ pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, 
         let last = {
             let cluster = context.cluster.borrow();
             let known = cluster.allocations.get(&allocation);
-            // Whatever is thought of it here: work begins from it.
+            // Whatever this agent believes about it, work starts from it.
             if known.and_then(|a| a.checkpoint.as_ref()).is_some_and(|last| last.id == id) {
                 return;
             }
@@ -66,7 +71,7 @@ pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, 
         };
         let refused = match &last {
             _ if !told => Ok(true),
-            // It is not known that the quorum takes nothing of this claim any more.
+            // The quorum may still accept a report of this claim.
             None => return,
             Some(None) => Ok(true),
             Some(Some(last)) => store.leads_to(&owner, (id, share.epoch), last).await.map(|leads| leads == Some(false)),
@@ -92,7 +97,8 @@ pub async fn discard(context: &Handles, share: &DesiredShare, id: CheckpointId, 
     }
 }
 
-/// It is under way by the same id, asked for again, or was made by it.
+/// Whether this node's present checkpoint has the same id and has not failed: it may have been
+/// requested again.
 fn is_wanted(context: &Handles, share: &DesiredShare, id: CheckpointId) -> bool {
     let now = context.checkpoints.last(share.allocation, share.epoch);
     now.is_some_and(|now| {

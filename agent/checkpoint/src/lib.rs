@@ -1,4 +1,4 @@
-//! Checkpoints: work is asked to save itself, and begins from what it saved when it runs again.
+//! Checkpoints: work is asked to save itself, and starts from what it saved when it runs again.
 //!
 //! ```text
 //!   any agent ──CheckpointOpen──▶ head ──PartOpen, Go──▶ each node: asks ──▶ the application saves, and says so
@@ -8,9 +8,10 @@
 //!                                  └─ report ─▶ quorum: this is the allocation's last one
 //! ```
 //!
-//! The head decides ([`lattice_node::Checkpointing`]) and writes down each state before it acts on it, beside the shim's files; its
-//! next life asks again. A node writes nothing down: what it was asked for lies in the allocation's directory ([`directory`]), and
-//! who is asked for the same round again goes on with that.
+//! The head decides ([`lattice_node::Checkpointing`]). It writes each state to a file beside the
+//! shim's files before it acts on it, and after a restart it asks the nodes again. The other nodes
+//! write no state: the request is in the allocation's directory ([`directory`]), and a node that is
+//! asked for the same round again continues with it.
 
 mod answer;
 mod asking;
@@ -72,28 +73,28 @@ use thiserror::Error;
 use tokio::sync::watch;
 use turns::Turns;
 
-/// What this agent knows of checkpoints. Cloneable; all clones are one.
+/// This agent's checkpoints. All clones share one state.
 #[derive(Clone)]
 pub struct Checkpoints(Arc<Inner>);
 
 struct Inner {
-    /// Or why none is made here.
+    /// An error says why this agent makes no checkpoints.
     means: Result<Means, CheckpointsUnavailable>,
     heads: Mutex<BTreeMap<AllocationId, Head>>,
     parts: Parts,
     /// Work that waits in calls to be asked.
     callers: Callers,
-    /// Work that is asked by a signal, and catches it.
+    /// Processes that were seen catching their allocation's signal.
     sightings: Sightings,
-    /// One checkpoint of an allocation is begun at a time.
+    /// Only one checkpoint of an allocation begins at a time.
     begins: Turns,
     counts: Counts,
     settings: CheckpointSettings,
-    /// What the broker knows, while it is here.
+    /// The broker's latest state, if it is here.
     broker: Mutex<Option<Latest>>,
 }
 
-/// Why the directory of work that asks for checkpoints cannot be made or removed.
+/// Why the checkpoint directory of an allocation cannot be created or removed.
 #[derive(Debug, Error)]
 pub enum CheckpointDirectoryError {
     #[error(transparent)]
@@ -102,7 +103,7 @@ pub enum CheckpointDirectoryError {
     Directory(#[from] DirectoryError),
 }
 
-/// Why an answer that came in a call is not taken.
+/// Why an answer from a call is refused.
 #[derive(Debug, Error)]
 pub enum PutAnswerError {
     #[error(transparent)]
@@ -117,7 +118,7 @@ pub enum PutAnswerError {
     AnsweredOtherwise { token: String },
 }
 
-/// What checkpoints are made with.
+/// What an agent needs to make checkpoints.
 #[derive(Clone)]
 struct Means {
     store: CheckpointStore,
@@ -125,7 +126,8 @@ struct Means {
 }
 
 impl Checkpoints {
-    /// As configured, with the authorities that the agent trusts.
+    /// From the configuration. `authorities`: those that the agent trusts, which identify the
+    /// cluster in the store.
     pub fn open(config: &AgentConfig, authorities: watch::Receiver<Arc<Material>>) -> anyhow::Result<Self> {
         if let Err(why) = config.makes_checkpoints() {
             if config.wants_checkpoints() {
@@ -168,7 +170,7 @@ impl Checkpoints {
         self.means().map(|means| &means.store)
     }
 
-    /// Makes the directory of work that asks for checkpoints.
+    /// Creates the checkpoint directory of an allocation, if its submission asks for checkpoints.
     pub fn make(&self, share: &DesiredShare) -> Result<(), CheckpointDirectoryError> {
         let Some(policy) = share.spec.checkpoint else { return Ok(()) };
         let directories = &self.means()?.directories;
@@ -185,26 +187,27 @@ impl Checkpoints {
         &self.0.callers
     }
 
-    /// Work that is asked by a signal, and catches it.
+    /// Processes that were seen catching their allocation's signal.
     pub fn sightings(&self) -> &Sightings {
         &self.0.sightings
     }
 
-    /// Where an allocation's work is asked to save itself.
+    /// The directory through which an allocation's work is asked to save itself.
     pub fn directory_of(&self, allocation: AllocationId) -> Result<PathBuf, CheckpointsUnavailable> {
         self.means().map(|means| means.directories.of(allocation))
     }
 
-    /// Writes down what an application answered in a call, where its next look finds it whichever agent lives then. The same answer
-    /// again is taken as well: who was not told that it was taken says it again. Called with the allocation's turn ([`Callers::turn`]).
+    /// Writes an application's answer from a call to where the part's next look finds it, even
+    /// after a restart of the agent. The same answer is accepted again: an application that got no
+    /// acknowledgement repeats it. The caller must hold the allocation's turn ([`Callers::turn`]).
     pub fn put_answer(&self, share: &DesiredShare, token: &str, answer: &Answer) -> Result<(), PutAnswerError> {
         let key = (share.allocation, share.epoch);
-        // It becomes part of files' names.
+        // The token becomes part of file names.
         if !directory::is_token(token) {
             return Err(Unasked::of(token).into());
         }
         let place = self.means()?.directories.open(share.allocation, &share.owner)?;
-        // What is asked for lies there: an agent that has just begun knows it as well.
+        // The request is in the directory, so that an agent that has just started knows it as well.
         if place.requested()?.as_deref() != Some(token) {
             return Err(Unasked::of(token).into());
         }
@@ -222,7 +225,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// What its processes are told.
+    /// The environment variables of the work's processes.
     pub fn environment(&self, share: &DesiredShare) -> Vec<(&'static str, String)> {
         let (Ok(means), Some(policy)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
         let told = |name, path: std::path::PathBuf| (name, path.display().to_string());
@@ -239,7 +242,7 @@ impl Checkpoints {
         env
     }
 
-    /// Removes what lies here of an allocation. May be done again.
+    /// Removes everything of an allocation on this node. Idempotent.
     pub fn remove(&self, share: &DesiredShare) -> Result<(), DirectoryError> {
         self.0.parts.stop(share.allocation);
         self.0.callers.forget((share.allocation, share.epoch));
@@ -252,14 +255,14 @@ impl Checkpoints {
         self.means().map_or(Ok(()), |means| means.directories.remove(share.allocation))
     }
 
-    /// Removes what lies here of allocations that `known` does not know.
+    /// Removes everything on this node of allocations for which `known` is false.
     pub fn sweep(&self, known: impl Fn(AllocationId) -> bool) {
         if let Ok(means) = &self.0.means {
             means.directories.sweep(known);
         }
     }
 
-    /// When work is asked without a request, and how long checkpoints are kept.
+    /// When the broker asks for checkpoints, and how long they are retained.
     pub fn settings(&self) -> &CheckpointSettings {
         &self.0.settings
     }
@@ -268,12 +271,12 @@ impl Checkpoints {
         *self.0.broker.lock() = latest;
     }
 
-    /// What became of checkpoints and preemptions here.
+    /// Metrics of checkpoints and preemptions on this node.
     pub fn counts(&self) -> &Counts {
         &self.0.counts
     }
 
-    /// The checkpoint of a claim whose head this node is: the one that is under way, or else the last one.
+    /// The checkpoint of a claim whose head is here: the one under way, or else the last one.
     pub fn last(&self, allocation: AllocationId, epoch: Epoch) -> Option<watch::Receiver<Checkpointing>> {
         self.head_of(allocation, epoch).map(|head| head.view)
     }
@@ -284,12 +287,13 @@ impl Checkpoints {
     }
 }
 
-/// Whose an allocation's checkpoints are.
+/// The place of an allocation's checkpoints in the store.
 pub fn owner_of(share: &DesiredShare) -> Owner {
     Owner { tenant: share.spec.tenant.clone(), project: share.spec.project.clone(), allocation: share.allocation }
 }
 
-/// The wall clock, in milliseconds since 1970: for people and applications. Nothing is decided by it.
+/// The wall clock, in milliseconds since 1970. For people and applications only; no decision
+/// depends on it.
 fn wall_ms() -> u64 {
     lattice_agent_common::clock::now().0
 }

@@ -1,4 +1,4 @@
-//! Looks every few seconds which processes catch their allocation's signal, before anybody asks for it:
+//! Looks every few seconds which processes catch their allocation's signal, before any request;
 //! [`super::sightings`] remembers them.
 
 use super::catching;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks.
+/// Interval of the looks.
 const LOOKS: Duration = Duration::from_secs(3);
 
 /// Looks until `stop`.

@@ -1,25 +1,26 @@
-//! One file, hashed and compressed in one pass: in this process, or in one within its allocation's work
-//! ([`super::packers`]).
+//! Hashes and compresses one file in one pass, in this process or in one within the allocation's
+//! work ([`super::packers`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-/// Bytes read of a file at once.
+/// Bytes read at once.
 pub(super) const READ_BYTES: usize = 1 << 20;
 
 /// Why a file was not compressed.
 #[derive(Debug)]
 pub enum PackError {
-    /// Nobody waits for it any more.
+    /// Nobody waits for the result any more.
     GivenUp,
-    /// It changed meanwhile.
+    /// The file changed while it was read.
     Changed,
     Io(io::Error),
-    /// The process that did it.
+    /// The compressing process failed.
     Broke(String),
 }
 
-/// Reads, hashes and compresses a file, which must not change meanwhile. Gives its BLAKE3.
+/// Reads, hashes and compresses a file that must not change meanwhile. Returns the BLAKE3 of its
+/// content.
 pub fn pack(mut file: &File, size: u64, to: &mut impl Write, is_given_up: &impl Fn() -> bool) -> Result<blake3::Hash, PackError> {
     let before = file.metadata().map_err(PackError::Io)?;
     let mut encoder = zstd::stream::write::Encoder::new(to, 0).map_err(PackError::Io)?;
@@ -27,7 +28,7 @@ pub fn pack(mut file: &File, size: u64, to: &mut impl Write, is_given_up: &impl 
     let mut piece = vec![0u8; READ_BYTES];
     let mut left = size;
     loop {
-        // A file of holes passes nothing on for as long as it is read.
+        // A sparse file may produce no output for a long time, so the check is here.
         if is_given_up() {
             return Err(PackError::GivenUp);
         }

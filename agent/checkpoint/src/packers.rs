@@ -1,12 +1,14 @@
-//! Who compresses the files that an allocation saved: processes within its work, so that time and memory are its own.
+//! Compresses the files that an allocation saved, in processes within its work, so that their time
+//! and memory are the allocation's own.
 //!
 //! ```text
 //!   agent: Packers ── a file (SCM_RIGHTS), its size ──▶ lattice-agent pack-files   in <scope>/work/save, as the owner
 //!                  ◀── pieces, then BLAKE3 or why not ──
 //! ```
 //!
-//! The owner controls such a process, as he does the file: the agent bounds what it sends back, and uses that for this
-//! file alone. The process ends with the work or with its agent; an agent that gives a file up kills it.
+//! The owner controls such a process, as he controls the file: so the agent bounds what it sends
+//! back, and uses that for this file only. The process ends with the work or with the agent; the
+//! agent kills it when it gives a file up.
 
 use super::pack::{PackError, pack};
 use lattice_machine::bounds::Bounds;
@@ -25,39 +27,39 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The hidden command by which this program is such a process.
+/// The hidden command that runs this program as such a process.
 const COMMAND: &str = "pack-files";
-/// Between two looks at whether a file was given up.
+/// Interval of the checks whether a file was given up.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a killed process may take to end, in milliseconds.
 const KILL_WAIT_MS: u16 = 2000;
-/// Bytes of a piece at most.
+/// Size of a piece at most.
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// Kind and length.
+/// Header of a piece: kind and length.
 const HEAD_BYTES: usize = 5;
 const PIECE: u8 = 0;
 const DONE: u8 = 1;
 const CHANGED: u8 = 2;
 const FAILED: u8 = 3;
-/// Of proc_pid_oom_score_adj(5): before any of the work.
+/// For proc_pid_oom_score_adj(5): killed before any process of the work.
 const OOM_SCORE_FIRST: &str = "1000";
 
-/// Those of one round of one allocation.
+/// The compressing processes of one round of one allocation.
 pub struct Packers {
-    /// Where there is a v2 tree.
+    /// The scope, if there is a v2 tree.
     scope: Option<Scope>,
     v1_groups: Vec<PathBuf>,
     owner: Principal,
-    /// They wait for a file.
+    /// Processes that wait for a file.
     idle: Mutex<Vec<Packer>>,
 }
 
 impl Packers {
-    /// `None`: this machine has no cgroups that could hold them.
+    /// `None`: this machine has no cgroups that could hold the processes.
     pub(super) fn of(slice: Option<&Slice>, bounds: &Bounds, share: &DesiredShare) -> Option<Self> {
         let scope = slice.map(|slice| slice.scope(share.allocation));
         let groups = bounds.controllers.v1_groups(share.allocation);
-        // One of a controller by which nothing is limited was never made.
+        // The group of a controller that limits nothing was never created.
         let v1_groups: Vec<_> = groups.iter().map(|group| group.path()).filter(|path| path.exists()).collect();
         if scope.is_none() && v1_groups.is_empty() {
             return None;
@@ -65,7 +67,7 @@ impl Packers {
         Some(Self { scope, v1_groups, owner: share.owner.clone(), idle: Mutex::default() })
     }
 
-    /// Has a file compressed into `to`; gives its BLAKE3.
+    /// Compresses a file into `to` in one of the processes. Returns the BLAKE3 of its content.
     pub(super) fn pack(
         &self,
         file: &File,
@@ -83,7 +85,7 @@ impl Packers {
     fn start(&self) -> Result<Packer, PackError> {
         let broke = |error: &dyn std::error::Error| PackError::Broke(lattice_model::with_causes(error));
         let group = match &self.scope {
-            // Made in a scope alone that is there: one that is being removed is not begun anew.
+            // Only in an existing scope: one that is being removed must not be created again.
             Some(scope) if scope.work().path().exists() => {
                 scope.saving().create().map_err(|e| broke(&e))?;
                 Some(scope.saving().open_dir().map_err(|e| broke(&e))?)
@@ -97,7 +99,7 @@ impl Packers {
         socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(PackError::Io)?;
         let null = File::options().write(true).open("/dev/null").map_err(PackError::Io)?;
         let (pid, pidfd) = process::spawn_loaded(&Program {
-            // This very program, also where its file was replaced since.
+            // This very program, even if its file was replaced since.
             argv: &["/proc/self/exe".to_owned(), COMMAND.to_owned()],
             env: &[],
             shared_env: None,
@@ -118,7 +120,7 @@ impl Packers {
     }
 }
 
-/// One process; killed when this goes.
+/// One process; dropping it kills the process.
 struct Packer {
     pid: i32,
     pidfd: Option<OwnedFd>,
@@ -139,7 +141,7 @@ impl Packer {
             Ok(8) => {}
             Ok(_) | Err(_) => return Err(ended()),
         }
-        // What cannot be compressed grows by less than this.
+        // Incompressible data grows by less than this.
         let mut left = size.saturating_add(size / 64).saturating_add(PIECE_BYTES_MAX as u64);
         let mut piece = Vec::new();
         loop {
@@ -184,7 +186,7 @@ impl Packer {
 
 impl Drop for Packer {
     fn drop(&mut self) {
-        // Ours until it is reaped: the number is nobody else's.
+        // The process is not reaped yet, so its id belongs to no other process.
         process::signal_each([self.pid], libc::SIGKILL);
         let (pid, pidfd) = (self.pid, self.pidfd.take());
         let reap = move || {
@@ -192,7 +194,7 @@ impl Drop for Packer {
             let _ = poll(&mut fds.into_iter().collect::<Vec<_>>(), PollTimeout::from(KILL_WAIT_MS));
             process::reap(pid)
         };
-        // Without a runtime this process ends as well.
+        // Without a runtime this process is about to end as well.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(runtime.spawn_blocking(reap));
         }
@@ -207,12 +209,14 @@ fn nonsense() -> PackError {
     PackError::Broke("the process that compressed it does not keep to their protocol".to_owned())
 }
 
-/// The life of such a process, with its socket as standard input: until the agent has no more files, or is gone.
+/// Runs such a process, with the socket as standard input, until the agent has no more files or is
+/// gone.
 pub fn serve() -> anyhow::Result<()> {
-    // Where memory is over, the work is worth more than a copy of it.
+    // If memory runs out, the work is worth more than a copy of it.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_FIRST);
-    // All work gets it when its time is over; what it saved then is to be whole within its grace.
-    // SAFETY: nothing of ours handles signals.
+    // All processes of the work get SIGTERM when its time is over; what it saved by then must be
+    // stored within its grace.
+    // SAFETY: this process installs no signal handlers.
     unsafe { signal(Signal::SIGTERM, SigHandler::SigIgn) }?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     while let Some((file, size)) = receive(&socket)? {
@@ -228,7 +232,7 @@ pub fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A file with its size; `None`: there is no more.
+/// Receives a file and its size; `None`: there are no more.
 fn receive(socket: &UnixStream) -> anyhow::Result<Option<(File, u64)>> {
     let (mut size, mut space) = ([0; 8], nix::cmsg_space!(std::os::fd::RawFd));
     let mut into = [IoSliceMut::new(&mut size)];
@@ -240,7 +244,7 @@ fn receive(socket: &UnixStream) -> anyhow::Result<Option<(File, u64)>> {
             _ => None,
         })
         .flatten()
-        // SAFETY: the kernel has just made them for us.
+        // SAFETY: the kernel has just created these descriptors for this process.
         .map(|file| unsafe { OwnedFd::from_raw_fd(file) })
         .collect();
     match (got.bytes, files.into_iter().next()) {
@@ -250,9 +254,9 @@ fn receive(socket: &UnixStream) -> anyhow::Result<Option<(File, u64)>> {
     }
 }
 
-/// Nobody waits for what is packed.
+/// Whether the agent no longer waits for the result.
 fn is_gone(agent: &UnixStream) -> bool {
-    // POLLHUP comes without being asked for.
+    // POLLHUP is reported without being requested.
     let mut fds = [PollFd::new(agent.as_fd(), PollFlags::empty())];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
@@ -265,7 +269,7 @@ fn say(socket: &mut UnixStream, kind: u8, bytes: &[u8]) -> io::Result<()> {
     socket.write_all(bytes)
 }
 
-/// Passes on what is written to it.
+/// A writer that sends what is written in pieces.
 struct Pieces<'a>(&'a mut UnixStream);
 
 impl Write for Pieces<'_> {

@@ -1,9 +1,10 @@
-//! The page of memory through which an allocation's work on this node is asked (`--checkpoint=shmem`): see
-//! [`lattice_checkpoint::layout`].
+//! The memory page through which an allocation's work on this node is asked (`--checkpoint=shmem`):
+//! see [`lattice_checkpoint::layout`].
 //!
-//! The file is the user's, who may write anything into it and make it shorter at any moment, and the agent has root's rights. So the
-//! agent never touches its memory: it reads and writes the file by system calls, and has the kernel count the futex word up. A page
-//! that is not there is an error of those calls, where it would be the end of a process that touched it.
+//! The file belongs to the user, who may write anything into it and truncate it at any moment, and
+//! the agent runs as root. So the agent never touches the page's memory: it reads and writes the
+//! file with system calls, and lets the kernel increment the futex word. If the page is missing,
+//! such a call returns an error, where a memory access would end the process.
 
 use super::answer::{Answer, Claims, reason};
 use super::simulated::{NoTime, SimulatedTime};
@@ -26,7 +27,7 @@ use thiserror::Error;
 
 /// `FUTEX_WAKE_OP`: add the argument to the word.
 const OP_ADD: u32 = 1 << 28;
-/// The longest time that a day's clock has, in milliseconds.
+/// Milliseconds of a day: the longest time that is believed.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// What failed with an allocation's page.
@@ -73,8 +74,8 @@ pub struct Page {
     path: PathBuf,
 }
 
-/// Makes an allocation's page, whole from the moment that it is there; one that is there already stays. `aside` is on the same file
-/// system, and nobody else writes to the directory of either.
+/// Creates an allocation's page so that it appears complete; an existing page stays. `aside` is on
+/// the same file system, and nobody else may write to the directory of either path.
 pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), PageError> {
     let failed = |source| PageError::Make { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
@@ -89,13 +90,14 @@ pub fn make(path: &Path, aside: &Path, owner: &Principal) -> Result<(), PageErro
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(aside).map_err(failed)?;
     let mut page = [0; BYTES];
     page[..AT_BYTES + 4].copy_from_slice(&beginning());
-    // All of it is written, and on the disk: who writes into a hole of a mapped file on a full disk is ended.
+    // Written in full and synced: a process that writes into a hole of a mapped file on a full disk
+    // is killed.
     file.write_all(&page).and_then(|()| file.sync_all()).map_err(failed)?;
     fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))).map_err(|e| failed(e.into()))?;
     fs::rename(aside, path).map_err(failed)
 }
 
-/// By which it is known as such a page.
+/// The bytes by which a page is recognised.
 fn beginning() -> [u8; AT_BYTES + 4] {
     let mut all = [0; AT_BYTES + 4];
     all[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -116,7 +118,7 @@ impl Page {
         Ok(Self { file, path })
     }
 
-    /// Its bytes.
+    /// The content of the page.
     fn read(&self) -> Result<[u8; BYTES], PageError> {
         let mut page = [0; BYTES];
         match self.file.read_exact_at(&mut page, 0) {
@@ -130,11 +132,11 @@ impl Page {
         self.file.write_all_at(bytes, at as u64).map_err(|source| PageError::Write { path: self.path.clone(), source })
     }
 
-    /// Whether somebody listens: who does holds a shared lock.
+    /// Whether the application listens: a listener holds a shared lock.
     pub fn is_listened(&self) -> Result<bool, PageError> {
         // SAFETY: the descriptor is open for as long as `self` lives.
         if unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            // Given up in so many words: a child that is being forked has the descriptor as well.
+            // Unlocked explicitly: a child that is being forked has the descriptor as well.
             // SAFETY: as above.
             unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
             return Ok(false);
@@ -145,12 +147,13 @@ impl Page {
         }
     }
 
-    /// The number under which this token was asked for, where it is what is asked for now.
+    /// The number of the present request, if it is for this token.
     pub fn asked(&self, token: &str) -> Result<Option<u32>, PageError> {
         Ok(asked(&self.read()?, token))
     }
 
-    /// Asks, and wakes all that wait for it. Asked for the same again, only wakes. Gives the number that an answer is to.
+    /// Makes a request and wakes all that wait for one. If the same token is requested already,
+    /// only wakes them. Returns the number that the answer must carry.
     pub fn ask(&self, token: &str, deadline_ms: u64) -> Result<u32, PageError> {
         let page = self.read()?;
         if let Some(number) = asked(&page, token) {
@@ -160,7 +163,7 @@ impl Page {
         if token.len() >= TOKEN_BYTES {
             return Err(PageError::TokenTooLong { path: self.path.clone(), bytes: token.len() });
         }
-        // What is ours there the application may have written over.
+        // The application may have overwritten the agent's fields.
         if page[..AT_BYTES + 4] != beginning() {
             self.write(0, &beginning())?;
         }
@@ -170,7 +173,7 @@ impl Page {
             self.write(AT_REQUEST, &now.to_ne_bytes())?;
         }
         let number = now + 1;
-        // The next number is of no request yet: what is half written is none.
+        // The next number belongs to no request yet, so a half-written request counts as none.
         self.write(AT_OF_REQUEST, &number.to_ne_bytes())?;
         failpoint::pass(Point::PageNumbered);
         let mut request = [0; AT_TOKEN - AT_DEADLINE + TOKEN_BYTES];
@@ -187,8 +190,8 @@ impl Page {
         Err(PageError::Overwritten { path: self.path.clone() })
     }
 
-    /// Takes back the request for this token, where it is what is asked for now and was not answered: the number of what the deadline
-    /// and the token are of becomes 0. Asked for again, it gets another number.
+    /// Withdraws the request for this token if it is the present one and unanswered: the number
+    /// that deadline and token belong to becomes 0. A later request for it gets another number.
     pub fn withdraw(&self, token: &str) -> Result<(), PageError> {
         match self.asked(token)? {
             Some(number) if word(&self.read()?, AT_ANSWERED) != number => self.write(AT_OF_REQUEST, &0u32.to_ne_bytes()),
@@ -196,11 +199,11 @@ impl Page {
         }
     }
 
-    /// Adds to the number of the request, and wakes all that wait for another one: one call of the kernel, for which a page that is
-    /// gone is an error. Nothing here reads or writes what is mapped.
+    /// Increments the request number and wakes all waiters with one system call, which returns an
+    /// error if the page is gone. Nothing here reads or writes mapped memory.
     fn count_up(&self, by: u32) -> Result<(), PageError> {
         let failed = |source| PageError::CountUp { path: self.path.clone(), source };
-        // SAFETY: no address is wanted, the descriptor is open, and the result is looked at.
+        // SAFETY: no address is requested, the descriptor is open, and the result is checked.
         let base =
             unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, self.file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
@@ -208,26 +211,27 @@ impl Page {
         }
         let word = base.wrapping_byte_add(AT_REQUEST);
         let none: libc::c_long = 0;
-        // SAFETY: the kernel alone follows the address, and looks at what is there as at any that it is given.
+        // SAFETY: only the kernel follows the address, and it checks it as it does any other.
         let woken = unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE_OP, i32::MAX, none, word, OP_ADD | (by << 12)) };
         let error = io::Error::last_os_error();
-        // SAFETY: mapped above with this length, and nobody else has the address.
+        // SAFETY: mapped above with this length; nobody else has the address.
         unsafe { libc::munmap(base, BYTES) };
         if woken < 0 { Err(failed(error)) } else { Ok(()) }
     }
 
-    /// What the application answered to this request, if it did.
+    /// The application's answer to the request with this number, if there is one.
     pub fn answer(&self, number: u32) -> Result<Option<Answer>, PageError> {
         if word(&self.read()?, AT_ANSWERED) != number {
             return Ok(None);
         }
-        // Once more: the number is written behind all else, and may have been read before it.
+        // Read again: the number is written last, so the rest may have been read before it was
+        // written.
         let page = self.read()?;
         let said = |at: usize| Some(long(&page, at)).filter(|value| *value != UNSAID);
         match word(&page, AT_ANSWER) {
             DONE => {
                 let (step, files, bytes) = (said(AT_STEP), said(AT_FILES), said(AT_SAVED_BYTES));
-                // An application that says no time leaves zeros there.
+                // An application that reports no time leaves zeros there.
                 let time = (word(&page, AT_TIME_TOLD) == 1).then(|| SimulatedTime::try_from(f64::from_bits(long(&page, AT_TIME))));
                 let time = time.transpose()?;
                 Ok(Some(Answer::Done(Claims { step, time, files, bytes, ..Claims::default() })))
@@ -241,7 +245,7 @@ impl Page {
         }
     }
 
-    /// How far it says that it is with this request.
+    /// The application's progress with the request of this number.
     pub fn progress(&self, number: u32) -> Result<Option<Progress>, PageError> {
         let page = self.read()?;
         if word(&page, AT_TAKEN) != number {
@@ -252,7 +256,7 @@ impl Page {
     }
 }
 
-/// The number under which this token was asked for, where it is what is asked for now.
+/// The number of the present request, if it is for this token.
 fn asked(page: &[u8; BYTES], token: &str) -> Option<u32> {
     let (number, of) = (word(page, AT_REQUEST), word(page, AT_OF_REQUEST));
     let same = text(page, AT_TOKEN, TOKEN_BYTES).is_some_and(|there| there == token);
@@ -267,7 +271,7 @@ fn long(page: &[u8; BYTES], at: usize) -> u64 {
     page[at..at + 8].try_into().map_or(0, u64::from_ne_bytes)
 }
 
-/// A text that ends with a zero; what is no UTF-8 in it is shown as that.
+/// A zero-terminated text; invalid UTF-8 is replaced.
 fn text(page: &[u8; BYTES], at: usize, most: usize) -> Option<String> {
     let all = &page[at..at + most];
     let end = all.iter().position(|b| *b == 0)?;

@@ -50,7 +50,7 @@ fn the_application_is_asked_and_its_answer_is_to_that_request_alone() {
     assert_eq!((request.token.as_str(), request.deadline_ms), ("aa-1", 77));
     request.progress(30, Some(Duration::from_secs(2)));
     assert_eq!(page.progress(first).unwrap(), Some(Progress { percent: Some(30), left_ms: Some(2000) }));
-    // Given up meanwhile: what it says of the first is no answer to the second.
+    // The first request was given up meanwhile: its answer does not count for the second.
     let second = page.ask("aa-2", 78).unwrap();
     request.done(lattice_checkpoint::Done { step: Some(5), ..Default::default() });
     assert_eq!(page.answer(second).unwrap(), None);
@@ -120,7 +120,7 @@ fn what_is_withdrawn_is_asked_of_nobody() {
     page.withdraw("aa-1").unwrap();
     assert!(listener.asked().is_none() && listener.wait(Duration::from_millis(5)).is_none());
     assert_eq!(page.asked("aa-1").unwrap(), None);
-    // Who had begun is late, and hurts nobody.
+    // An application that had begun to answer is late; that does no harm.
     request.done(lattice_checkpoint::Done::default());
     let again = page.ask("aa-1", 1).unwrap();
     assert!(again != first && page.answer(again).unwrap().is_none());

@@ -1,4 +1,5 @@
-//! One node's part of a checkpoint's round: look, ask, wait for the answer, bring what was saved into the store.
+//! One node's part of a checkpoint's round: look at the work, ask it, wait for the answer, upload
+//! what was saved.
 
 use super::blocking::{SavingBroke, blocking};
 use super::directory::{self, Answer, Claims, DirectoryError, Place, PlaceError};
@@ -27,18 +28,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Between two looks for the answer.
+/// Interval of the looks for the answer.
 const LOOK: Duration = Duration::from_millis(10);
-/// Between two words of how far it is.
+/// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_millis(200);
-/// Between two tries of a store that does not answer.
+/// Pause between retries of a store that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How much longer than its deadline a part is kept that nobody asks for any more.
+/// How long after its deadline a part is kept that no head asks for any more.
 const KEPT: Duration = Duration::from_secs(600);
-/// What a small file takes on a disk, in bytes.
+/// What a small file occupies on a disk, in bytes.
 const BLOCK: u64 = 4096;
 
-/// Why this node's part of a checkpoint came to nothing.
+/// Why this node's part of a checkpoint failed.
 #[derive(Debug, Error)]
 pub(super) enum PartError {
     #[error(transparent)]
@@ -77,7 +78,7 @@ pub(super) enum PartError {
     Broke(#[from] SavingBroke),
 }
 
-/// The part of this round: the one that goes on, or a new one in place of an older round's.
+/// The part of this round: the running one, or a new one in place of an older round's.
 pub(super) fn attach(context: &Shared, share: &Arc<DesiredShare>, open: &PartOpen) -> Ends {
     let of = (share.epoch, CheckpointId(Uuid::from_bytes(open.id)), open.round);
     context.checkpoints.0.parts.attach(share.allocation, of, |NewPart { older, may_ask: told, reports: out, ready, stop }| {
@@ -124,7 +125,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: PartOpen, mut send: Se
     tokio::select! { ended = hears => ended, ended = tells => ended }
 }
 
-/// How many bytes lie there of one whose last word this was, as far as that tells.
+/// Bytes that a part left on the disk, as far as its last report tells.
 fn left(last: Option<&FromSaver>) -> Option<u64> {
     match last? {
         FromSaver::Saved { files, bytes, .. } => Some(bytes.saturating_add(files.saturating_mul(BLOCK))),
@@ -141,20 +142,20 @@ struct Round {
     context: Shared,
     share: Arc<DesiredShare>,
     open: PartOpen,
-    /// How many bytes the one before it left, where that is known.
+    /// Bytes that the previous round left on the disk, if known.
     left: Option<u64>,
-    /// Whether it may ask.
+    /// Whether it may ask the work.
     told: watch::Receiver<bool>,
     out: watch::Sender<Option<FromSaver>>,
     ready: Ready,
     stop: CancellationToken,
-    /// Held by the thread that asks.
+    /// Locked by the thread that asks.
     asking: Arc<Mutex<()>>,
 }
 
 impl Round {
     async fn run(self, older: Option<watch::Receiver<Option<FromSaver>>>) {
-        // What an earlier round asked for is taken back before this one asks.
+        // The earlier round withdraws its request before this one asks.
         if let Some(mut older) = older {
             while older.changed().await.is_ok() {}
         }
@@ -163,7 +164,7 @@ impl Round {
         let ended = async {
             let Some(worker) = self.context.workers.of_epoch(allocation, self.share.epoch) else { return };
             let mut standing = worker.standing;
-            // An agent that stops, while its work goes on, takes nothing back.
+            // If only the agent stops, the work goes on: withdraw nothing.
             let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
             if stops {
                 std::future::pending::<()>().await;
@@ -176,7 +177,8 @@ impl Round {
             word = self.saved() => Some(word.unwrap_or_else(|error| FromSaver::Failed { why: error.to_string() })),
         };
         if last.is_none() {
-            // Before it is taken back: a thread that asks yet goes no further.
+            // Cancelled before the request is withdrawn, so that a thread that is still asking
+            // stops.
             self.stop.cancel();
         }
         drop(self.ready.take());
@@ -187,7 +189,7 @@ impl Round {
         if let Some(word) = last {
             tracing::debug!(%allocation, ?word, "this node's part of a checkpoint");
             self.out.send_replace(Some(word));
-            // Its last word stays for a head that asks again.
+            // The last report stays for a head that asks again.
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = tokio::time::sleep(until) => {}
@@ -200,13 +202,14 @@ impl Round {
         directory::token(CheckpointId(Uuid::from_bytes(self.open.id)), self.open.round)
     }
 
-    /// Takes back what was asked for and not answered. `failed`: what was saved is of no use, and takes room where it may be lacking; who
-    /// has not said that it failed, and was given up, may be writing yet.
+    /// Withdraws a request that has no answer. `failed`: also removes what was saved, because it is
+    /// of no use and space may be short. Work that was given up without reporting a failure may
+    /// still be writing.
     async fn withdrawn(&self, failed: bool) -> Result<(), WayError> {
         let (context, share, asking) = (Arc::clone(&self.context), Arc::clone(&self.share), Arc::clone(&self.asking));
         let token = self.token();
         blocking(move || {
-            // Whatever comes of it: no thread of this round asks, or removes what is there, behind this.
+            // Whatever happens now, no thread of this round asks, or removes anything, after this.
             let _asked_before = asking.lock();
             let way = Way::of(&context, &share)?;
             let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
@@ -216,7 +219,7 @@ impl Round {
         .await
     }
 
-    /// All of it; gives the last word.
+    /// Runs the whole part; returns its last report.
     async fn saved(&self) -> Result<FromSaver, PartError> {
         let (context, share, out) = (&self.context, &self.share, &self.out);
         let (id, token) = (CheckpointId(Uuid::from_bytes(self.open.id)), self.token());
@@ -241,7 +244,8 @@ impl Round {
                     }
                     out.send_replace(Some(FromSaver::Able { idle: true }));
                     self.may_ask().await;
-                    // Looked at again now that the others are asked: what began meanwhile is part of no checkpoint.
+                    // Look again now that the other nodes are asked: work that has started
+                    // meanwhile is part of no checkpoint.
                     let (context, allocation) = (Arc::clone(context), share.allocation);
                     if blocking(move || way.find(&context, allocation)).await?.lives {
                         return Err(PartError::BegunMeanwhile);
@@ -286,7 +290,8 @@ impl Round {
         let _ = self.told.clone().wait_for(|go| *go).await;
     }
 
-    /// Says that it could ask, and what was asked for once it may: by the thread that has written that down, or by one of its own.
+    /// Reports that the work can be asked, and asks it once that is permitted: on the thread that
+    /// has just written the permission, or on a blocking thread of its own.
     async fn asked(&self, request: Request) -> Result<AskedFor, PartError> {
         let (made, mut asked) = oneshot::channel();
         self.ready.put(Box::new(move || {
@@ -305,7 +310,8 @@ impl Round {
     }
 }
 
-/// What a node's part begins from: looked at at once, since each change of the thread takes longer than all of it.
+/// What a part starts with. One look gathers all of it: each switch of the thread takes longer than
+/// that.
 struct Looked {
     way: Way,
     place: Arc<Place>,
@@ -313,9 +319,9 @@ struct Looked {
 }
 
 enum Before {
-    /// It was asked, and this came.
+    /// The work was asked before, and this is its answer.
     Answered(Answer),
-    /// `asked`: it was, perhaps.
+    /// `asked`: the work may have been asked before.
     Unanswered { asked: bool, found: Found },
 }
 
@@ -323,7 +329,7 @@ impl Looked {
     fn at(context: &Handles, share: &DesiredShare, token: &str) -> Result<Self, PartError> {
         let way = Way::of(context, share)?;
         let place = context.checkpoints.means()?.directories.open(share.allocation, &share.owner)?;
-        // What was never asked for was not answered.
+        // A request that was never made has no answer.
         let asked = place.asked(token)?;
         let before = match if asked { way.answer(&place, token)? } else { None } {
             Some(answer) => Before::Answered(answer),
@@ -333,7 +339,7 @@ impl Looked {
     }
 }
 
-/// Whether an inline command's ranks belong on this node. What a script runs where is its own affair.
+/// Whether ranks of an inline command belong on this node. A script may run anything anywhere.
 fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
     match &share.spec.entrypoint {
         Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
@@ -341,7 +347,7 @@ fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
     }
 }
 
-/// What was asked for, and where its answer comes.
+/// A request that was made, and where its answer arrives.
 struct Waiting<'a> {
     context: &'a Shared,
     share: &'a DesiredShare,
@@ -353,7 +359,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits for the answer for as long as one lives that was asked, and says how far that is.
+    /// Waits for the answer as long as any process that was asked is alive, and reports progress.
     async fn answer(&self) -> Result<Answer, PartError> {
         let (mut last_looks, mut told, mut told_at, mut looked_at) = (0, None, Instant::now(), Instant::now());
         loop {
@@ -364,7 +370,7 @@ impl Waiting<'_> {
             if last_looks > 0 || looked_at.elapsed() >= self.asked.pause() {
                 looked_at = Instant::now();
                 match self.asked.in_vain(self.context, self.share).await? {
-                    // What was written in the last moment is old enough to be read after a few more.
+                    // What was written in the last moment can be read after a few more looks.
                     Some(why) if last_looks > 10 => return Err(PartError::NoAnswerComes { why }),
                     Some(_) => last_looks += 1,
                     None => last_looks = 0,
@@ -383,7 +389,7 @@ impl Waiting<'_> {
     }
 }
 
-/// What was brought for this token.
+/// The record of what was uploaded for this token.
 async fn uploads_of(context: &Shared, share: &DesiredShare, token: &str) -> Result<Uploads, PartError> {
     let path = context.checkpoints.means()?.directories.uploads_of(share.allocation);
     let (token, epoch) = (token.to_owned(), share.epoch.0);
@@ -395,7 +401,7 @@ fn part_of(context: &Shared, share: &DesiredShare, id: CheckpointId, round: u32)
     Ok(Part { owner: owner_of(share), id, epoch: share.epoch, round, index, node: context.me.clone() })
 }
 
-/// Brings what was saved into the store, which is waited for where it is away.
+/// Uploads what was saved; waits while the store is unreachable.
 async fn put(
     context: &Shared,
     share: &DesiredShare,

@@ -1,4 +1,5 @@
-//! The parts that this node has in rounds of checkpoints, for who asks for one again.
+//! This node's parts of checkpoint rounds, kept so that a head that asks for the same round again
+//! gets the running part.
 
 use lattice_mesh::checkpoint::{FromSaver, PartOpen};
 use lattice_model::{AllocationId, CheckpointId, Epoch};
@@ -13,7 +14,7 @@ use uuid::Uuid;
 #[derive(Default)]
 pub(super) struct Parts(Mutex<BTreeMap<AllocationId, Going>>);
 
-/// One that goes on, or is over.
+/// A running or finished part.
 #[derive(Clone)]
 struct Going {
     of: (Epoch, CheckpointId, u32),
@@ -21,21 +22,21 @@ struct Going {
     stop: CancellationToken,
 }
 
-/// The way to a part.
+/// A handle on a part.
 #[derive(Clone)]
 pub(super) struct Ends {
-    /// Send the signal.
+    /// Set to `true` when the part may ask the work.
     pub go: watch::Sender<bool>,
-    /// Its last word; `None`: none yet.
+    /// The part's last report; `None`: none yet.
     pub says: watch::Receiver<Option<FromSaver>>,
     ready: Ready,
 }
 
-/// Asks the work.
+/// The action that asks the work.
 type Act = Box<dyn FnOnce() + Send>;
 
-/// What a part does once it may, until somebody does it: its own task, or the thread that has just written down that
-/// it may.
+/// The action of a part that waits for permission. Whoever takes it first runs it: the part's own
+/// task, or the thread that has just written the permission down.
 #[derive(Clone, Default)]
 pub(super) struct Ready(Arc<Mutex<Option<Act>>>);
 
@@ -49,11 +50,11 @@ impl Ready {
     }
 }
 
-/// A part that is to begin.
+/// What a new part starts with.
 pub(super) struct NewPart {
-    /// The reports of the part of an older round that this one replaces.
+    /// Reports of the older round's part that this one replaces.
     pub older: Option<watch::Receiver<Option<FromSaver>>>,
-    /// Whether it may ask.
+    /// Whether the part may ask the work.
     pub may_ask: watch::Receiver<bool>,
     pub reports: watch::Sender<Option<FromSaver>>,
     pub ready: Ready,
@@ -61,7 +62,8 @@ pub(super) struct NewPart {
 }
 
 impl Parts {
-    /// The part of this round: the running one, or a new one, which `begin` starts, in place of that of an older round.
+    /// The part of this round: the running one, or a new one started by `begin`, which replaces
+    /// that of an older round.
     pub fn attach(&self, allocation: AllocationId, of: (Epoch, CheckpointId, u32), begin: impl FnOnce(NewPart)) -> Ends {
         let mut all = self.0.lock();
         if let Some(going) = all.get(&allocation).filter(|going| going.of == of && !going.stop.is_cancelled()) {
@@ -80,9 +82,9 @@ impl Parts {
         ends
     }
 
-    /// Asks this node's work for its part of this round, where that waits for nothing but the word that it may. From a
-    /// thread that may block, and that has just written it down: changing to another one would take longer than
-    /// asking.
+    /// Asks this node's work for this round, if its part waits for nothing but permission. Called
+    /// on a blocking thread that has just written the permission down: switching to another thread
+    /// would take longer than asking.
     pub fn act(&self, allocation: AllocationId, (epoch, id, round): (Epoch, CheckpointId, u32)) {
         let all = self.0.lock();
         let going = all.get(&allocation).filter(|going| going.of == (epoch, id, round) && !going.stop.is_cancelled());
@@ -93,18 +95,18 @@ impl Parts {
         }
     }
 
-    /// Ends that of a round, which nobody waits for any more.
+    /// Ends the part of a round that the head has given up.
     pub fn give_up(&self, open: &PartOpen) {
         let of = (Epoch(open.epoch), CheckpointId(Uuid::from_bytes(open.id)), open.round);
         let all = self.0.lock();
         let allocation = AllocationId(Uuid::from_bytes(open.allocation));
-        // It stays there: the next one waits until it has taken back what it asked for.
+        // The entry stays: the next part waits until this one has withdrawn its request.
         if let Some(going) = all.get(&allocation).filter(|going| going.of == of) {
             going.stop.cancel();
         }
     }
 
-    /// Ends an allocation's.
+    /// Ends and removes the part of an allocation.
     pub fn stop(&self, allocation: AllocationId) {
         if let Some(going) = self.0.lock().remove(&allocation) {
             going.stop.cancel();

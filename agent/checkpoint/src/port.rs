@@ -1,4 +1,4 @@
-//! Work that is called at a port of its own (`--checkpoint-port`), and what it answers there.
+//! Work that the agent calls at a port of the work (`--checkpoint-port`), and its answers.
 //!
 //! ```text
 //!   who listens there now? ── nobody, or not this work ──▶ the checkpoint fails before anything is asked on any node
@@ -8,10 +8,11 @@
 //!              Checkpoint(token) ─▶ progress … ─▶ an answer ─▶ the file that answers of calls to the agent are
 //! ```
 //!
-//! The agent has root's rights and goes where a user says: what it sends must not come to another user's program, and no other one's word
-//! be taken for this work's. Between a look at who listens and a connection somebody else may come to listen; so the connection itself is
-//! looked at, and nothing else counts. The kernel keeps with each socket the cgroup in which it was made
-//! ([`lattice_runtime::sockets`]), which is within the allocation's scope where its work made it.
+//! The agent runs as root and connects to where a user says. Its request must not reach another
+//! user's program, and an answer of another program must not count as this work's. Between the
+//! check for a listener and the connection somebody else may begin to listen, so only the check of
+//! the connection itself counts. For each socket the kernel keeps the cgroup in which it was
+//! created ([`lattice_runtime::sockets`]); a socket of the work lies within the allocation's scope.
 
 use super::blocking::SavingBroke;
 use super::callers::Asked;
@@ -39,16 +40,16 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Code, Status};
 
-/// How long its listener may take to take a connection: with a queue that is full it would take minutes.
+/// Timeout of the connect: with a full listen queue it would take minutes.
 const CONNECTS: Duration = Duration::from_secs(5);
-/// Between two looks at a connection whose other end is not made yet, and how many.
+/// Interval and number of looks at a connection whose other end does not exist yet.
 const LOOKS: (Duration, u32) = (Duration::from_millis(2), 100);
-/// Between a call that broke off and the next one.
+/// Pause after a call that broke off.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Between two words of how far it is that are read: who says more waits.
+/// Least time between two progress messages that are read: a faster application waits.
 const PACE: Duration = Duration::from_millis(1);
 
-/// Why work is not asked at its port, or gave no answer there. `at`: where that port is.
+/// Why work was not asked at its port, or gave no answer there. `at`: address of the port.
 #[derive(Debug, Error)]
 pub enum PortError {
     #[error("whose work listens at a port cannot be told on this machine, which has no cgroup v2")]
@@ -88,7 +89,7 @@ pub enum PortError {
     Broke(#[from] SavingBroke),
 }
 
-/// What is wrong with a message of the work that is called.
+/// Why a message of the called work is refused.
 #[derive(Debug, Error)]
 pub enum CallMessageError {
     #[error("an empty word")]
@@ -104,21 +105,21 @@ pub enum CallMessageError {
 pub struct Port {
     port: NonZeroU16,
     allocation: AllocationId,
-    /// All of its work.
+    /// The cgroup of all its work.
     work: Cgroup,
 }
 
 impl Port {
-    /// Of this allocation, here.
+    /// The port of this allocation's work on this node.
     ///
     /// # Errors
-    /// Whose work listens cannot be told on this machine.
+    /// This machine has no cgroups to tell whose work listens.
     pub fn of(context: &Handles, allocation: AllocationId, port: NonZeroU16) -> Result<Self, PortError> {
         let slice = context.slice.as_ref().ok_or(PortError::NoCgroups)?;
         Ok(Self { port, allocation, work: slice.scope(allocation).work() })
     }
 
-    /// Why nothing can be asked there now; `None`: its work listens. For a thread that may block.
+    /// Why nothing can be asked there now; `None`: the work listens. Blocks.
     pub fn deaf(&self) -> Result<Option<String>, PortError> {
         let found = sockets::listener(self.port.get()).map_err(|source| PortError::FindListener { at: self.at(), source })?;
         Ok(match found {
@@ -147,7 +148,7 @@ impl Port {
         )
     }
 
-    /// A connection whose other end is this work's.
+    /// Connects, and verifies that the other end belongs to this work.
     async fn connect(&self) -> Result<TcpStream, PortError> {
         if let Some(why) = self.looked(|port| port.deaf()).await? {
             return Err(PortError::Deaf { why });
@@ -191,19 +192,19 @@ impl fmt::Display for Port {
     }
 }
 
-/// A request that the work is called with, until it is dropped.
+/// A request that the agent calls the work with; dropping it ends the call.
 pub struct Calling {
     over: watch::Receiver<Option<String>>,
     _stop: DropGuard,
 }
 
 impl Calling {
-    /// Why no answer comes any more.
+    /// Why no answer will come any more, if so.
     pub fn over(&self) -> Option<String> {
         self.over.borrow().clone()
     }
 
-    /// Calls the work of a share, as often as it takes. Within a runtime.
+    /// Calls the work of a share until it answers. Needs a runtime.
     pub fn begin(checkpoints: Checkpoints, share: Arc<DesiredShare>, port: Port, asked: Asked) -> Self {
         let (out, over) = watch::channel(None);
         let stop = CancellationToken::new();
@@ -230,14 +231,14 @@ struct Call {
 
 /// Why one call gave no answer.
 enum Ended {
-    /// The connection broke: it is called again.
+    /// The connection broke: call again.
     Broken(String),
-    /// It says something that is none, or that there will be none.
+    /// The work sent something invalid, or said that it will not answer.
     Failed(PortError),
 }
 
 impl Call {
-    /// Until its answer lies there, or the error says why none will.
+    /// Runs until the answer is written, or the error says why there will be none.
     async fn run(&self) -> Result<(), PortError> {
         loop {
             let stream = self.port.connect().await?;
@@ -271,7 +272,7 @@ impl Call {
         }
     }
 
-    /// The answer, or how far it is.
+    /// Handles a message: an answer, or progress.
     fn heard(&self, word: v1::SaveWord) -> Result<Option<Answer>, CallMessageError> {
         let word = word.word.ok_or(CallMessageError::Empty)?;
         let (Word::Progress(v1::SaveProgress { token, .. })
@@ -284,7 +285,7 @@ impl Call {
         match word {
             Word::Progress(now) => {
                 let key: (AllocationId, Epoch) = (self.share.allocation, self.share.epoch);
-                // Not asked for any more: so it will be stopped.
+                // The error means that it is no longer asked for; the call will be stopped.
                 let _ = self.checkpoints.callers().progresses(key, &self.asked.token, said::progress(&now)?);
                 Ok(None)
             }
@@ -294,7 +295,7 @@ impl Call {
         }
     }
 
-    /// What the application says, or what became of its connection.
+    /// Tells an application's error from a broken connection.
     fn ended(&self, status: &Status) -> Ended {
         if status.source().is_some() {
             return Ended::Broken(status.to_string());
@@ -303,7 +304,7 @@ impl Call {
         Ended::Failed(PortError::Status { at: self.port.at(), code: status.code(), what })
     }
 
-    /// Writes the answer down, where answers of calls to the agent lie as well.
+    /// Writes the answer to where answers from calls to the agent lie as well.
     async fn taken(&self, answer: Answer) -> Result<(), PortError> {
         let turn = self.checkpoints.callers().turn((self.share.allocation, self.share.epoch)).await;
         let turn = turn.ok_or(PortError::AnswersWait)?;
@@ -335,7 +336,7 @@ mod tests {
     async fn a_connection_that_came_to_somebody_else_is_closed_with_nothing_sent() {
         let (port, listens) = foreign();
         assert!(port.deaf().unwrap().unwrap().contains("is of uid"), "it is not even connected to");
-        // As though somebody else had begun to listen since that was looked at.
+        // Connects without the first check, as if another listener had appeared after it.
         let why = port.connected().await.unwrap_err().to_string();
         assert!(why.contains(&format!("{port} is of uid")) && why.contains("no work of allocation 1f0c9a4e"), "{why}");
         let mut got = Vec::new();

@@ -1,4 +1,5 @@
-//! What an allocation begins from: its last checkpoint's files, brought to this node and compared with the manifest before it runs.
+//! Restores an allocation from its last checkpoint: the files are downloaded to this node and
+//! compared with the manifest before the work runs.
 
 use super::directory::{DirectoryError, Found, give_all, lay_down};
 use super::handles::Handles;
@@ -13,14 +14,14 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries of a store that is away.
+/// Pause between retries while the store is unreachable.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often the log says that one is waited for, in tries.
+/// Retries between two log lines about the wait.
 const SAID_EVERY: u32 = 60;
-/// Files brought at once.
+/// Files downloaded at once.
 const FILES_AT_ONCE: usize = 4;
 
-/// Why an allocation cannot begin from its checkpoint here.
+/// Why an allocation cannot start from its checkpoint here.
 #[derive(Debug, Error)]
 pub enum RestoreError {
     #[error("checkpoint {}: {}", .id.short(), with_causes(.source))]
@@ -29,8 +30,9 @@ pub enum RestoreError {
     Cancelled,
 }
 
-/// Brings this node's part of `from` to where the allocation's work looks for it. May be done again. A store that is away is waited
-/// for until it is back or the allocation is cancelled: it is no fault of this node's, and would be away for the next one as well.
+/// Downloads this node's part of `from` to where the work looks for it. Idempotent. While the store
+/// is unreachable it waits, until the store is back or the allocation is cancelled: that is no
+/// fault of this node, and another node would find the store unreachable as well.
 pub async fn restore(
     context: &Handles,
     share: &DesiredShare,
@@ -60,7 +62,8 @@ pub async fn restore(
     }
 }
 
-/// Whether a store that answered so may answer otherwise later. What it refuses this node it may give another one.
+/// Whether retrying may help after this error. Refused permission counts as permanent: the store
+/// may grant it to another node.
 fn may_pass(error: &object_store::Error) -> bool {
     use object_store::Error as E;
     !matches!(
@@ -102,7 +105,7 @@ async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T, DirectoryEr
     unblocked(move || act().map_err(StoreError::Directory)).await
 }
 
-/// Directories in their order first: each stands in the list before what is in it.
+/// Creates directories first, in their order: each is listed before its content.
 async fn bring_all(store: &CheckpointStore, part: &Part, files: &[FileEntry], root: &Path) -> Result<(), StoreError> {
     let (directories, at) = (files.iter().filter(|f| f.size.is_none()).cloned().collect::<Vec<_>>(), root.to_owned());
     unblocked(move || directories.iter().try_for_each(|entry| laid(&at, entry).map(drop))).await?;
@@ -127,7 +130,8 @@ fn laid(root: &Path, entry: &FileEntry) -> Result<Option<File>, StoreError> {
     lay_down(root, &entry.path, entry.mode, entry.size.is_none()).map_err(failed)
 }
 
-/// What of a checkpoint is not as it was put there; empty: nothing. An error is the store's.
+/// What of a checkpoint differs from what was stored, for people; empty: nothing. An error is one
+/// of the store.
 pub async fn verify(store: &CheckpointStore, owner: &Owner, manifest: &Manifest) -> Result<Vec<String>, StoreError> {
     let mut wrong = Vec::new();
     for (index, entry) in manifest.nodes.iter().enumerate() {

@@ -1,12 +1,17 @@
-//! Checkpoints that are to go: some time after their allocation has ended, or when it has so many newer ones.
+//! The sweep that removes expired checkpoints: some time after their allocation has ended, or when
+//! enough newer ones exist.
 //!
-//! Done by the agent that is the broker. The manifest of a checkpoint goes first: whoever is killed in the middle of it leaves none that
-//! looks whole; the rest goes with the allocation's others. The last one that the quorum has of work that may run again always stays, and of
-//! living work only those go that it was made from. What is another cluster's is left alone, and so is what the quorum does not know and
-//! nobody saw end: a quorum that was made anew may come to know it yet, and it is removed by hand.
+//! The agent that is the broker runs it. A checkpoint's manifest is removed first, so that an
+//! interrupted removal leaves nothing that looks complete; the rest is removed with the
+//! allocation's other objects. The last checkpoint that the quorum has of work that may run again
+//! always stays, and of living work only ancestors of that one are removed. Checkpoints of other
+//! clusters are left alone. So are those of an allocation that the quorum does not know and that no
+//! agent saw end: a quorum that was set up anew may still come to know it. An operator removes
+//! these by hand.
 //!
-//! A time is over when it is by this agent's clock, by the store's and by the quorum's, counted from when the store was told that the
-//! allocation had ended: one clock that is wrong removes nothing too early.
+//! The time counts from when the end was recorded in the store. It is over only when the clocks of
+//! this agent, of the store and of the quorum all say so, so that one wrong clock removes nothing
+//! too early.
 
 use super::handles::Shared;
 use super::store::{CheckpointStore, Manifest, Owner, StoreError};
@@ -23,17 +28,18 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// How long the quorum may take to say what it has of an allocation.
+/// Timeout of the quorum's answer about an allocation.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Allocations that the log names of those that the quorum does not know.
+/// How many allocations unknown to the quorum the log names.
 const UNKNOWN_NAMED: usize = 16;
 
-/// When the checkpoints of an ended allocation go, in milliseconds since 1970; `None`: by hand alone.
+/// When the checkpoints of an ended allocation expire, in milliseconds since 1970; `None`: never,
+/// an operator removes them.
 pub fn goes_at_ms(settings: &CheckpointSettings, ended_at_ms: u64) -> Option<u64> {
     (settings.retention_seconds > 0).then(|| ended_at_ms.saturating_add(settings.retention_seconds.saturating_mul(1000)))
 }
 
-/// Looks from time to time until `stop`, while this agent has the lease.
+/// Sweeps periodically until `stop`, while this agent holds the lease.
 pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, settings: CheckpointSettings, stop: CancellationToken) {
     let sweep = Sweep { context, quorum, placing, settings };
     let mut looks = tokio::time::interval(Duration::from_secs(settings.retention_sweep_seconds));
@@ -61,7 +67,8 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// One look. What cannot be read of one allocation keeps no other's; a store or a quorum that is away ends it.
+    /// One sweep. Unreadable data of one allocation does not affect the others; an unreachable
+    /// store or quorum ends the sweep.
     async fn all(&self) -> Result<(), SweepError> {
         let Ok(store) = self.context.checkpoints.store() else { return Ok(()) };
         if (self.settings.retention_seconds == 0 && self.settings.keep == 0) || !self.placing.leads() {
@@ -102,7 +109,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// What the clock of the member says that answers.
+    /// The clock of the member that answers.
     async fn quorums_clock_ms(&self) -> Result<u64, SweepError> {
         match self.quorum.call(&Request::Status, ANSWER).await {
             Ok(Answer::Status(status)) => Ok(status.at.0),
@@ -111,7 +118,7 @@ impl Sweep {
         }
     }
 
-    /// `clock_ms`: what the store's and the quorum's clock said, the earlier of both.
+    /// `clock_ms`: the earlier one of the store's and the quorum's clock.
     async fn one(&self, store: &CheckpointStore, id: AllocationId, clock_ms: u64) -> Result<Looked, Stopped> {
         let Some((kept, written_ms)) = store.kept(id).await? else { return Ok(Looked::Ours) };
         if !store.is_ours(&kept) {
@@ -124,7 +131,7 @@ impl Sweep {
         let owner = kept.owner();
         let now_ms = lattice_agent_common::clock::now().0.min(clock_ms);
         let mark = Mark { ended_at_ms: kept.end_seen_at_ms, written_ms };
-        // It is known to have ended, and its time has not come: the quorum need not be asked.
+        // It is known to have ended and has not expired: no need to ask the quorum.
         if mark.ended_at_ms.is_some() && !mark.is_over(&self.settings, now_ms) {
             return Ok(Looked::Ours);
         }
@@ -151,7 +158,7 @@ impl Sweep {
         Ok(Looked::Ours)
     }
 
-    /// What the quorum has of it; `None`: nothing.
+    /// The allocation as the quorum has it; `None`: the quorum does not know it.
     async fn allocation(&self, id: AllocationId) -> Result<Option<Allocation>, Stopped> {
         let living = {
             let cluster = self.placing.cluster.borrow();
@@ -168,7 +175,8 @@ impl Sweep {
         }
     }
 
-    /// Those of one allocation that are older than the last, and too many.
+    /// Removes the checkpoints of one allocation that are older than the quorum's last one and more
+    /// than `keep`.
     async fn trim(&self, store: &CheckpointStore, owner: &Owner, allocation: &Allocation) -> Result<(), Stopped> {
         let (keep, Some(last)) = (self.settings.keep, &allocation.checkpoint) else { return Ok(()) };
         if keep == 0 {
@@ -197,12 +205,12 @@ impl Sweep {
     }
 }
 
-/// What the store was told of an allocation's end.
+/// The end of an allocation, as recorded in the store.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// When it ended, in milliseconds since 1970; `None`: nobody saw it end.
+    /// When it ended, in milliseconds since 1970; `None`: no agent saw it end.
     ended_at_ms: Option<u64>,
-    /// When that was written, by the store's clock.
+    /// When that was recorded, by the store's clock.
     written_ms: u64,
 }
 
@@ -213,37 +221,38 @@ impl Mark {
     }
 }
 
-/// What is to be done about an allocation's checkpoints.
+/// What to do with an allocation's checkpoints.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It may begin from the last one. `again`: it was written down that it had ended, by a quorum that was then recovered from a backup.
+    /// It may start from the last one. `again`: its end had been recorded, but the quorum was then
+    /// recovered from a backup.
     Lives { again: bool },
-    /// That is to be written down: its time begins.
+    /// Its end must be recorded: the retention time begins.
     HasEnded { at_ms: u64 },
     /// Nobody knows whether it may run again.
     Unknown,
-    /// Its time has not come.
+    /// The retention time is not over.
     Stays,
-    /// All of them go.
+    /// Remove all of them.
     Goes,
 }
 
-/// `known`: as the quorum has it.
+/// `known`: the allocation as the quorum has it.
 fn verdict(mark: Mark, known: Option<&Allocation>, settings: &CheckpointSettings, now_ms: u64) -> Verdict {
     match (known, mark.ended_at_ms) {
         (Some(allocation), _) if !allocation.state.is_terminal() => Verdict::Lives { again: mark.ended_at_ms.is_some() },
         (Some(allocation), None) => Verdict::HasEnded { at_ms: allocation.ended_at.map_or(now_ms, |at| at.0) },
         (None, None) => Verdict::Unknown,
-        // It ran again since, under a quorum that was recovered from a backup.
+        // It has run again since, under a quorum that was recovered from a backup.
         (Some(Allocation { ended_at: Some(at), .. }), Some(marked)) if at.0 > marked => Verdict::HasEnded { at_ms: at.0 },
-        // The quorum forgets what ended: that it had was seen before.
+        // The quorum forgets ended allocations, so its end was recorded earlier.
         (Some(_) | None, Some(_)) if mark.is_over(settings, now_ms) => Verdict::Goes,
         (Some(_) | None, Some(_)) => Verdict::Stays,
     }
 }
 
-/// Of those that the quorum's last one was made from, each from the next: the ones that are more than are kept, the first one first. All
-/// others may be under way, whatever the clocks of their heads say.
+/// The ancestors of the quorum's last checkpoint, found through their parents, that exceed `keep`,
+/// oldest first. All other checkpoints may be under way, whatever the clocks of their heads say.
 fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> {
     let mut by_id: BTreeMap<CheckpointId, &Manifest> = all.iter().map(|manifest| (manifest.id, manifest)).collect();
     let (mut chain, mut next) = (Vec::new(), Some(last));
@@ -254,15 +263,15 @@ fn surplus(all: &[Manifest], last: CheckpointId, keep: usize) -> Vec<&Manifest> 
     chain.into_iter().skip(keep.max(1)).rev().collect()
 }
 
-/// Whose it was.
+/// Which cluster an allocation belongs to.
 enum Looked {
     Ours,
-    /// Of ours, perhaps: the quorum does not know it, and nobody saw it end.
+    /// Perhaps to this one: the quorum does not know it, and no agent saw it end.
     Unknown,
     Anothers,
 }
 
-/// What failed while it was looked for checkpoints that are to go.
+/// Why a sweep failed.
 #[derive(Debug, Error)]
 enum SweepError {
     #[error("{}", with_causes(.0))]
@@ -273,11 +282,11 @@ enum SweepError {
     OtherAnswer,
 }
 
-/// Why a look ended early.
+/// Why a step of the sweep failed.
 enum Stopped {
-    /// For this allocation.
+    /// Skip this allocation.
     Here(SweepError),
-    /// For all: who does not answer for one will not for the next.
+    /// End the sweep: whoever does not answer now will not answer for the next allocation either.
     Everywhere(SweepError),
 }
 
@@ -333,13 +342,13 @@ mod tests {
     #[test]
     fn what_is_about_to_be_the_last_stays_whatever_its_clock_says() {
         let id = |n| CheckpointId(Uuid::from_u128(n));
-        // The second one was made from the first, by a head whose clock is behind; the quorum has the first.
+        // A head whose clock is behind made the second from the first; the quorum has the first.
         let newest = Manifest { made_at_ms: 1, ..made(2) };
         let last = Manifest { made_at_ms: 600_000, ..made(1) };
         let all = [newest, last];
         assert!(surplus(&all, id(1), 1).is_empty());
         assert_eq!(surplus(&all, id(2), 1), [&all[1]]);
-        // Each made from the other: it ends.
+        // Each claims the other as its parent: the search ends nevertheless.
         let all = [Manifest { parent: Some(id(2)), ..made(1) }, made(2)];
         assert_eq!(surplus(&all, id(2), 1), [&all[0]]);
     }

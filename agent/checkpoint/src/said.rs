@@ -1,4 +1,5 @@
-//! What applications say in calls, checked: the same whether they call their agent or it calls them.
+//! Validation of applications' messages about checkpoints, for calls in both directions: to their
+//! agent and from it.
 
 use super::directory::{Answer, Claims, Listed, is_blake3, reason};
 use super::simulated::{NoTime, SimulatedTime};
@@ -6,15 +7,16 @@ use lattice_api::v1;
 use lattice_node::Progress;
 use thiserror::Error;
 
-/// The longest deferral that is written down, and the longest time that one says that it will take, in milliseconds: more is never granted.
+/// Longest deferral and longest announced duration, in milliseconds; larger values are cut, because
+/// more is never granted.
 const TIME_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// The most that is said in one message: the names of files have 64 KiB at most, their BLAKE3 among them.
+/// Size of one message at most. File names with their BLAKE3 hashes take 64 KiB of it at most.
 pub const MESSAGE_BYTES_MAX: usize = 128 * 1024;
-/// More files than have room in an answer: a line of it has 11 bytes at least.
+/// More files than fit into an answer: a line has at least 11 bytes.
 const FILES_MAX: usize = 64 * 1024 / 11;
 
-/// What is wrong with a message of an application.
+/// Why a message of an application is refused.
 #[derive(Debug, Error)]
 pub enum AppMessageError {
     #[error("percent: {0}; 0 to 100 are possible")]
@@ -31,30 +33,30 @@ pub enum AppMessageError {
     ListedTwice { path: String },
 }
 
-/// How far it is.
+/// The application's progress.
 ///
 /// # Errors
-/// What it says that cannot be.
+/// A value out of range.
 pub fn progress(said: &v1::SaveProgress) -> Result<Progress, AppMessageError> {
     let percent = said.percent.map(|percent| u8::try_from(percent).ok().filter(|percent| *percent <= 100).ok_or(percent)).transpose();
     let percent = percent.map_err(AppMessageError::Percent)?;
     Ok(Progress { percent, left_ms: said.left_ms.map(|left| left.min(TIME_MS_MAX)) })
 }
 
-/// It wants to be asked again later.
+/// The application wants to be asked again later.
 pub fn deferral(said: &v1::SaveDeferral) -> Answer {
     Answer::Deferred { for_ms: said.for_ms.min(TIME_MS_MAX) }
 }
 
-/// It cannot.
+/// The application cannot save.
 pub fn failure(said: &v1::SaveFailure) -> Answer {
     Answer::Failed { why: reason(&said.why) }
 }
 
-/// It has, with what it says of that.
+/// The application has saved; with its claims about the files.
 ///
 /// # Errors
-/// What it says that cannot be.
+/// A value out of range, or an unusable path.
 pub fn done(said: v1::SaveDone) -> Result<Answer, AppMessageError> {
     let v1::SaveDone { token: _, step, files, bytes, list, time_seconds } = said;
     if list.len() > FILES_MAX {
@@ -64,7 +66,7 @@ pub fn done(said: v1::SaveDone) -> Result<Answer, AppMessageError> {
     let mut claims = Claims { step, time, files, bytes, ..Claims::default() };
     for v1::SavedFile { path, bytes, blake3 } in list {
         let short = || path.chars().take(80).collect::<String>();
-        // They are lines of a file.
+        // Paths become lines of a file.
         if path.is_empty() || path.trim() != path || path.chars().any(char::is_control) {
             return Err(AppMessageError::PathCharacters { path: short() });
         }

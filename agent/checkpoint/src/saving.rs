@@ -1,11 +1,11 @@
-//! Which work saves itself now, whoever asked it: its heads know, and tell the broker.
+//! Which work is saving itself now, whoever asked it to: its heads know, and the broker asks them.
 //!
 //! ```text
 //!   broker ──Open::Saving──▶ the heads of work with --checkpoint, each once a round ──▶ which allocations of theirs
 //! ```
 //!
-//! Nothing is decided by it but whose turn it is with the store. A head that does not answer in time counts as one that has nothing
-//! to tell.
+//! The broker uses this only to decide whose turn it is to write to the store. A head that does not
+//! answer in time counts as having nothing to report.
 
 use super::handles::{Handles, Shared};
 use super::heads::is_writing;
@@ -21,28 +21,28 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long one head may take.
+/// Timeout of one head's answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long all of them may.
+/// Timeout of all answers together.
 const ANSWERS: Duration = Duration::from_secs(5);
-/// Heads that are asked at once.
+/// Heads asked at once.
 const AT_ONCE: usize = 32;
-/// Allocations that one agent tells of.
+/// Allocations that one agent reports at most.
 const TOLD_MAX: usize = 1000;
 
-/// Of this node, for another agent.
+/// Answers another agent with the allocations of this node.
 pub async fn answer(context: &Handles, send: &mut SendStream) -> Result<(), FrameError> {
     let allocations = here(context).into_iter().take(TOLD_MAX).map(|id| *id.0.as_bytes()).collect();
     frame::write(send, &SavingNow { allocations }).await
 }
 
-/// Whose heads are here.
+/// The allocations with their head here that are saving themselves.
 fn here(context: &Handles) -> BTreeSet<AllocationId> {
     let heads = context.checkpoints.0.heads.lock();
     heads.iter().filter(|(_, head)| is_writing(&head.view.borrow())).map(|(id, _)| *id).collect()
 }
 
-/// Of the whole cluster, as far as it is told.
+/// The allocations of the whole cluster that are saving themselves, as far as heads answered.
 pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<AllocationId> {
     let mut of_heads: BTreeMap<NodeId, BTreeSet<AllocationId>> = BTreeMap::new();
     for allocation in cluster.allocations.values() {
@@ -58,7 +58,7 @@ pub(super) async fn now(context: &Shared, cluster: &Cluster) -> BTreeSet<Allocat
         let address = cluster.nodes.get(&head).map(|node| node.addresses.mesh.clone());
         async move {
             let told = if head == context.me { here(&context) } else { asked(&context, &head, address).await };
-            // Of its own alone.
+            // A head can only report allocations that it is the head of.
             told.intersection(&its).copied().collect::<BTreeSet<_>>()
         }
     });

@@ -1,16 +1,16 @@
-//! Processes that were seen to catch their allocation's signal before anybody asked for it: one look is enough for them when somebody
-//! does.
+//! Remembers processes that were seen to catch their allocation's signal before any request, so
+//! that one more look is enough when a request comes.
 //!
 //! ```text
 //!   every few seconds: who is new, or did not catch it ──▶ sightings ◀── first look of a request
 //!                                                              └──▶ its second look: the same process, a moment ago
 //! ```
 //!
-//! Nothing of it outlives the agent: its next life looks anew.
+//! None of this outlives the agent: after a restart it looks anew.
 //!
-//! A child between fork and exec shows the handlers of its parent, so a process must be seen twice
-//! with the same program. The first of these looks need not be part of a request: every three
-//! seconds the agent looks at processes that it has not seen to catch the signal ([`super::lookout`]).
+//! A child between fork and exec shows its parent's handlers, so a process must be seen twice with
+//! the same program. The first look need not be part of a request: every three seconds the agent
+//! looks at the processes that it has not yet seen catch the signal ([`super::lookout`]).
 
 use lattice_model::AllocationId;
 use parking_lot::{Mutex, MutexGuard};
@@ -18,22 +18,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Processes of one allocation that are remembered, and that are looked at each time. The rest are looked at when they are asked.
+/// Processes of one allocation that are remembered, and that one look examines. The rest are
+/// examined when a request comes.
 const PROCESSES_MAX: usize = 4096;
 
-/// Between two looks at one process: longer than from fork to exec.
+/// Least time between two looks at a process: longer than from fork to exec.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// What a process runs.
+/// The program that a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub start_ticks: u64,
-    /// Of its executable.
+    /// Device and inode of its executable.
     pub device: (u32, u32),
     pub inode: u64,
 }
 
-/// Of all allocations of this node. Cloneable; all clones are one.
+/// The sightings of all allocations on this node. All clones share them.
 #[derive(Clone, Default)]
 pub struct Sightings(Arc<Mutex<BTreeMap<AllocationId, BTreeMap<i32, Sighting>>>>);
 
@@ -47,7 +48,8 @@ impl Sightings {
         self.0.lock()
     }
 
-    /// A process was seen to catch the signal. Gives when this very program of it was first seen to.
+    /// Records that a process catches the signal. Returns when this process was first seen catching
+    /// it with this program.
     pub(super) fn saw(&self, allocation: AllocationId, pid: i32, program: &Program) -> Instant {
         let now = Instant::now();
         let mut all = self.all();
@@ -63,14 +65,15 @@ impl Sightings {
         }
     }
 
-    /// A process is there and does not catch it, or does not any more.
+    /// Records that a process does not catch the signal, or no longer does.
     pub(super) fn is_deaf(&self, allocation: AllocationId, pid: i32) {
         if let Some(seen) = self.all().get_mut(&allocation) {
             seen.remove(&pid);
         }
     }
 
-    /// Which of these were not seen to catch it. Others that were are not there any more.
+    /// Which of the processes `there` were not seen catching the signal. Forgets processes that are
+    /// gone.
     pub(super) fn unseen(&self, allocation: AllocationId, there: &BTreeSet<i32>) -> Vec<i32> {
         let mut all = self.all();
         let Some(seen) = all.get_mut(&allocation) else { return there.iter().copied().take(PROCESSES_MAX).collect() };
@@ -78,7 +81,7 @@ impl Sightings {
         there.iter().copied().filter(|pid| !seen.contains_key(pid)).take(PROCESSES_MAX).collect()
     }
 
-    /// The allocation is over here.
+    /// Forgets an allocation that has ended here.
     pub(super) fn forget(&self, allocation: AllocationId) {
         self.all().remove(&allocation);
     }
@@ -88,7 +91,8 @@ impl Sightings {
     }
 }
 
-/// How long a process that was first seen to catch it then must still be waited for, before it counts as one that does.
+/// How long to wait until a process that was first seen at `first_seen` counts as catching the
+/// signal.
 pub(super) fn unsure_for(first_seen: Instant) -> Duration {
     MOMENT.saturating_sub(first_seen.elapsed())
 }

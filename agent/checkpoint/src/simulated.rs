@@ -1,10 +1,10 @@
-//! The time of what an application simulates, as it tells it beside or instead of a step.
+//! Simulated time: an application reports it beside or instead of a step.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest, in seconds: some ten billion times the age of the universe.
+/// Greatest value in seconds: some ten billion times the age of the universe.
 const SECONDS_MAX: f64 = 1e28;
 
 /// Seconds of simulated time: not negative, and bounded.
@@ -12,10 +12,10 @@ const SECONDS_MAX: f64 = 1e28;
 #[serde(try_from = "f64", into = "f64")]
 pub struct SimulatedTime(f64);
 
-// No value of it is NaN.
+// No value is NaN.
 impl Eq for SimulatedTime {}
 
-/// A number that is none.
+/// The number is no valid time.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("time: {0} s; 0 to 1e28 are possible")]
 pub struct NoTime(String);
@@ -31,7 +31,7 @@ impl TryFrom<f64> for SimulatedTime {
     type Error = NoTime;
 
     fn try_from(seconds: f64) -> Result<Self, NoTime> {
-        // Zero has one sign here.
+        // Negative zero becomes zero.
         if (0.0..=SECONDS_MAX).contains(&seconds) { Ok(Self(seconds.abs())) } else { Err(NoTime(seconds.to_string())) }
     }
 }

@@ -7,7 +7,8 @@
 //!     <epoch>.<round>/<index>-<node>/<n>.zst     a file, compressed
 //! ```
 //!
-//! `manifest.json` has the BLAKE3 of each `node.json`, and that the BLAKE3 of each file: who trusts the one trusts all.
+//! `manifest.json` holds the BLAKE3 of each `node.json`, and that holds the BLAKE3 of each file: so
+//! whoever can trust the manifest can verify everything.
 
 mod files;
 mod large;
@@ -38,16 +39,16 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// Checkpoints that are looked at, each one's parent, for whether one is among them.
+/// How many ancestors of a checkpoint are searched for another one.
 const LINEAGE_MAX: usize = 1000;
 
 /// What went wrong with a checkpoint in the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The store did not do it. It may later.
+    /// The store refused or failed; a retry may succeed.
     #[error("the checkpoint store: {0}")]
     Store(#[from] object_store::Error),
-    /// What is there is not what was put there.
+    /// The content differs from what was stored.
     #[error("{what}: {why}")]
     Damaged { what: String, why: String },
     #[error(transparent)]
@@ -56,7 +57,7 @@ pub enum StoreError {
     Directory(#[from] DirectoryError),
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// What is to be saved cannot be.
+    /// The work's files cannot be saved.
     #[error("{0}")]
     Unfit(String),
     #[error("{what}: {source}")]
@@ -70,7 +71,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// It has no room: that does not pass by itself, and is said instead of waited for.
+    /// Whether the store has no space left: that is reported at once, because waiting does not
+    /// help.
     pub fn is_full(&self) -> bool {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(now) = cause {
@@ -84,7 +86,7 @@ impl StoreError {
     }
 }
 
-/// Whose checkpoints: the part of a key that all of them share.
+/// The owner of checkpoints: the part of the key that all of them share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub tenant: String,
@@ -92,18 +94,18 @@ pub struct Owner {
     pub allocation: AllocationId,
 }
 
-/// Which cluster an agent is of: its name, and the authorities that it trusts now.
+/// An agent's cluster: its name, and the authorities that it trusts now.
 #[derive(Clone, Debug)]
 pub(super) struct Ours {
     pub name: String,
     pub material: watch::Receiver<Arc<Material>>,
 }
 
-/// A cloneable handle.
+/// A cloneable handle on the store.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     pub(super) objects: Objects,
-    /// Whose what is written is; `None`: nobody's.
+    /// The cluster recorded with what is written; `None`: no cluster.
     pub(super) ours: Option<Ours>,
 }
 
@@ -112,21 +114,22 @@ pub struct CheckpointStore {
 pub struct Part {
     pub owner: Owner,
     pub id: CheckpointId,
-    /// Attempts that ask by the same id never share a key.
+    /// With the round: attempts with the same checkpoint id never share a key.
     pub epoch: Epoch,
     pub round: u32,
-    /// The node's place in rank order.
+    /// The node's index in rank order.
     pub index: usize,
     pub node: NodeId,
 }
 
 impl CheckpointStore {
-    /// Makes the client. Asks the store nothing yet. `setting` names the key in the configuration file.
+    /// Creates the client without contacting the store. `setting`: the configuration key, for
+    /// errors.
     pub fn open(setting: &'static str, url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
         Objects::open(setting, url, options, credentials).map(|objects| Self { objects, ours: None })
     }
 
-    /// The one that is configured.
+    /// The configured store.
     pub fn configured(config: &AgentConfig) -> Result<Self, ObjectsError> {
         if config.checkpoint_store.is_empty() {
             Self::open("log_store", &config.log_store, &config.log_store_options, &config.log_store_credentials)
@@ -136,7 +139,7 @@ impl CheckpointStore {
         }
     }
 
-    /// The same, by an agent of this cluster.
+    /// The same store, for an agent of this cluster.
     pub fn of_cluster(self, name: String, material: watch::Receiver<Arc<Material>>) -> Self {
         Self { ours: Some(Ours { name, material }), ..self }
     }
@@ -156,7 +159,8 @@ impl CheckpointStore {
         self.key(&part.owner, &[&part.id.to_string(), &format!("{}.{}", part.epoch, part.round), &place, name])
     }
 
-    /// Writes the manifest of a checkpoint whose nodes all saved: from here on it exists. One that another attempt wrote stays.
+    /// Writes the manifest after all nodes have saved: from here on the checkpoint exists. A
+    /// manifest that another attempt wrote stays.
     pub async fn put_manifest(&self, owner: &Owner, manifest: &Manifest) -> Result<(), StoreError> {
         match self.manifest(owner, manifest.id).await {
             Ok(there) if (there.epoch, there.round, &there.nodes) == (manifest.epoch, manifest.round, &manifest.nodes) => return Ok(()),
@@ -167,14 +171,14 @@ impl CheckpointStore {
             Err(error) => return Err(error),
         }
         let json = serde_json::to_vec_pretty(manifest).map_err(|e| StoreError::Unfit(e.to_string()))?;
-        // Its nodes may have nothing of it, and have noted nothing then.
+        // The nodes may have saved nothing, and then recorded nothing either.
         self.note_kept(owner).await?;
         self.objects.store.put(&self.manifest_key(owner, manifest.id), PutPayload::from(json)).await?;
         Ok(())
     }
 
-    /// The manifests of an allocation's checkpoints, the oldest first, and what is wrong with those that cannot be read. What has
-    /// no manifest is no checkpoint.
+    /// The manifests of an allocation's checkpoints, oldest first, and what is wrong with
+    /// unreadable ones. Without a manifest there is no checkpoint.
     pub async fn list(&self, owner: &Owner) -> Result<(Vec<Manifest>, Vec<(CheckpointId, String)>), StoreError> {
         let (mut found, mut broken) = (Vec::new(), Vec::new());
         for id in self.ids(owner).await? {
@@ -189,13 +193,13 @@ impl CheckpointStore {
         Ok((found, broken))
     }
 
-    /// Whatever lies there of an allocation's checkpoints, whole or not.
+    /// Ids of everything that an allocation's checkpoints left in the store, complete or not.
     pub async fn ids(&self, owner: &Owner) -> Result<Vec<CheckpointId>, StoreError> {
         let listed = self.objects.store.list_with_delimiter(Some(&self.key(owner, &[]))).await?;
         Ok(listed.common_prefixes.iter().filter_map(|key| key.parts().next_back()?.as_ref().parse().ok()).collect())
     }
 
-    /// One checkpoint's.
+    /// The manifest of one checkpoint.
     pub async fn manifest(&self, owner: &Owner, id: CheckpointId) -> Result<Manifest, StoreError> {
         let key = self.manifest_key(owner, id);
         let bytes = self.get_bounded(&key).await?.ok_or_else(|| StoreError::NoSuch(id.to_string()))?;
@@ -210,7 +214,7 @@ impl CheckpointStore {
         Ok(manifest)
     }
 
-    /// One node's files, as the manifest vouches for them.
+    /// One node's file list, verified against the manifest.
     pub async fn node_manifest(&self, part: &Part, entry: &NodeEntry) -> Result<Option<NodeManifest>, StoreError> {
         let Some(wanted) = &entry.manifest else { return Ok(None) };
         let damaged = |why: String| StoreError::Damaged { what: format!("{}: node.json", entry.node), why };
@@ -222,7 +226,7 @@ impl CheckpointStore {
         serde_json::from_slice(&bytes).map(Some).map_err(|e| damaged(e.to_string()))
     }
 
-    /// Removes a checkpoint: the manifest first, so that no half one is taken for whole.
+    /// Removes a checkpoint, the manifest first, so that a half-removed one never looks complete.
     pub async fn remove(&self, owner: &Owner, id: CheckpointId) -> Result<(), StoreError> {
         match self.objects.store.delete(&self.manifest_key(owner, id)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
@@ -234,8 +238,8 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Removes what one claim left of a checkpoint that came to nothing: its manifest, where it wrote one, then its parts. What another
-    /// claim made by the same id stays.
+    /// Removes what one claim left of a failed checkpoint: its manifest, if it wrote one, then its
+    /// parts. What another claim made under the same id stays.
     pub async fn discard(&self, owner: &Owner, id: CheckpointId, epoch: Epoch) -> Result<(), StoreError> {
         match self.manifest(owner, id).await {
             Ok(made) if made.epoch == epoch => self.objects.store.delete(&self.manifest_key(owner, id)).await?,
@@ -252,7 +256,8 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Whether a checkpoint is `last`, or one that `last` was made from, claim by claim, back to this epoch. `None`: that cannot be told.
+    /// Whether a checkpoint is `last` or an ancestor of it, searching claim by claim back to this
+    /// epoch. `None`: unknown.
     pub async fn leads_to(
         &self,
         owner: &Owner,

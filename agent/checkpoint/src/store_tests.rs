@@ -1,7 +1,7 @@
 use super::*;
 use std::path::PathBuf;
 
-/// A directory of its own, removed with all that is in it.
+/// A directory that is removed with its content at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -89,13 +89,13 @@ async fn what_a_claim_left_is_discarded_and_what_others_made_by_the_same_id_stay
     store.discard(&owner, made.id, Epoch(3)).await.unwrap();
     assert_eq!(there().await, [4, 33]);
     assert!(matches!(store.manifest(&owner, made.id).await, Err(StoreError::NoSuch(_))));
-    // Another claim's manifest, and what lands behind the first time.
+    // Another claim's manifest, and a part that arrives after the first removal.
     let other = manifest(&owner, 4);
     store.put_manifest(&owner, &other).await.unwrap();
     bring(3).await.unwrap();
     store.discard(&owner, made.id, Epoch(3)).await.unwrap();
     assert_eq!((there().await, store.manifest(&owner, made.id).await.unwrap()), (vec![4, 33], other));
-    // Nothing is left of it.
+    // Nothing is left of the checkpoint.
     store.discard(&owner, made.id, Epoch(3)).await.unwrap();
     store.discard(&owner, id(9), Epoch(3)).await.unwrap();
 }
@@ -104,7 +104,8 @@ async fn what_a_claim_left_is_discarded_and_what_others_made_by_the_same_id_stay
 async fn a_checkpoint_leads_to_what_was_made_from_it_and_no_guess_is_made() {
     let folder = Folder::new("lineage");
     let (store, owner) = (folder.store(), owner());
-    // 1 ◀─ 2 ◀─ 3, and 5 from one that is not there; 4 is what the claim of 2 made late, beside it.
+    // 1 is the parent of 2, 2 of 3; the parent of 5 does not exist; 4 was made late by the claim of
+    // 2.
     for (number, epoch, parent) in [(1, 2, None), (2, 3, Some(1)), (3, 4, Some(2)), (5, 5, Some(77))] {
         let made = Manifest { id: id(number), parent: parent.map(id), ..manifest(&owner, epoch) };
         store.put_manifest(&owner, &made).await.unwrap();
@@ -116,9 +117,9 @@ async fn a_checkpoint_leads_to_what_was_made_from_it_and_no_guess_is_made() {
         ((4, 3), (3, 4), Some(false)),
         ((4, 3), (2, 3), Some(false)),
         ((4, 3), (1, 2), Some(false)),
-        // Back to the beginning.
+        // Reaches the first checkpoint.
         ((6, 1), (3, 4), Some(false)),
-        // Made by an earlier claim: it need not be looked at.
+        // Made by an earlier claim: no manifest needs to be read.
         ((4, 3), (77, 2), Some(false)),
         ((4, 3), (77, 4), None),
         ((4, 3), (5, 5), None),

@@ -1,4 +1,4 @@
-//! Whose turn it is with an allocation: one at a time, and no other allocation waits for it.
+//! A lock per allocation: one holder at a time, without delaying other allocations.
 
 use lattice_model::AllocationId;
 use parking_lot::{Mutex, MutexGuard};
@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
-/// Of all allocations. One that nobody has a turn with, or waits for, is not kept.
+/// The locks of all allocations. A lock that nobody holds or waits for is removed.
 #[derive(Default)]
 pub(super) struct Turns(Mutex<BTreeMap<AllocationId, Arc<tokio::sync::Mutex<()>>>>);
 
-/// A turn, once it is had; it is over with this.
+/// A turn, waited for or held; dropping it ends it.
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
     allocation: AllocationId,
@@ -18,10 +18,10 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// A turn with this allocation, once those before it are over.
+    /// Waits for the turn with this allocation.
     pub async fn of(&self, allocation: AllocationId) -> Turn<'_> {
         let lock = Arc::clone(self.all().entry(allocation).or_default());
-        // Before it is waited for: who gives that up leaves nothing either.
+        // Created before waiting, so that a caller that gives up leaves no entry behind.
         let mut turn = Turn { turns: self, allocation, had: None };
         turn.had = Some(lock.lock_owned().await);
         turn
@@ -36,7 +36,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         drop(self.had.take());
         let mut all = self.turns.all();
-        // Each other turn, had or waited for, holds it as well.
+        // Each other turn, held or waited for, has a reference as well.
         if all.get(&self.allocation).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             all.remove(&self.allocation);
         }
@@ -58,7 +58,7 @@ mod tests {
         let first = turns.of(id(1)).now_or_never().unwrap();
         let mut second = Box::pin(turns.of(id(1)));
         assert!(second.as_mut().now_or_never().is_none(), "it is another one's turn");
-        // A store that hangs keeps the first one waiting; others begin meanwhile.
+        // The first holder waits for a hanging store; other allocations go on meanwhile.
         for other in 2..100 {
             assert!(turns.of(id(other)).now_or_never().is_some());
         }
@@ -66,7 +66,7 @@ mod tests {
         let mut third = Box::pin(turns.of(id(1)));
         assert!(third.as_mut().now_or_never().is_none());
         drop(first);
-        // It had it already, and is given up.
+        // The second one had got its turn, and is given up.
         drop(second);
         let third = third.now_or_never().unwrap();
         drop(third);

@@ -1,5 +1,5 @@
-//! The ways in which work is asked to save itself, each with its answer: by a signal and a file, through a page of memory, in a call in
-//! which it waits, or in a call to a port of its own.
+//! The ways to ask work to save itself, and to get its answer: by a signal and a file, through a
+//! memory page, in a call in which the work waits, or in a call to a port of the work.
 
 use super::blocking::{SavingBroke, blocking};
 use super::callers::{Asked, Asking, Callers};
@@ -20,12 +20,12 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// How long work may take to call again after its agent came back.
+/// How long work may take to call again after its agent has restarted.
 const CALLS_AGAIN: Duration = Duration::from_secs(5);
-/// Between two looks at whether processes of it live.
+/// Interval of the checks whether processes of the work are alive.
 const LIVES: Duration = Duration::from_millis(500);
 
-/// Why one allocation's work on this node is not asked, or its answer is not known.
+/// Why an allocation's work on this node cannot be asked, or its answer is unknown.
 #[derive(Debug, Error)]
 pub enum WayError {
     #[error("its submission asks for no checkpoints")]
@@ -52,7 +52,7 @@ pub enum WayError {
     Broke(#[from] SavingBroke),
 }
 
-/// How one allocation's work on this node is asked.
+/// The way to ask one allocation's work on this node.
 #[derive(Clone)]
 pub enum Way {
     Signal(AskSignal),
@@ -61,30 +61,31 @@ pub enum Way {
     Port { callers: Callers, key: (AllocationId, Epoch), port: Port },
 }
 
-/// What runs there.
+/// The state of the work.
 pub struct Found {
-    /// Whether any process does.
+    /// Whether any process is alive.
     pub lives: bool,
-    /// Why none of them would hear.
+    /// Why no process would notice a request.
     pub deaf: Option<String>,
-    /// Those that are asked by a signal, as they were looked at.
+    /// The processes to signal, as they were seen.
     pub hearers: Option<Hearers>,
 }
 
-/// What was asked for, until the answer is there.
+/// A request whose answer is awaited.
 pub enum AskedFor {
-    /// These got the signal.
+    /// The processes that got the signal.
     Processes(Vec<OwnedFd>),
-    /// Under this number.
+    /// The page, and the number of the request on it.
     Page(Arc<Page>, u32),
-    /// In the calls that wait.
+    /// Made in the calls that wait.
     Call { callers: Callers, key: (AllocationId, Epoch), _asking: Asking },
-    /// In a call to its port; said to who calls as well, so that progress and answers of both are one.
+    /// Made in a call to the work's port. Also shown to calls from the work, so that both share
+    /// progress and answer.
     Port { callers: Callers, key: (AllocationId, Epoch), _asking: Asking, calling: Calling },
 }
 
 impl Way {
-    /// As the submission has it.
+    /// The way that the submission names.
     pub fn of(context: &Handles, share: &DesiredShare) -> Result<Self, WayError> {
         let policy = share.spec.checkpoint.ok_or(WayError::NoPolicy)?;
         match policy.by {
@@ -103,8 +104,8 @@ impl Way {
         }
     }
 
-    /// What runs there, and whether it would hear. Of work that waits in calls [`Self::heard`] tells the rest. For a thread that may
-    /// block.
+    /// Whether the work is alive, and whether it would notice a request. For work that waits in
+    /// calls, [`Self::heard`] completes the result. Blocks.
     pub fn find(&self, context: &Handles, allocation: AllocationId) -> Result<Found, WayError> {
         let shim = shim_of(context, allocation);
         if let Self::Signal(signal) = self {
@@ -125,8 +126,8 @@ impl Way {
         Ok(Found { lives, deaf, hearers: None })
     }
 
-    /// The same, once work that is asked in calls has had the time to call. `asked`: the same was asked before; who heard it then waits
-    /// no more.
+    /// Completes `found` after giving work that is asked in calls the time to call. `asked`: the
+    /// same request was made before, so work that has taken it no longer waits in a call.
     pub async fn heard(&self, found: Found, asked: bool) -> Found {
         match self {
             Self::Call { callers, key } if found.lives && !asked => {
@@ -140,7 +141,7 @@ impl Way {
         }
     }
 
-    /// The answer to this token, if it is there. For a thread that may block.
+    /// The answer to this token, if there is one. Blocks.
     pub fn answer(&self, place: &Place, token: &str) -> Result<Option<Answer>, WayError> {
         Ok(match self {
             Self::Signal(_) | Self::Call { .. } | Self::Port { .. } => place.answer(token)?,
@@ -151,8 +152,9 @@ impl Way {
         })
     }
 
-    /// Takes back what was asked for, where no answer came: the application would save itself for nobody, and be told that it was heard.
-    /// For a thread that may block, behind all that ask for this token.
+    /// Withdraws a request that got no answer: otherwise the application would save itself for
+    /// nobody, and its answer would be acknowledged. Blocks; call it after every thread that makes
+    /// requests for this token has ended.
     pub fn withdraw(&self, place: &Place, token: &str) -> Result<(), WayError> {
         match self {
             Self::Signal(_) => {}
@@ -164,7 +166,7 @@ impl Way {
     }
 }
 
-/// A request to one node's work, of which nothing was said yet.
+/// A request to one node's work that has not been made yet.
 pub struct Request {
     pub context: Shared,
     pub share: Arc<DesiredShare>,
@@ -172,33 +174,35 @@ pub struct Request {
     pub place: Arc<Place>,
     pub token: String,
     pub deadline_ms: u64,
-    /// It was asked before, perhaps.
+    /// Whether the request may have been made before.
     pub asked: bool,
-    /// How many bytes the request before it left there; `None`: that is not known.
+    /// Bytes that the previous request left in the directory; `None`: unknown.
     pub left: Option<u64>,
-    /// Those that are asked by a signal, as they were looked at.
+    /// The processes to signal, as they were seen.
     pub hearers: Option<Hearers>,
-    /// It is not wanted any more.
+    /// Cancelled when the request is no longer wanted.
     pub stop: CancellationToken,
-    /// Held for as long as a thread asks, which may outlive who wanted it.
+    /// Locked by the thread that makes the request, which may outlive the task that wanted it.
     pub asking: Arc<Mutex<()>>,
 }
 
 impl Request {
-    /// Says what is asked for. Asked for the same again, who has begun to answer is left alone. For a thread that may block.
+    /// Makes the request. If it was made before and the work has begun to answer, the work is left
+    /// alone. Blocks.
     pub fn make(mut self) -> Result<AskedFor, WayError> {
         let asking = Arc::clone(&self.asking);
         let _turn = asking.lock();
         self.goes_on()?;
         let again = self.asked && self.place.saved(&self.token).is_ok_and(|found| !found.is_empty());
-        // Removing what an earlier one left takes as long as there is much of it: the work is told first, where there is room for both.
+        // Removing what an earlier request left takes time: if there is room for both, ask the work
+        // first.
         let roomy = self.left.is_some_and(|left| self.place.room().is_ok_and(|room| room / 2 > left));
         if !roomy {
             self.forget_earlier()?;
             self.goes_on()?;
         }
         self.prepare().or_else(|_| {
-            // Perhaps for want of room, which there is then.
+            // Perhaps for lack of space, which the removal provides.
             self.forget_earlier()?;
             self.goes_on()?;
             self.prepare()
@@ -215,7 +219,8 @@ impl Request {
         Ok(asked)
     }
 
-    /// A thread outlives the round that it works for: what is asked for since then stays as it is.
+    /// An error once the request is no longer wanted. A thread may outlive its round, and must not
+    /// touch what a later round has requested.
     fn goes_on(&self) -> Result<(), WayError> {
         if self.stop.is_cancelled() { Err(WayError::GivenUp) } else { Ok(()) }
     }
@@ -224,7 +229,8 @@ impl Request {
         self.place.forget_all_but(&self.token).map_err(WayError::ForgetEarlier)
     }
 
-    /// All that lies there before the work is told. Who is asked through the page reads what is asked for there, and no file.
+    /// Creates everything that must exist before the work is asked. Work that is asked through the
+    /// page reads the page and no file.
     fn prepare(&self) -> Result<(), WayError> {
         self.place.make_room(&self.token)?;
         match self.way {
@@ -234,7 +240,7 @@ impl Request {
         Ok(())
     }
 
-    /// `again`: it has begun to answer.
+    /// `again`: the work has begun to answer.
     fn tell(&mut self, again: bool) -> Result<AskedFor, WayError> {
         let (token, deadline_ms, allocation) = (self.token.clone(), self.deadline_ms, self.share.allocation);
         let seen = self.hearers.take();
@@ -242,7 +248,7 @@ impl Request {
         match &self.way {
             Way::Signal(signal) => {
                 let work = (&*self.context, allocation, shim_of(&self.context, allocation));
-                // Of ranks that were asked together one may have gone on to something else by now.
+                // Of ranks that were asked together, one may have gone on to something else by now.
                 let heard = if again { catching::heard(work, *signal)? } else { None };
                 let asked = match heard {
                     Some(heard) => heard,
@@ -266,7 +272,7 @@ impl Request {
 }
 
 impl AskedFor {
-    /// Why no answer can come any more; `None`: one may.
+    /// Why no answer can come any more; `None`: one may come.
     pub async fn in_vain(&self, context: &Shared, share: &DesiredShare) -> Result<Option<String>, WayError> {
         match self {
             Self::Processes(asked) => {
@@ -290,7 +296,7 @@ impl AskedFor {
         }
     }
 
-    /// Between two looks at that.
+    /// Interval between two calls of [`Self::in_vain`].
     pub fn pause(&self) -> Duration {
         match self {
             Self::Processes(_) | Self::Page(..) | Self::Port { .. } => Duration::ZERO,
@@ -298,13 +304,13 @@ impl AskedFor {
         }
     }
 
-    /// How far it says that it is.
+    /// The work's progress, as it reports it.
     pub async fn progress(&self) -> Option<Progress> {
         match self {
             Self::Processes(_) => None,
             Self::Page(page, number) => {
                 let (page, number) = (Arc::clone(page), *number);
-                // What is wrong with it, the answer says.
+                // An error here will show in the answer.
                 blocking(move || page.progress(number).map_err(WayError::from)).await.ok().flatten()
             }
             Self::Call { callers, key, .. } | Self::Port { callers, key, .. } => callers.progress(*key),

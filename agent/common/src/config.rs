@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 
-/// Features that a site may say of a node.
+/// How many features a site may give to a node.
 const FEATURES_MAX: usize = 16;
 
 /// `/etc/lattice/agent.yaml`. Unknown keys are refused.
@@ -34,219 +34,256 @@ const FEATURES_MAX: usize = 16;
 pub struct AgentConfig {
     /// This node's name. The certificate's common name must be the same.
     pub node_id: String,
-    /// The cluster's name: gossip of another one is not heard.
+    /// The cluster's name: gossip from other clusters is ignored.
     pub cluster: String,
-    /// Journal, image cache, logs and shims. Local and durable; at least a few GiB.
+    /// Directory of journal, image cache, logs and shims. Local and durable; at least a few GiB.
     pub state_dir: PathBuf,
     /// The readable checkpoint of the node's state; empty: `agent-state.json` in `state_dir`.
     pub state_file: PathBuf,
-    /// The API's socket, mode 0666: callers are recognised by their credentials.
+    /// The API's Unix socket, mode 0666: callers are identified by their peer credentials.
     pub socket: PathBuf,
-    /// The members' service addresses, `host:port`; at least one.
+    /// Service addresses of the quorum's members, `host:port`; at least one.
     pub quorum: Vec<String>,
-    /// The agent's certificate (CN = node id, OU = `api` or `node`) and the cluster's CA. Taken again when the files change;
-    /// where a member has the authority's key, the agent gets the next certificate by itself and keeps it in `state_dir`.
+    /// The agent's certificate (CN = node id, OU = `api` or `node`) and the cluster's CA. Read
+    /// again when the files change. Where a member has the authority's key, the agent renews the
+    /// certificate by itself and keeps the new one in `state_dir`.
     pub tls: TlsFiles,
-    /// Where the mesh listens (QUIC over UDP); empty: at `mesh_advertise`, and nowhere else.
+    /// Address on which the mesh listens (QUIC over UDP); empty: `mesh_advertise`, and no other
+    /// address.
     pub mesh_listen: String,
-    /// Where other agents reach the mesh; empty: `mesh_listen`.
+    /// Address at which other agents reach the mesh; empty: `mesh_listen`.
     pub mesh_advertise: String,
-    /// Where gossip listens (UDP); empty: at `gossip_advertise`, and nowhere else.
+    /// Address on which gossip listens (UDP); empty: `gossip_advertise`, and no other address.
     pub gossip_listen: String,
-    /// Where other agents reach gossip; empty: `gossip_listen`. An IP address and port.
+    /// Address at which other agents reach gossip, an IP address and port; empty: `gossip_listen`.
     pub gossip_advertise: String,
-    /// The cluster's gossip key, 64 hexadecimal digits in a file of mode 0600: in use until the quorum has others, and by new nodes
-    /// until they have registered.
+    /// A file of mode 0600 with the cluster's gossip key, 64 hexadecimal digits. The key is in use
+    /// until the quorum has other ones; a new node uses it until it has registered.
     pub gossip_key_file: PathBuf,
-    /// Sessions with the quorum that this agent carries at once for peers that reach no member; 0 to 1000. 0: none.
+    /// How many sessions with the quorum this agent relays at once for peers that reach no member;
+    /// 0 to 1000. 0: none.
     pub relay_max: usize,
-    /// Agents to join through, `host:port`, besides those that the quorum names.
+    /// Agents to join gossip through, `host:port`, besides those that the quorum names.
     pub gossip_seeds: Vec<String>,
     /// Timers of gossip.
     pub gossip: lattice_gossip::Config,
-    /// What this agent does besides running its node: `api` vouches for users of this machine, `scheduler` places work
-    /// while it holds the lease.
+    /// What this agent does besides running its node: `api` authenticates users of this machine,
+    /// `scheduler` places work while it holds the lease.
     pub roles: Vec<Role>,
-    /// Whether work is placed here. A login node says false.
+    /// Whether work is placed here. A login node sets false.
     pub schedulable: bool,
-    /// What allocations' work on this node may do at the agent's socket, see [`WorkMay`].
+    /// What the work of allocations on this node may do at the agent's socket, see [`WorkMay`].
     pub work_may: WorkMay,
-    /// Whether users see of others' allocations id, state, nodes, share, queue and times alone: neither name nor owner,
-    /// tenant or reason. Operators see all. The same for all agents with the role `api`.
+    /// Whether users see only id, state, nodes, share, queue and times of other users' allocations:
+    /// neither name nor owner, tenant or reason. Operators see everything. Set it alike on all
+    /// agents with the role `api`.
     pub private: bool,
-    /// Whether work may have images, see [`UserImages`].
+    /// Whether work may use images, see [`UserImages`].
     pub user_images: UserImages,
-    /// Whether work may run as root. For `dev` and the lab alone.
+    /// Whether work may run as root. Only for `dev` and the lab.
     pub allow_root: bool,
-    /// Whether setuid and setgid programs and those with file capabilities (`sudo`, `ping`, `fusermount`) gain rights in
-    /// work. `false`: all work, also terminals in it, runs with `NoNewPrivs`. What acts on the whole machine (loading
-    /// modules, setting the clock, making device files) no program in work can do either way.
+    /// Whether setuid and setgid programs and programs with file capabilities (`sudo`, `ping`,
+    /// `fusermount`) gain privileges in work. `false`: all work, including its terminals, runs with
+    /// `NoNewPrivs`. In both cases no program in work can act on the whole machine (load modules,
+    /// set the clock, make device files).
     pub work_may_gain_privileges: bool,
-    /// The slice for allocations, below the root of the cgroup v2 tree; delegated to the agent.
+    /// The slice for allocations, as a path below the root of the cgroup v2 tree; delegated to the
+    /// agent.
     pub cgroup_root: PathBuf,
-    /// The directory of the cgroup v2 tree that was delegated to the agent and in which `cgroup_root` lies: controllers are
-    /// handed down from here, and nothing above is written. Empty: `cgroup_root` itself; `/`: the whole tree, for machines
-    /// without systemd.
+    /// The directory of the cgroup v2 tree that was delegated to the agent and contains
+    /// `cgroup_root`. The agent enables controllers from here on down, and writes nothing above.
+    /// Empty: `cgroup_root` itself; `/`: the whole tree, for machines without systemd.
     pub cgroup_delegated: PathBuf,
-    /// Controllers that may be taken from cgroup version 1 where the v2 tree lacks them: cpu, cpuset, memory, pids, io.
-    /// Memory is not among them by default: version 1 counts it at a price, and cannot kill a launch whole.
+    /// Controllers that may be used from cgroup version 1 if the v2 tree lacks them: cpu, cpuset,
+    /// memory, pids, io. Memory is not in the default: version 1 counts it at a price, and cannot
+    /// kill a launch as a whole.
     pub cgroup_v1_controllers: Vec<Controller>,
-    /// Processes and threads that the work of one allocation may have here at once, where it has the whole node; a share has
-    /// its part, by cores. 64 to 4,194,304.
+    /// Processes and threads at once of an allocation that has the whole node; a share gets its
+    /// part, by cores. 64 to 4,194,304.
     pub pids_max: u64,
-    /// Bytes of main memory that are kept for the system and are not registered; at most a quarter of it is. Work has at
-    /// most what is registered.
+    /// Bytes of main memory that are reserved for the system and not registered; at most a quarter
+    /// of it is. Work can use at most what is registered.
     pub memory_reserved_bytes: u64,
-    /// How fast work that has the whole node may use block devices; a share has its part, by cores.
+    /// Limits of block devices for work that has the whole node; a share gets its part, by cores.
     pub io_max: Vec<IoMax>,
-    /// GPUs that are not there, for labs: each stands for itself in capacity and assignment, and is shown as simulated.
+    /// Simulated GPUs, for labs: each counts in capacity and assignment, and is shown as simulated.
     pub simulated_gpus: Vec<SimulatedGpu>,
-    /// The shim's program; empty: `lattice-shim` beside the agent's own.
+    /// The shim's program; empty: `lattice-shim` in the directory of the agent's own program.
     pub shim: PathBuf,
-    /// Seconds between SIGTERM and SIGKILL when work is ended; 0 to 3600.
+    /// Seconds between SIGTERM and SIGKILL when the agent ends work; 0 to 3600.
     pub grace_seconds: u64,
-    /// Seconds a fence may wait for its last node, while all of them are connected; 1 to 3600. One that brings nothing has no limit.
+    /// Seconds that a fence may wait for its last node while all nodes are connected; 1 to 3600. A
+    /// fence without data has no timeout.
     pub fence_timeout_seconds: u64,
-    /// How many other agents each agent of a launch speaks to, in launches headed here; 2 to 64. 0: by the launch's size, 16 to 32.
+    /// How many other agents each agent of a launch connects to, for launches whose head is here; 2
+    /// to 64. 0: by the launch's size, 16 to 32.
     pub launch_fanout: u32,
-    /// Bytes of logs kept on this node: of all ended allocations together, and of each running one while the log store
-    /// lacks them; then the oldest go. At least `log_ring_bytes`.
+    /// Bytes of logs on this node: of all ended allocations together, and of each running one as
+    /// long as the log store lacks them. Beyond it, the oldest are removed. At least
+    /// `log_ring_bytes`.
     pub log_spool_max_bytes: u64,
-    /// Bytes of images that stay in the cache (`images` in `state_dir`) while no work here uses them; then the least recently used
-    /// go. 0: half of that file system. They go as well while less than a fifth of it is free, or less than 8 GiB of a large one.
+    /// Bytes of images that stay in the cache (`images` in `state_dir`) while no work here uses
+    /// them; beyond it, the least recently used are removed. 0: half of that file system. Images
+    /// are also removed while less than a fifth of the file system is free, or less than 8 GiB of a
+    /// large one.
     pub image_cache_max_bytes: u64,
-    /// Terminals that one user has attached at once, on this node or through it; 1 to 1000.
+    /// Terminals that one user may have attached at once, on this node or through it; 1 to 1000.
     pub attach_max_concurrent: usize,
-    /// Bytes of a running allocation's logs kept on this node for live reading once the log store has them; 64 KiB to
-    /// `log_spool_max_bytes`.
+    /// Bytes of a running allocation's logs that stay on this node for live reading after the log
+    /// store has them; 64 KiB to `log_spool_max_bytes`.
     pub log_ring_bytes: u64,
-    /// The object store that output is flushed to: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`. The same for
-    /// all agents. Empty: none; output then stays on its node, within `log_spool_max_bytes`.
+    /// The object store for output: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`. Set it
+    /// alike on all agents. Empty: none; output then stays on its node, within
+    /// `log_spool_max_bytes`.
     pub log_store: String,
-    /// The store's own settings (`endpoint`, `region`, `allow_http`, …).
+    /// Settings of the log store (`endpoint`, `region`, `allow_http`, …).
     pub log_store_options: BTreeMap<String, String>,
-    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
+    /// A file of mode 0600 with further settings of the log store (`access_key_id`,
+    /// `secret_access_key`, …); empty: none.
     pub log_store_credentials: PathBuf,
-    /// The object store of checkpoints, in the forms of `log_store`. The same for all agents. Empty: `log_store`, with its settings;
-    /// where that is empty as well, this node takes no work that asks for checkpoints.
+    /// The object store for checkpoints, in the forms of `log_store`. Set it alike on all agents.
+    /// Empty: `log_store`, with its settings; if that is empty as well, this node takes no work
+    /// that asks for checkpoints.
     pub checkpoint_store: String,
-    /// The store's own settings.
+    /// Settings of the checkpoint store.
     pub checkpoint_store_options: BTreeMap<String, String>,
-    /// A file of mode 0600 with further such settings; empty: none.
+    /// A file of mode 0600 with further settings of the checkpoint store; empty: none.
     pub checkpoint_store_credentials: PathBuf,
-    /// Where work saves itself on this node (`LATTICE_CHECKPOINT_DIR`), and finds what it begins from, before and after the store has
-    /// it; absolute, root's, writable by nobody else, with room for the checkpoints of all that runs here. Empty: `checkpoints` in
+    /// The directory on this node into which work saves itself (`LATTICE_CHECKPOINT_DIR`), and in
+    /// which it finds the checkpoint that it starts from. Absolute; owned by root and writable by
+    /// nobody else; with room for the checkpoints of all that runs here. Empty: `checkpoints` in
     /// `state_dir`.
     pub checkpoint_dir: PathBuf,
-    /// When work is asked to save itself without anybody's request, and how long checkpoints are kept, see [`CheckpointSettings`].
+    /// When the broker asks work for checkpoints, and how long they are retained, see
+    /// [`CheckpointSettings`].
     pub checkpoint: CheckpointSettings,
-    /// Seconds that output may wait before it is flushed; 1 to 3600.
+    /// Seconds that output may wait before it is flushed to the log store; 1 to 3600.
     pub log_flush_seconds: u64,
     /// Log streams that one user may have open at this agent; 1 to 10,000.
     pub logs_max_concurrent: usize,
-    /// The site's program before each allocation on this node, absolute; empty: none. See `docs/reference/hooks.md`.
+    /// Absolute path of the site's program that runs before each allocation on this node; empty:
+    /// none. See `docs/reference/hooks.md`.
     pub prologue: PathBuf,
-    /// Seconds that the prologue may take; 1 to 86,400.
+    /// Timeout of the prologue in seconds; 1 to 86,400.
     pub prologue_timeout_seconds: u64,
-    /// The site's program after each allocation on this node, absolute; empty: none.
+    /// Absolute path of the site's program that runs after each allocation on this node; empty:
+    /// none.
     pub epilogue: PathBuf,
-    /// Seconds that the epilogue may take; 1 to 86,400.
+    /// Timeout of the epilogue in seconds; 1 to 86,400.
     pub epilogue_timeout_seconds: u64,
-    /// The site's program that wipes this node (`lattice node wipe`), absolute; empty: none, and it cannot be wiped.
+    /// Absolute path of the site's program that wipes this node (`lattice node wipe`); empty: none,
+    /// and the node cannot be wiped.
     pub wipe_hook: PathBuf,
-    /// Seconds that it may take; 1 to 86,400.
+    /// Timeout of the wipe program in seconds; 1 to 86,400.
     pub wipe_timeout_seconds: u64,
-    /// What work may ask for of this node by name (`--constraint`), besides what the agent finds itself (`nvme_scratch`, `gpu`,
-    /// `gpu_type=…`, `unified_memory`): words, or `key=value`. At most 16.
+    /// Features of this node that work may require (`--constraint`), besides those that the agent
+    /// detects itself (`nvme_scratch`, `gpu`, `gpu_type=…`, `unified_memory`): words, or
+    /// `key=value`. At most 16.
     pub features: Vec<String>,
-    /// The part of the network that this node is in, as the site names it: a dragonfly group, a leaf switch. At most 64 bytes; empty: not said.
+    /// The part of the network that this node is in, as the site names it: a dragonfly group, a
+    /// leaf switch. At most 64 bytes; empty: unknown.
     pub topology_group: String,
-    /// Where allocations' scratch lies on a disk of this node, absolute; root's, writable by nobody else, and this
-    /// agent's alone: what is named like an allocation in it is removed. Empty: scratch is in memory.
+    /// Absolute path of the directory for allocations' scratch on a disk of this node. Owned by
+    /// root, writable by nobody else, and used by this agent alone: the agent removes whatever is
+    /// named like an allocation in it. Empty: scratch is in memory.
     pub scratch_dir: PathBuf,
-    /// Where scratch in memory is seen inside allocations; made where it is missing.
+    /// Path of in-memory scratch inside allocations; created if it is missing.
     pub scratch_tmpfs_dir: PathBuf,
-    /// Bytes of memory that one allocation's scratch may have; 0: a quarter of the machine's.
+    /// Bytes of memory for the scratch of one allocation; 0: a quarter of the machine's memory.
     pub scratch_tmpfs_max_bytes: u64,
-    /// The directory that is seen as a user's home, `{user}` for the account's name; empty: the machine's own home.
+    /// The directory that is mounted as a user's home, `{user}` for the account's name; empty: the
+    /// machine's own home.
     pub home_source: String,
-    /// Where `<tenant>/<project>/<allocation>` is made for each allocation, and stays; empty: nowhere.
+    /// Directory in which `<tenant>/<project>/<allocation>` is created for each allocation, and
+    /// stays; empty: none.
     pub output_dir: PathBuf,
-    /// Below which directories `--data-mount` may have its targets.
+    /// Directories below which the targets of `--data-mount` must lie.
     pub mount_roots: Vec<PathBuf>,
-    /// The fabric's manager, which makes keys for work in a network domain: `https://HOST/…` or `http://HOST/…`. Empty: none, and
-    /// work gets its domain's number alone. The same for all agents.
+    /// URL of the fabric manager, which makes keys for work in a network domain: `https://HOST/…`
+    /// or `http://HOST/…`. Set it alike on all agents. Empty: none, and work gets only the number
+    /// (VNI) of its domain.
     pub fabric_manager: String,
-    /// The file with the token that it is shown: mode 0600; empty: none.
+    /// A file of mode 0600 with the token for the fabric manager; empty: none.
     pub fabric_manager_token: PathBuf,
-    /// Authorities that its certificate is checked with, in PEM; empty: the system's.
+    /// Authorities, in PEM, that the fabric manager's certificate is verified with; empty: the
+    /// system's.
     pub fabric_manager_ca: PathBuf,
-    /// How long the scheduler's lease lives unrenewed, in milliseconds; 500 to 60,000. A dead scheduler is replaced after it.
+    /// How long the scheduler's lease is valid without renewal, in milliseconds; 500 to 60,000. A
+    /// dead scheduler is replaced after it.
     pub scheduler_lease_ms: u64,
-    /// What of this node is looked after, see [`HealthSettings`].
+    /// Health checks of this node, see [`HealthSettings`].
     pub health: HealthSettings,
-    /// What of this node's software and firmware must be the same elsewhere, see [`ConformanceSettings`].
+    /// Which software and firmware of this node must match other nodes, see
+    /// [`ConformanceSettings`].
     pub conformance: ConformanceSettings,
-    /// What is told of this agent, its node and its allocations, and where, see [`TelemetrySettings`].
+    /// Metrics and traces of this agent, its node and its allocations, see [`TelemetrySettings`].
     pub telemetry: TelemetrySettings,
-    /// Count in the kernel, by eBPF, what the work of each allocation does: switches, waiting for processors, block requests, packets.
-    /// `false`: nothing is loaded, and what only these programs can say is absent.
+    /// Count in the kernel, with eBPF, what the work of each allocation does: context switches,
+    /// waits for processors, block requests, packets. `false`: nothing is loaded, and the metrics
+    /// that need these programs are absent.
     pub kernel_probes: bool,
-    /// How windows of 30 s are exported (the page and the push): `none`, each when it is over, as it was; `cubic`, two windows later, its mean
-    /// smoothed over itself and two on each side. `lattice top`, `watch` and alerts are not smoothed.
+    /// How windows of 30 s are exported (`/metrics` and remote write): `none`, each window
+    /// unchanged as soon as it is over; `cubic`, two windows later, its mean smoothed over itself
+    /// and two windows on each side. `lattice top`, `watch` and alerts are never smoothed.
     pub window_smoothing: Smoothing,
-    /// Hand ranks the machine's topology for hwloc (`HWLOC_XMLFILE`, version 1 of its format), which MPI libraries read in each rank otherwise.
+    /// Give ranks the machine's topology for hwloc (`HWLOC_XMLFILE`, version 1 of its format);
+    /// otherwise MPI libraries discover it in each rank.
     pub hwloc_xml: bool,
-    /// Where the store for metrics answers PromQL, for `lattice compare` and `lattice top`: what stands before `/api/v1/query_range`. Empty: at
-    /// `telemetry.tsdb_endpoint`, where that is VictoriaMetrics's (without a path). Its token and authority are those of `telemetry`.
+    /// Where the metrics store answers PromQL, for `lattice compare` and `lattice top`: the URL
+    /// before `/api/v1/query_range`. Empty: that of `telemetry.tsdb_endpoint` (without its path),
+    /// if that is VictoriaMetrics. Token and authority are those of `telemetry`.
     pub metrics_query_url: String,
-    /// What of allocations' work here is told as an alert, see [`AlertSettings`].
+    /// Which conditions of allocations' work on this node raise alerts, see [`AlertSettings`].
     pub alerts: AlertSettings,
-    /// The folder that NVIDIA's dcgm-exporter reads whose job uses which GPU from (its `--hpc-job-mapping-dir`): a file for each GPU that work
-    /// has, with the allocation's id. Empty: none is written.
+    /// The folder from which NVIDIA's dcgm-exporter reads which job uses which GPU (its
+    /// `--hpc-job-mapping-dir`): one file with the allocation's id for each GPU in use. Empty: no
+    /// files are written.
     pub gpu_job_mapping_dir: PathBuf,
 }
 
-/// How fast a block device may be used.
+/// Limits of one block device.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IoMax {
-    /// Such as `/dev/nvme0n1`; not a partition.
+    /// The device, such as `/dev/nvme0n1`; not a partition.
     pub device: PathBuf,
-    /// Bytes read a second, at least 1; without it there is no limit.
+    /// Bytes read a second, at least 1; absent: no limit.
     #[serde(default)]
     pub read_bytes_per_second: Option<u64>,
-    /// Bytes written a second, likewise.
+    /// Bytes written a second, at least 1; absent: no limit.
     #[serde(default)]
     pub write_bytes_per_second: Option<u64>,
 }
 
-/// What must look the same to everybody on a machine.
+/// Directories that must look the same to everybody on a machine.
 const SYSTEM: [&str; 15] =
     ["/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var"];
 
-/// Whether a path is among what must look the same to everybody.
+/// Whether a path lies in a directory that must look the same to everybody on a machine.
 pub fn is_system(path: &Path) -> bool {
     SYSTEM.iter().any(|s| path.starts_with(s))
 }
 
-/// What the work of an allocation may do at the agent's socket. What is the operators' is refused to it either way.
+/// What the work of an allocation may do at the agent's socket. Operators' requests are refused to
+/// it in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkMay {
-    /// What its owner may: submit, and act on every allocation of that user.
+    /// Whatever its owner may: submit, and act on every allocation of that user.
     AsOwner,
-    /// Act on its own allocation alone.
+    /// Act on its own allocation only.
     OwnAllocation,
 }
 
-/// Whether work may have SquashFS images (`--uenv`). The kernel mounts them: it reads what users bring.
+/// Whether work may use SquashFS images (`--uenv`). The kernel mounts them, so it parses whatever
+/// users bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UserImages {
-    /// Any image that its user may read.
+    /// Any image that the allocation's user may read.
     Allow,
-    /// None: submissions with an image are refused here, and this node begins no work with one.
+    /// No image: this agent refuses submissions that name one, and this node starts no work with
+    /// one.
     Refuse,
 }
 
@@ -339,7 +376,7 @@ impl Default for AgentConfig {
     }
 }
 
-/// A configuration that makes no sense.
+/// Why a configuration is invalid.
 #[derive(Debug, Error)]
 pub enum AgentConfigError {
     #[error("node_id: {0}")]
@@ -443,7 +480,7 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// Checks what is mounted, made or run by its path.
+    /// Checks the paths that are mounted, created or run.
     fn validate_paths(&self) -> Result<(), AgentConfigError> {
         let paths = [
             ("prologue", self.prologue.as_path()),
@@ -470,7 +507,7 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// Where the certificate is kept that the quorum renewed.
+    /// The file that holds the certificate that the quorum renewed.
     pub fn certificate_file(&self) -> PathBuf {
         self.state_dir.join("certificate.json")
     }
@@ -480,49 +517,51 @@ impl AgentConfig {
         self.node_id.parse()
     }
 
-    /// Where the mesh listens.
+    /// Address on which the mesh listens.
     pub fn mesh_listen(&self) -> &str {
         if self.mesh_listen.is_empty() { &self.mesh_advertise } else { &self.mesh_listen }
     }
 
-    /// Where `/metrics` is served; `None`: nowhere.
+    /// Address on which `/metrics` is served; `None`: it is not served.
     pub fn metrics_listen(&self) -> Option<SocketAddr> {
         let mesh = self.mesh_listen().parse::<SocketAddr>().map_or(Ipv4Addr::LOCALHOST.into(), |at| at.ip());
         self.telemetry.listen((mesh, AGENT_PORT).into())
     }
 
-    /// Where gossip listens.
+    /// Address on which gossip listens.
     pub fn gossip_listen(&self) -> &str {
         if self.gossip_listen.is_empty() { &self.gossip_advertise } else { &self.gossip_listen }
     }
 
-    /// Where others reach the mesh.
+    /// Address at which other agents reach the mesh.
     pub fn mesh_advertise(&self) -> &str {
         if self.mesh_advertise.is_empty() { &self.mesh_listen } else { &self.mesh_advertise }
     }
 
-    /// Where others reach gossip.
+    /// Address at which other agents reach gossip.
     pub fn gossip_advertise(&self) -> &str {
         if self.gossip_advertise.is_empty() { &self.gossip_listen } else { &self.gossip_advertise }
     }
 
-    /// The readable checkpoint.
+    /// Path of the readable checkpoint of the node's state.
     pub fn state_file(&self) -> PathBuf {
         if self.state_file.as_os_str().is_empty() { self.state_dir.join("agent-state.json") } else { self.state_file.clone() }
     }
 
-    /// Where work saves itself.
+    /// Directory in which work saves itself.
     pub fn checkpoint_dir(&self) -> PathBuf {
         if self.checkpoint_dir.as_os_str().is_empty() { self.state_dir.join("checkpoints") } else { self.checkpoint_dir.clone() }
     }
 
-    /// Whether the configuration says more of checkpoints than that there is a store for output, in which they would lie as well.
+    /// Whether the configuration sets anything for checkpoints itself. A `log_store` alone, which
+    /// would hold checkpoints too, does not count.
     pub fn wants_checkpoints(&self) -> bool {
         !self.checkpoint_store.is_empty() || !self.checkpoint_dir.as_os_str().is_empty()
     }
 
-    /// Whether checkpoints have a store to which nobody else comes, and a directory of this node's own, or why not: they are the memory of
-    /// users' programs, and requests and answers of two nodes would lie in one place.
+    /// Whether this agent can make checkpoints, or why not. Checkpoints are the memory of users'
+    /// programs: they need a store that nobody else can enter, and a directory of this node's own,
+    /// so that requests and answers of two nodes never share one place.
     pub fn makes_checkpoints(&self) -> Result<(), NoCheckpoints> {
         let (setting, url) = match (self.checkpoint_store.as_str(), self.log_store.as_str()) {
             ("", "") => return Err(NoCheckpoints::NoStore),
@@ -535,17 +574,17 @@ impl AgentConfig {
         }
     }
 
-    /// That no other node has the directory in which work saves itself.
+    /// Whether `checkpoint_dir` is on a file system that no other node shares.
     fn saves_here(&self) -> Result<(), NoCheckpoints> {
         let dir = self.checkpoint_dir();
-        // What cannot be looked at is made, and found wanting, later.
+        // If the type cannot be read now, whoever creates the directory later reports the problem.
         match file_system::kind_of(&dir) {
             Ok(kind) if file_system::is_shared(&kind) => Err(NoCheckpoints::SharedDirectory { dir, kind }),
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// The shim's program.
+    /// Path of the shim's program.
     pub fn shim_program(&self) -> std::io::Result<PathBuf> {
         if !self.shim.as_os_str().is_empty() {
             return Ok(self.shim.clone());

@@ -1,4 +1,4 @@
-//! What work finds in its environment.
+//! The environment variables that work gets.
 
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeId, NodeRanks, hostlist};
@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 /// Where a uenv is mounted.
 pub const UENV_MOUNT: &str = "/user-environment";
 
-/// `LATTICE_*` and what every program expects, over the user's own.
+/// `LATTICE_*` and the variables that every program expects, on top of the user's own.
 pub fn base(share: &DesiredShare) -> BTreeMap<String, String> {
     let mut env = share.spec.env.clone();
     if !env.contains_key("HOME") {
-        // Asked of the account database only where the user did not say: it can be slow.
+        // Look the account up only if the user did not set the variable: the account database can
+        // be slow.
         let account = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(share.owner.uid)).ok().flatten();
         env.insert("HOME".to_owned(), account.map_or_else(|| "/".to_owned(), |a| a.dir.to_string_lossy().into_owned()));
     }
@@ -34,7 +35,7 @@ pub fn base(share: &DesiredShare) -> BTreeMap<String, String> {
         set(key, value);
     }
     if let Some(vni) = share.vni {
-        // For libfabric, which minds it where there is a CXI device and a service for that number.
+        // For libfabric, which reads it if there is a CXI device with a service for that number.
         set("FI_CXI_DEFAULT_VNI", vni.to_string());
     }
     if share.spec.uenv.is_some() {
@@ -46,9 +47,10 @@ pub fn base(share: &DesiredShare) -> BTreeMap<String, String> {
     env
 }
 
-/// What programs find under Slurm of their job (`--slurm-env`).
+/// The variables that Slurm sets for a job (`--slurm-env`).
 fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
-    // Theirs are numbers: of the id, so that they differ from one allocation to the next.
+    // Slurm's job ids are numbers: take one from the allocation's id, so that it differs between
+    // allocations.
     let bytes = share.allocation.0.as_bytes();
     let number = (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string();
     let (nodes, tasks) = (share.nodes.len(), share.spec.tasks_per_node);
@@ -75,7 +77,8 @@ fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
     env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// What they find of one launch in it, over that; what differs from rank to rank, the shim adds.
+/// The variables that Slurm sets for a step, on top of [`slurm_job`]. The shim adds those that
+/// differ from rank to rank.
 fn slurm_step(share: &DesiredShare, nodes: &[NodeRanks], shape: &LaunchShape) -> Vec<(String, String)> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
     let list = hostlist::fold(nodes.iter().map(|n| &n.node));
@@ -102,7 +105,7 @@ fn node_ids(share: &DesiredShare) -> Vec<NodeId> {
     share.nodes.iter().map(|(node, _)| node.clone()).collect()
 }
 
-/// `2(x3),1` for 2, 2, 2 and 1.
+/// Counts in Slurm's notation: `2(x3),1` for 2, 2, 2 and 1.
 fn repeated(counts: impl Iterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for count in counts {
@@ -115,7 +118,7 @@ fn repeated(counts: impl Iterator<Item = u32>) -> String {
     runs.iter().map(told).collect::<Vec<_>>().join(",")
 }
 
-/// The network domain and its number, for work and for the site's hooks.
+/// The network domain and its VNI, for work and for the site's hooks.
 pub fn of_domain(share: &DesiredShare) -> Vec<(&'static str, String)> {
     let name = &share.spec.connectivity.network_domain;
     let vni = share.vni.map(|vni| ("LATTICE_VNI", vni.to_string()));
@@ -132,7 +135,7 @@ pub fn of_launch(
 ) -> BTreeMap<String, String> {
     let ranks: u32 = nodes.iter().map(|n| n.count).sum();
     let mut env = base(share);
-    // The allocation's own command's, and no other launch's.
+    // It belongs to the allocation's own command and to no other launch.
     env.remove(STDIN_VARIABLE);
     env.extend(own);
     env.insert("LATTICE_LAUNCH_ID".to_owned(), id.to_string());
@@ -146,7 +149,8 @@ pub fn of_launch(
     env
 }
 
-/// The one launch of an inline command: its id follows from allocation and epoch, so that it is begun once.
+/// The launch of an inline command. Its id follows from allocation and epoch, so that it starts
+/// only once.
 pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
     let id = entry_launch_id(share.allocation, share.epoch);
     let asked = &share.spec.launch;
@@ -168,7 +172,7 @@ pub fn entry_launch(share: &DesiredShare, argv: Vec<String>) -> LaunchSpec {
     }
 }
 
-/// Its id.
+/// The id of [`entry_launch`].
 pub fn entry_launch_id(allocation: AllocationId, epoch: Epoch) -> LaunchId {
     let hash =
         Sha256::new().chain_update(b"lattice entry launch").chain_update(allocation.0.as_bytes()).chain_update(epoch.0.to_be_bytes());

@@ -1,9 +1,9 @@
-//! Which file system a directory is on, and whether other nodes may have the same one.
+//! Which file system a directory is on, and whether other nodes may mount the same one.
 //!
-//! `checkpoint_dir` is the node's own, because it holds answers and a page of memory under the
-//! allocation's name alone: nodes that share it would answer for each other. File systems are
-//! recognised by the kernel's name for their kind, so that a server that is away is not waited for.
-//! An unknown kind counts as local: a wrong refusal would keep a node from work.
+//! `checkpoint_dir` must belong to one node: it holds answers and a memory page, named only by the
+//! allocation, so nodes that shared it would answer for each other. File systems are recognised by
+//! the kernel's name of their type, so that an unreachable server blocks nothing. An unknown type
+//! counts as local: a wrong refusal would keep a node from work.
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -13,12 +13,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Those whose files other machines may have as well, as the kernel names them in `/proc/self/mountinfo`.
+/// File system types whose files other machines may have as well, as `/proc/self/mountinfo` names
+/// them.
 const SHARED: &[&str] = &[
     "afs", "beegfs", "ceph", "cifs", "dvs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3",
     "smbfs", "wekafs",
 ];
-/// The same of those that are programs (FUSE), which the kernel names `fuse.NAME`.
+/// Likewise for FUSE programs, which the kernel names `fuse.NAME`.
 const SHARED_FUSE: &[&str] = &[
     "beegfs",
     "ceph",
@@ -36,14 +37,14 @@ const SHARED_FUSE: &[&str] = &[
     "sshfs",
 ];
 
-/// The file system that a directory is on, or would be once it is made. Nothing is asked of a server of the network that is mounted there: it
-/// may be away.
+/// The type of the file system that a directory is on, or would be on once it is created. Sends no
+/// request to a network server that is mounted there: it may be unreachable.
 pub fn kind_of(dir: &Path) -> io::Result<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     if let Some(kind) = by_path(&mounts, dir).filter(|kind| is_shared(kind)) {
         return Ok(kind.to_owned());
     }
-    // Links of the path may lead elsewhere.
+    // Symbolic links in the path may lead to another mount.
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut there = dir;
     let opened = loop {
@@ -58,13 +59,14 @@ pub fn kind_of(dir: &Path) -> io::Result<String> {
     named(&mounts, id).ok_or_else(|| io::Error::other(format!("its mount {id:?} is not among this process's")))
 }
 
-/// In the text of mountinfo, by a mount's number.
+/// The type of the mount with this id in the text of mountinfo.
 fn named(mounts: &str, id: &str) -> Option<String> {
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
     line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
 }
 
-/// The same by the path alone: of the mount that it is below. The longest counts; of two at one place, the later one lies on top.
+/// The type of the mount that contains `dir`, by path alone: the longest mount point wins, and of
+/// two at the same path the later one, which lies on top.
 fn by_path<'a>(mounts: &'a str, dir: &Path) -> Option<&'a str> {
     let all = mounts.lines().filter_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -73,7 +75,7 @@ fn by_path<'a>(mounts: &'a str, dir: &Path) -> Option<&'a str> {
     all.filter(|(point, _)| dir.starts_with(point)).max_by_key(|(point, _)| point.len()).map(|(_, kind)| kind)
 }
 
-/// Whether other nodes may have the files of such a file system as well.
+/// Whether other nodes may have the files of a file system of this type.
 pub fn is_shared(kind: &str) -> bool {
     SHARED.contains(&kind) || kind.strip_prefix("fuse.").is_some_and(|program| SHARED_FUSE.contains(&program))
 }

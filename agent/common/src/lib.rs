@@ -1,4 +1,5 @@
-//! What all wings of the agent share: its settings, the clock, small files, what is said of the node and of its session.
+//! What all packages of the agent share: settings, the clock, small files, the state of the node
+//! and of its session.
 
 pub mod clock;
 pub mod config;

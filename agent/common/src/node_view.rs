@@ -1,22 +1,23 @@
-//! The node's state as others may know it.
+//! The node's state as other agents may see it.
 
 use lattice_model::{AllocationId, Epoch, Generation, Revision};
 use lattice_node::Local;
 use std::collections::BTreeMap;
 
-/// What others may know of the node's state.
+/// The node's state as other agents may see it.
 #[derive(Clone, Debug, Default)]
 pub struct NodeView {
-    /// The agent's life, as the quorum issued it.
+    /// The agent's incarnation, as the quorum issued it.
     pub incarnation: u64,
-    /// The last list's generation.
+    /// Generation of the last desired list.
     pub generation: Generation,
-    /// The last list's revision.
+    /// Revision of the last desired list.
     pub revision: Revision,
-    /// What is on the node.
+    /// The allocations on the node.
     pub locals: Vec<Local>,
-    /// Reports that wait for the quorum.
+    /// Reports that the quorum has not acknowledged yet.
     pub reports_pending: usize,
-    /// Entry points that ended by themselves with these codes, of which the quorum does not know yet.
+    /// Exit codes of entry points that ended by themselves and of which the quorum does not know
+    /// yet.
     pub ended: BTreeMap<(AllocationId, Epoch), i32>,
 }

@@ -1,11 +1,12 @@
-//! Waiting in tokio for descriptors that it has no type for.
+//! Waiting in tokio for descriptors that tokio has no type for.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Waits until `fd` can be read. Call within the runtime.
+/// Registers `fd` so that the caller can wait until it is readable. Must be called within the tokio
+/// runtime.
 pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns it is dropped.
     let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };

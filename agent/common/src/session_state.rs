@@ -1,19 +1,19 @@
-//! How the session with the quorum stands.
+//! The state of the session with the quorum.
 
 use lattice_model::NodeId;
 use std::time::Instant;
 
-/// How the session stands.
+/// The state of the session with the quorum.
 #[derive(Clone, Debug)]
 pub enum SessionState {
-    /// Registered with this member; `through`: the peer that carries the session.
+    /// Registered with this member; `through`: the peer that relays the session, if any.
     Connected { member: String, through: Option<NodeId> },
-    /// None since then, for this reason.
+    /// No session since then, for this reason.
     Lost { since: Instant, why: String },
 }
 
 impl SessionState {
-    /// Whether the quorum can be asked by way of it; an error says why not, for people.
+    /// Whether the session can carry a request to the quorum; an error says why not, for people.
     pub fn ready(&self) -> Result<(), String> {
         match self {
             Self::Connected { .. } => Ok(()),
@@ -22,7 +22,7 @@ impl SessionState {
     }
 }
 
-/// With whom the session is, for people.
+/// Member and relaying peer as text for people.
 pub fn told(member: &str, through: Option<&NodeId>) -> String {
     let carried = through.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));
     format!("session with {member}{}", carried.unwrap_or_default())

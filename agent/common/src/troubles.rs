@@ -1,25 +1,25 @@
-//! What is the matter with this node since its agent was started: said in `lattice node status` beside what it lacks.
+//! Problems of this node since its agent started. `lattice node status` shows them.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One line a subject, the latest. Cloneable; all clones are one.
+/// The latest line of each subject. All clones share one table.
 #[derive(Clone, Debug, Default)]
 pub struct Troubles(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
 impl Troubles {
-    /// Says what is the matter, and until when.
+    /// Sets the problem of a subject; it replaces the subject's earlier one.
     pub fn say(&self, subject: &'static str, text: String) {
         self.0.lock().insert(subject, text);
     }
 
-    /// It is well again.
+    /// Clears the problem of a subject.
     pub fn over(&self, subject: &'static str) {
         self.0.lock().remove(subject);
     }
 
-    /// All of them, as lines for people.
+    /// All problems, one line each, for people.
     pub fn lines(&self) -> Vec<String> {
         let troubles = self.0.lock();
         troubles.iter().map(|(subject, text)| format!("{subject}: {text}")).collect()

@@ -1,4 +1,5 @@
-//! One agent's place in a launch's tree: what is below it, gathered and told.
+//! One agent's place in a launch's tree: it gathers what comes from below and sends on what comes
+//! from above.
 //!
 //! ```text
 //!        head task, or the stream to the parent
@@ -10,7 +11,7 @@
 //!      this node   child    child      a line each
 //! ```
 //!
-//! [`lattice_node::branch::Routes`] decides which lines there are.
+//! [`lattice_node::branch::Routes`] decides which lines exist.
 
 use super::line::{Around, LineTask, News, Waiting};
 use super::told::Told;
@@ -29,41 +30,41 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// News waiting for a branch.
+/// Messages from the lines in a branch's queue.
 const QUEUE: usize = 256;
 
-/// What is more than a branch's own affair.
+/// What the branch cannot handle by itself and gives to its owner.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// A part says this.
+    /// A message of this part.
     Said { part: u32, said: ToHead },
-    /// All below came to a fence.
+    /// All parts below have reached a fence.
     Whole(FenceMerged),
-    /// A fence cannot be, and why.
+    /// A fence is impossible; the reason is text for people.
     Refused(String),
-    /// This part's agent is not reached by the one above it.
+    /// The agent above this part cannot reach the part's agent.
     Unreached { part: u32 },
-    /// A child has another parent: what stands here is old.
+    /// A child has another parent now: this branch is outdated.
     Replaced,
 }
 
 pub(super) struct Branch {
     pub(super) around: Around,
-    /// Since when the branch's times count.
+    /// Start of the branch's clock.
     began: Instant,
     routes: Routes,
-    /// By their numbers among the routes.
+    /// By the numbers that [`Routes`] gives them.
     lines: BTreeMap<u64, Line>,
     hub: FenceHub,
-    /// The last fence that the whole launch has done.
+    /// The last fence that the whole launch has completed.
     done: Option<Arc<Told>>,
-    /// That the launch is brought down.
+    /// The abort, if the launch is being aborted.
     abort: Option<Arc<Told>>,
     /// Which parts have ranks that read standard input.
     readers: Readers,
-    /// Parts in all.
+    /// Number of parts of the subtree.
     parts: u32,
-    /// What of it not all of them took.
+    /// Pieces of standard input that not all reading parts have taken yet.
     input: Window<Arc<Told>>,
     sender: mpsc::Sender<(u64, News)>,
     news: mpsc::Receiver<(u64, News)>,
@@ -73,15 +74,16 @@ struct Line {
     subtree: Subtree,
     queue: mpsc::Sender<Waiting>,
     stop: CancellationToken,
-    /// How often it was connected.
+    /// How often the line was connected.
     connections: u64,
-    /// Of a fence that the subtree's agent waits for itself: who did not come.
+    /// The fence in which the subtree waits, and the parts that have not reached it, as the
+    /// subtree's agent reported them.
     absent: Option<(u32, Vec<u32>)>,
-    /// How much of standard input its ranks took, as the present connection told.
+    /// How much of standard input its ranks have taken, as reported on the present connection.
     taken: Option<Taken>,
 }
 
-/// Parts that have ranks which read standard input.
+/// The parts that have ranks which read standard input.
 enum Readers {
     None,
     Part(u32),
@@ -110,7 +112,7 @@ impl Readers {
 }
 
 impl Line {
-    /// What of standard input outlives a connection: that nobody below reads it any more.
+    /// The only state of standard input that outlives a connection: nobody below reads it any more.
     fn over(&self) -> Option<Taken> {
         self.taken.filter(|taken| *taken == Taken::Over)
     }
@@ -132,22 +134,23 @@ impl Branch {
         Self { around, began: Instant::now(), routes, lines: BTreeMap::new(), hub, done, abort, readers, parts, input, sender, news }
     }
 
-    /// Begins to serve a subtree from its first part: that part alone, and each subtree below it.
+    /// Begins to serve a subtree from its first part: a line to that part alone, and one to each
+    /// subtree below it.
     pub(super) fn serve_below(&mut self, subtree: Subtree) {
         self.route(RouteEvent::ServeBelow { subtree });
     }
 
-    /// Begins to serve a subtree.
+    /// Begins to serve a subtree over one line.
     pub(super) fn serve(&mut self, subtree: Subtree) {
         self.route(RouteEvent::Serve { subtree });
     }
 
-    /// In milliseconds since the branch began.
+    /// Milliseconds since the branch began.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Does what the routes decide. Gives the parts of which the head is to be told that they are not reached.
+    /// Executes what the routes decide. Returns the parts to report to the head as unreachable.
     fn route(&mut self, event: RouteEvent) -> Vec<u32> {
         let mut actions = Vec::new();
         self.routes.handle(self.now_ms(), event, &mut actions);
@@ -184,12 +187,12 @@ impl Branch {
         self.lines.insert(number, Line { subtree, queue, stop, connections: 0, absent: None, taken: None });
     }
 
-    /// The next that a line tells.
+    /// Waits for the next message of a line.
     pub(super) async fn news(&mut self) -> Option<(u64, News)> {
         self.news.recv().await
     }
 
-    /// Takes it. What a line says that was replaced meanwhile is old.
+    /// Handles a message. One from a line that has been replaced is ignored.
     pub(super) fn hear(&mut self, number: u64, news: News) -> Option<Heard> {
         let line = self.lines.get_mut(&number)?;
         match news {
@@ -217,7 +220,7 @@ impl Branch {
         match up {
             Up::Serving => None,
             Up::Said { part, said: ToHead::Begun } => {
-                // One that was told before it had anything to bring down.
+                // The earlier abort may have arrived before the part had anything to end.
                 if let Some(abort) = self.abort.clone() {
                     self.tell_line(number, abort);
                 }
@@ -228,7 +231,7 @@ impl Branch {
                 if let Heard::Said { said: ToHead::Lost { .. }, .. } = heard
                     && line.subtree.is_single()
                 {
-                    // Nobody reads there any more.
+                    // The part is lost: nobody there reads input any more.
                     self.took(number, Taken::Over, false);
                 }
                 Some(heard)
@@ -263,7 +266,8 @@ impl Branch {
             Up::Unreached { part } => of_it(&part).then_some(Heard::Unreached { part }),
             Up::Replaced => Some(Heard::Replaced),
             Up::NotHere { why } => {
-                // The line asks again, later each time. What the node's share came to the quorum says, by this node's own list.
+                // The line retries with backoff. What became of the node's share, this node learns
+                // from the quorum's desired list.
                 let (launch, node) = (self.around.spec.id, self.around.node(line.subtree.first));
                 tracing::debug!(%launch, ?node, %why, "a part of a launch is not there now");
                 None
@@ -271,7 +275,9 @@ impl Branch {
         }
     }
 
-    /// Tells everything below, and of a call its part alone. What is broken hears what it has to when it is there again; but that all is over must reach it.
+    /// Sends a message to everything below, a call only to its part. A broken line gets what it
+    /// missed after it reconnects; only `Forget` is queued for broken lines as well, because it
+    /// must arrive.
     pub(super) fn tell(&mut self, told: &Arc<Told>) {
         match &told.message {
             ToPart::FenceDone { .. } => self.done = Some(Arc::clone(told)),
@@ -291,17 +297,19 @@ impl Branch {
             self.tell_line(number, Arc::clone(told));
         }
         if matches!(told.message, ToPart::Abort { .. }) {
-            // Nobody runs on because the agent between is away: who is reached hears it when the line is there.
+            // Ranks must not run on because an agent in between is unreachable: the routes go round
+            // it, and each new line gets the abort.
             self.route(RouteEvent::BroughtDown);
         }
     }
 
-    /// Whether another piece of standard input can be taken.
+    /// Whether the window has room for another piece of standard input.
     pub(super) fn has_room(&self) -> bool {
         self.input.has_room()
     }
 
-    /// Passes a piece of standard input on to those lines that have told what they have; the others get it when they do.
+    /// Sends a piece of standard input on the lines that have reported their position; the others
+    /// get it when they report.
     pub(super) fn feed(&mut self, piece: &WirePiece, told: &Arc<Told>) -> Result<(), FrameError> {
         match self.input.push(piece.place()?, Arc::clone(told)) {
             Pushed::Astray => return Err(FrameError::Malformed),
@@ -316,7 +324,8 @@ impl Branch {
         Ok(())
     }
 
-    /// A line tells how much it took. Where that is the first that its connection tells, or it asks, it is sent what is beyond.
+    /// A line reports how much it has taken. If this is the first report of its connection, or it
+    /// asks for more, it is sent what follows.
     fn took(&mut self, number: u64, taken: Taken, again: bool) {
         let Some(line) = self.lines.get_mut(&number).filter(|line| self.readers.are_in(line.subtree)) else { return };
         let is_first = line.taken.replace(taken).is_none();
@@ -328,14 +337,16 @@ impl Branch {
         self.let_go();
     }
 
-    /// What came may be sent for the sake of others, and be taken here long since.
+    /// Drops the pieces that all reading parts have taken. A piece may have been sent for other
+    /// parts only.
     fn let_go(&mut self) {
         if let Some(all) = self.taken() {
             self.input.let_go(all);
         }
     }
 
-    /// How much of standard input every rank below took that reads it; `None` while not all such parts have told.
+    /// How much of standard input every reading rank below has taken; `None` until all such parts
+    /// have reported.
     pub(super) fn taken(&self) -> Option<Taken> {
         // A head begins with its own part alone.
         let served: u32 = self.lines.values().map(|line| line.subtree.len()).sum();
@@ -344,7 +355,8 @@ impl Branch {
         taken.filter(|_| served == self.parts)?.into_iter().min()
     }
 
-    /// A line that takes no more is begun anew: whoever comes back hears everything.
+    /// Queues a message for a line. If the queue is full, the line is replaced by a new one, which
+    /// gets everything again.
     fn tell_line(&mut self, number: u64, told: Arc<Told>) {
         let Some(line) = self.lines.get(&number) else { return };
         if line.queue.try_send(Waiting { told, connection: line.connections }).is_err() {
@@ -352,33 +364,37 @@ impl Branch {
         }
     }
 
-    /// Goes round what has been away for too long. Gives the parts of which the head is to be told that they are not reached.
+    /// Routes around parts that have been unreachable for too long. Returns the parts to report to
+    /// the head as unreachable.
     pub(super) fn look(&mut self) -> Vec<u32> {
         self.route(RouteEvent::Clock)
     }
 
-    /// From now on a part that is reached from here is served from here, with those below it.
+    /// The head reaches this part itself: serves it, and the parts below it, over a line of its
+    /// own.
     pub(super) fn take_over(&mut self, part: u32) {
         self.route(RouteEvent::Reached { part });
     }
 
-    /// Parts that cannot be reached now, or have not told all yet.
+    /// Parts that are unreachable now, or have not reported everything yet.
     pub(super) fn away(&self) -> Vec<u32> {
         self.routes.away()
     }
 
-    /// Whether [`Self::look`] and [`Self::waiting_for`] would find nothing until something is heard.
+    /// Whether [`Self::look`] and [`Self::waiting_for`] have nothing to find until the next
+    /// message.
     pub(super) fn is_at_rest(&self) -> bool {
         self.hub.is_at_rest() && self.routes.is_whole()
     }
 
-    /// The open fence, for the launch's head; `None` while a node is away.
+    /// The open fence, for the launch's head; `None` while a part is unreachable.
     pub(super) fn open_fence(&self) -> Option<OpenFence> {
         let (number, missing) = self.waiting_for().filter(|_| self.away().is_empty())?;
         Some(OpenFence { number, missing, carries: self.hub.carries(number) })
     }
 
-    /// The open fence, and who did not come to it, as exactly as those below know.
+    /// The open fence and the parts that have not reached it, as precisely as the agents below
+    /// know.
     pub(super) fn waiting_for(&self) -> Option<(u32, Vec<u32>)> {
         let (number, mut missing) = self.hub.waiting_for()?;
         for line in self.lines.values() {
@@ -389,7 +405,7 @@ impl Branch {
         Some((number, missing))
     }
 
-    /// Leaves the lines to themselves until each has carried what is queued.
+    /// Waits until each line has sent what is queued.
     pub(super) async fn carried(mut self) {
         self.lines.clear();
         drop(self.sender);

@@ -1,4 +1,4 @@
-//! What launches need of their node.
+//! The parts of the agent that launches need.
 
 use lattice_machine::fabric::Fabric;
 use lattice_membership::cluster::{self, Cluster};
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The same for all launches.
+/// Shared by all launches of the node.
 pub struct Handles {
-    /// This node.
+    /// This node's id.
     pub me: NodeId,
     pub mesh: Mesh,
-    /// What the quorum says of nodes.
+    /// The nodes as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
     /// The allocations on this node.
     pub workers: Allocations,
@@ -22,12 +22,13 @@ pub struct Handles {
     pub fabric: Fabric,
     /// How long a fence may wait while all its nodes are connected.
     pub fence_timeout: Duration,
-    /// How many agents of a launch one of them speaks to, where the site says so; else by the launch's size.
+    /// How many other agents each agent of a launch connects to, if the site sets it; `None`: by
+    /// the launch's size.
     pub fanout: Option<u32>,
 }
 
 impl Handles {
-    /// Where a node's mesh is.
+    /// A node's mesh address.
     pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
         cluster::mesh_address(&self.cluster.borrow(), share, node)
     }

@@ -1,4 +1,4 @@
-//! Launches headed by this node: a task each, at the root of a tree.
+//! Launches whose head is this node: one task each, at the root of a tree of agents.
 //!
 //! ```text
 //!                       head task (LaunchHead: how ranks end)
@@ -9,8 +9,9 @@
 //!                 ╭──┴──╮        ╭──┴──╮
 //! ```
 //!
-//! Each edge is a stream that its parent opens, and opens again when it breaks; after each connect everything below tells all that
-//! it knows, so a head that was restarted, or an agent that was away, misses nothing. A silent node is no reason to abort.
+//! Each edge is a stream that the parent opens, and reopens when it breaks. After each connect
+//! everything below sends all that it knows, so a restarted head or agent misses nothing. A silent
+//! node is no reason to abort.
 
 mod branch;
 mod handles;
@@ -44,12 +45,12 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use told::Told;
 
-/// Ended launches of one allocation whose end is remembered for a caller that comes back.
+/// Ended launches of one allocation that are remembered for a caller that reconnects.
 const ENDED_REMEMBERED: usize = 256;
-/// Pieces of standard input that wait for a head: who sends keeps to the window.
+/// Pieces of standard input queued for a head: senders keep within the window.
 const PIECES: usize = 4;
 
-/// The launches of this head, by id. Cloneable; all clones are one.
+/// The launches whose head is here, by id. All clones share one registry.
 #[derive(Clone)]
 pub struct Launches(Arc<Inner>);
 
@@ -61,7 +62,7 @@ struct Inner {
 #[derive(Default)]
 struct Registry {
     entries: BTreeMap<LaunchId, Entry>,
-    /// The last number given in each allocation that was asked for one.
+    /// The last launch number given, for each allocation that has asked for one.
     numbers: BTreeMap<AllocationId, u32>,
 }
 
@@ -72,11 +73,11 @@ struct Entry {
     stop: CancellationToken,
     abort: mpsc::Sender<Abort>,
     input: InputPort,
-    /// Whether somebody who asked for it was told its end.
+    /// Whether the end was reported to a caller.
     told: bool,
 }
 
-/// Why a user brings a launch down.
+/// A user's order to end a launch.
 struct Abort {
     code: i32,
     why: String,
@@ -90,15 +91,15 @@ pub struct LaunchView {
     pub input: InputPort,
 }
 
-/// The way to a launch's standard input. Both ends close with its head.
+/// The channels of a launch's standard input. Both close with its head.
 #[derive(Clone)]
 pub struct InputPort {
     pub pieces: mpsc::Sender<WirePiece>,
-    /// `None` until every node has told.
+    /// How much of the input is taken; `None` until every part has reported.
     pub taken: watch::Receiver<Option<Taken>>,
 }
 
-/// How much of standard input is taken, when it is next told. `None`: the head is gone.
+/// Waits for the next report of how much standard input was taken. `None`: the head is gone.
 pub async fn next_taken(taken: &mut watch::Receiver<Option<Taken>>) -> Option<Taken> {
     loop {
         taken.changed().await.ok()?;
@@ -110,33 +111,35 @@ pub async fn next_taken(taken: &mut watch::Receiver<Option<Taken>>) -> Option<Ta
 }
 
 impl Launches {
-    /// None yet.
+    /// An empty registry.
     pub fn new(handles: Handles) -> Self {
         Self(Arc::new(Inner { handles: Arc::new(handles), registry: Mutex::default() }))
     }
 
-    /// What they need of their node.
+    /// The parts of the agent that launches use.
     pub fn handles(&self) -> &Arc<Handles> {
         &self.0.handles
     }
 
-    /// Begins a launch, unless it was: gives its end, when it comes. Ends without one when the allocation goes.
+    /// Starts a launch unless it has been started. The receiver gets its end; it closes without one
+    /// if the allocation ends first.
     pub fn begin(&self, share: &Arc<DesiredShare>, spec: LaunchSpec) -> watch::Receiver<Option<LaunchEnd>> {
         begin_in(&mut self.registry().entries, &self.0.handles, share, spec).ended
     }
 
-    /// A launch of this head.
+    /// A launch whose head is here.
     pub fn get(&self, id: LaunchId) -> Option<LaunchView> {
         self.registry().entries.get(&id).map(Entry::view)
     }
 
-    /// Begins a launch under the allocation's next number, unless one of this id was begun. Numbers begin at 1; the
-    /// inline command of an allocation has 1. A number whose log files are there is never used again.
+    /// Starts a launch under the allocation's next number, unless one with this id has been
+    /// started. Numbers begin at 1; the inline command of an allocation has 1. A number that has
+    /// log files on disk is never used again.
     pub async fn begin_next(&self, share: &Arc<DesiredShare>, mut spec: LaunchSpec) -> Result<LaunchView, JoinError> {
         let allocation = spec.allocation;
         let asked_before = self.registry().numbers.contains_key(&allocation);
         if !asked_before && let Some(worker) = self.0.handles.workers.get(allocation) {
-            // A former life of this agent may have given some.
+            // An earlier run of this agent may have given numbers.
             let on_disk = tokio::task::spawn_blocking(move || worker.highest_launch_number()).await?;
             self.registry().numbers.entry(allocation).or_insert(on_disk);
         }
@@ -154,14 +157,16 @@ impl Launches {
         Ok(begin_in(&mut registry.entries, &self.0.handles, share, spec))
     }
 
-    /// Brings a launch down for its user. One that has ended stays as it is; `false`: there is none of this id.
+    /// Aborts a launch for its user. A launch that has ended stays as it is; `false`: there is none
+    /// with this id.
     pub fn abort(&self, id: LaunchId, code: i32, why: String) -> bool {
-        // A queue that is full has an abort in it already; one that is closed is a launch that has ended.
+        // If the queue is full, it already holds an abort; if it is closed, the launch has ended.
         self.registry().entries.get(&id).map(|entry| drop(entry.abort.try_send(Abort { code, why }))).is_some()
     }
 
-    /// The end of this launch was told to who asked for it: its nodes may forget it, and of the allocation's ended
-    /// launches only the newest are remembered here.
+    /// Notes that the caller has received this launch's end: its nodes may forget it after
+    /// `FORGET_AFTER`, and of the allocation's ended launches only the newest
+    /// `ENDED_REMEMBERED` are remembered here.
     pub fn told(&self, id: LaunchId) {
         let map = &mut self.registry().entries;
         let Some(entry) = map.get_mut(&id) else { return };
@@ -185,7 +190,7 @@ impl Launches {
         }
     }
 
-    /// The allocation is being ended: its launches need no head any more.
+    /// The allocation is being ended: stops the heads of its launches and forgets them.
     pub fn drop_of(&self, allocation: AllocationId) {
         let mut registry = self.registry();
         registry.numbers.remove(&allocation);
@@ -227,7 +232,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: 
     view
 }
 
-/// How the registry and a head's task speak.
+/// The task's ends of the channels between a head's task and the registry.
 struct Signals {
     ended: watch::Sender<Option<LaunchEnd>>,
     aborts: mpsc::Receiver<Abort>,
@@ -243,7 +248,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
     let fanout = handles.fanout.unwrap_or_else(|| fanout_for(parts));
     let whole = Subtree::whole(parts);
     let lines = stop.child_token();
-    // They end with this task, also where it is not told to stop.
+    // The lines end with this task, even if nobody cancels `stop`.
     let _ends = lines.clone().drop_guard();
     let around = Around { handles: Arc::clone(&handles), share, spec: Arc::clone(&spec), fanout, stop: lines };
     let mut state = Head {
@@ -252,8 +257,8 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
         seek: Seek::default(),
         fence: FenceWatch::new(spec.nodes.len(), u64::try_from(handles.fence_timeout.as_millis()).unwrap_or(u64::MAX)),
     };
-    // This node's shim is the launch's memory: the others begin once it has it, so that a head that is killed in between
-    // leaves no ranks that nobody knows of.
+    // This node's shim keeps the launch's memory: other nodes start only once it has the launch, so
+    // that a head that is killed in between leaves no ranks that nobody knows of.
     let mut waits_for_own = spec.nodes.first().is_some_and(|ranks| ranks.node == handles.me);
     if waits_for_own {
         state.branch.serve(Subtree::single(0));
@@ -265,9 +270,9 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
     while state.launch.end().is_none() {
         tokio::select! {
             () = stop.cancelled() => return,
-            // A node may have the heads of hundreds, which wait for nothing most of the time.
+            // A node may have hundreds of heads, which wait for nothing most of the time.
             _ = look.tick(), if !state.branch.is_at_rest() => {
-                // What this node itself does not reach nobody else is asked for.
+                // The head cannot ask anybody else to reach what this node does not reach.
                 let _unreached = state.branch.look();
                 let open = state.branch.open_fence();
                 state.handle_fence(FenceEvent::Looked { open });
@@ -298,7 +303,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
         tokio::select! {
             () = stop.cancelled() => return,
             () = forget.cancelled() => break,
-            // Parts that reconnect after the end have nothing to say that matters, but that they are there.
+            // After the end only the fact that a part reconnects matters, not what it reports.
             Some((line, news)) = state.branch.news() => drop(state.branch.hear(line, news)),
         }
     }
@@ -308,7 +313,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
     }
 }
 
-/// For all below. What cannot be written is too long for a frame: none of these is.
+/// A message for the whole tree. `None` only if it is too long for a frame, which none of these is.
 fn told(message: ToPart) -> Option<Arc<Told>> {
     Told::new(message).inspect_err(|error| tracing::error!(%error, "a launch's message cannot be sent")).ok()
 }
@@ -340,7 +345,8 @@ impl Head {
                 self.seek.begin(&self.branch.around, part);
                 None
             }
-            // The line breaks, and is made again: what took it is no parent of this head's.
+            // The line breaks and is connected again: whoever took the subtree is no parent below
+            // this head.
             Heard::Replaced => None,
         };
         self.spread(abort);
@@ -369,13 +375,14 @@ impl Head {
                 self.carry(part, *call);
                 return None;
             }
-            // Told by lines as a fence and as who is away; that it has begun is heard where it matters.
+            // Lines report these as fences and unreachable parts; `Begun` is handled where it
+            // matters.
             ToHead::Begun | ToHead::Fence { .. } | ToHead::Synced | ToHead::Input { .. } => return None,
         };
         self.launch.handle(part, event)
     }
 
-    /// A call goes to its part. What is lost on the way its asker says again.
+    /// Passes a call on to its part. The caller repeats a call that is lost.
     fn carry(&mut self, part: usize, call: WireCall) {
         let parts = self.launch.spec().nodes.len();
         let Some(call) = Call::try_from(call).ok().filter(|call| call.from as usize == part && (call.to as usize) < parts) else {
@@ -387,7 +394,8 @@ impl Head {
         }
     }
 
-    /// What does not follow what came, or is too long, is not passed on: who sends it so waits in vain.
+    /// Passes a piece of input on. A piece that leaves a gap or is too long is dropped: its sender
+    /// waits in vain.
     fn feed(&mut self, piece: WirePiece) {
         let Some(told) = told(ToPart::Input(Box::new(piece))) else { return };
         if let ToPart::Input(piece) = &told.message

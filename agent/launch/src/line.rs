@@ -1,4 +1,5 @@
-//! One edge of a launch's tree: the line to a subtree, made again for as long as somebody wants it.
+//! One edge of a launch's tree: the connection to a subtree, renewed for as long as the branch
+//! wants it.
 
 use super::handles::Handles;
 use super::told::Told;
@@ -16,12 +17,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Messages waiting for one part.
+/// Messages queued for one line.
 const QUEUE: usize = 256;
-/// Before a line is tried again, at first and at most.
+/// Backoff between connection attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// The same for all lines of a branch.
+/// Shared by all lines of a branch.
 #[derive(Clone)]
 pub(super) struct Around {
     pub(super) handles: Arc<Handles>,
@@ -36,19 +37,19 @@ impl Around {
         self.spec.nodes.get(part as usize).map(|ranks| &ranks.node)
     }
 
-    /// Why a fence cannot be, for people.
+    /// Why a fence is impossible, for people.
     pub(super) fn refused(&self, refused: &FenceRefused) -> String {
         refused.told(|from| named(&self.spec.nodes, from))
     }
 }
 
-/// Parts that came to a fence together, for people: any of them may have brought what was refused.
+/// Parts that reached a fence together, for people: any of them may have sent what was refused.
 fn named(nodes: &[NodeRanks], from: Subtree) -> String {
     let first = nodes.get(from.first as usize).map(|ranks| ranks.node.to_string()).unwrap_or_default();
     if from.is_single() { format!("node {first}") } else { format!("node {first}, or one of the {} below it,", from.len() - 1) }
 }
 
-/// What a line tells its branch.
+/// What a line reports to its branch.
 #[derive(Debug)]
 pub(super) enum News {
     Connected,
@@ -56,25 +57,26 @@ pub(super) enum News {
     Said(Up),
 }
 
-/// A message that waits for a line.
+/// A message in a line's queue.
 pub(super) struct Waiting {
     pub(super) told: Arc<Told>,
-    /// Of how many that there were it was meant for. One that comes has told nobody yet what of standard input it has, so a piece that was
-    /// meant for another would leave a gap before it.
+    /// Number of the connection that the message was queued for. A new connection has not yet
+    /// reported its position in standard input, so a piece that was queued for an earlier one would
+    /// leave a gap.
     pub(super) connection: u64,
 }
 
 impl Waiting {
-    /// What a connection is to carry.
+    /// The message, if it may be sent on this connection.
     fn of(self, connection: u64) -> Option<Arc<Told>> {
         let is_late = matches!(self.told.message, ToPart::Input(_)) && self.connection != connection;
         (!is_late).then_some(self.told)
     }
 }
 
-/// Keeps the line to one subtree. It ends when its queue is closed and empty, or when it is stopped.
+/// Keeps a subtree connected. It ends when its queue is closed and empty, or when it is stopped.
 pub(super) struct LineTask {
-    /// By which its branch knows it.
+    /// The branch's number for this line.
     pub(super) number: u64,
     pub(super) around: Around,
     pub(super) subtree: Subtree,
@@ -109,7 +111,7 @@ impl LineTask {
         }
     }
 
-    /// `false`: nobody listens any more.
+    /// `false`: the branch is gone.
     async fn say(&self, news: News) -> bool {
         self.news.send((self.number, news)).await.is_ok()
     }
@@ -136,7 +138,8 @@ impl LineTask {
         Some(Way::There { send, recv })
     }
 
-    /// Both ways, neither waiting for the other, until the line breaks. `None`: nobody wants it any more.
+    /// Carries messages in both directions, neither waiting for the other, until the line breaks.
+    /// `None`: the branch wants no line any more.
     async fn carry(&self, way: Way, queue: &mut mpsc::Receiver<Waiting>, connection: u64) -> Option<Broken> {
         match way {
             Way::Here { handle, mut heard } => {
@@ -162,7 +165,7 @@ impl LineTask {
                     while let Some(waiting) = queue.recv().await {
                         let Some(told) = waiting.of(connection) else { continue };
                         if told.frame.send(&mut send).await.is_err() {
-                            // How it broke is what the other direction finds.
+                            // Wait for the other direction, which finds out how the line broke.
                             std::future::pending::<()>().await;
                         }
                     }
@@ -193,7 +196,7 @@ impl LineTask {
         }
     }
 
-    /// What one part says for itself, as a subtree of one part says it.
+    /// A message of this node's part, in the form of a subtree with one part.
     fn of_part(&self, said: ToHead) -> Up {
         match said {
             ToHead::Fence { number, blob } => Up::Fence { number, blob },
@@ -211,7 +214,7 @@ impl LineTask {
     }
 }
 
-/// The way to a subtree's first part, on this node or another.
+/// The connection to a subtree's first part, on this node or another.
 enum Way {
     Here { handle: AllocationHandle, heard: mpsc::Receiver<ToHead> },
     There { send: quinn::SendStream, recv: quinn::RecvStream },

@@ -1,14 +1,15 @@
-//! Nodes that the one above them in a launch's tree does not reach: the head looks whether it does. Where only the link between
-//! the two is cut, nobody else would find out, and the launch would wait for ever.
+//! The search for nodes that their parent in a launch's tree cannot reach: the head tries to reach
+//! them itself. If only the link between the two is cut, nobody else would notice, and the launch
+//! would wait for ever.
 
 use super::line::Around;
 use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
-/// Parts that are looked for at once. Those left out are told again.
+/// Parts searched for at once. The tree reports the others again.
 const AT_ONCE: usize = 64;
 
-/// The parts that a head looks for.
+/// The parts that a head is searching for.
 #[derive(Default)]
 pub(super) struct Seek {
     parts: BTreeSet<u32>,
@@ -16,7 +17,7 @@ pub(super) struct Seek {
 }
 
 impl Seek {
-    /// Begins to look for a part, unless that is done already.
+    /// Starts the search for a part, unless it is running already.
     pub(super) fn begin(&mut self, around: &Around, part: u32) {
         if self.parts.len() < AT_ONCE && self.parts.insert(part) {
             let around = around.clone();
@@ -24,7 +25,7 @@ impl Seek {
         }
     }
 
-    /// The next part that is reached.
+    /// Waits for the next part that was reached.
     pub(super) async fn reached(&mut self) -> u32 {
         loop {
             match self.tasks.join_next().await {
@@ -44,6 +45,6 @@ impl Seek {
 async fn is_reached(around: &Around, part: u32) -> bool {
     let Around { handles, share, .. } = around;
     let Some((node, address)) = around.node(part).and_then(|node| Some((node, handles.mesh_address(share, node)?))) else { return false };
-    // Nothing is said on it: the peer sees a stream that ends.
+    // Nothing is sent on this stream: the peer sees it end.
     handles.mesh.open(node, &address).await.is_ok()
 }

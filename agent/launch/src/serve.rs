@@ -1,6 +1,8 @@
-//! A subtree of a launch that is headed elsewhere: what comes from below goes up, what comes from above goes down.
+//! A subtree of a launch whose head is on another node: passes messages from below up, and messages
+//! from above down.
 //!
-//! It lives as long as its parent's stream: a parent that comes again has everything below told anew. Ranks do not notice.
+//! It lives as long as its parent's stream. After the parent reconnects, everything below is sent
+//! again; the ranks notice nothing.
 
 use super::branch::{Branch, Heard};
 use super::handles::Handles;
@@ -21,15 +23,15 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// Messages from a parent that wait.
+/// Messages from the parent in the queue.
 const QUEUE: usize = 16;
 
-/// Who speaks to this node's part of each launch: the newest parent alone.
+/// The present parent of this node's part of each launch: only the newest one counts.
 #[derive(Clone, Default)]
 pub struct Parents(Arc<Mutex<BTreeMap<LaunchId, CancellationToken>>>);
 
 impl Parents {
-    /// A new parent: the one before it is let go.
+    /// Registers a new parent and cancels the earlier one.
     pub fn take(&self, launch: LaunchId) -> Parent {
         let stop = CancellationToken::new();
         let mut parents = self.0.lock();
@@ -41,11 +43,11 @@ impl Parents {
     }
 }
 
-/// For as long as it is there, unless another one comes.
+/// A parent's registration, valid until it is dropped or replaced.
 pub struct Parent {
     parents: Parents,
     launch: LaunchId,
-    /// Cancelled when another one has come, and at the end.
+    /// Cancelled when another parent replaces this one, and at the end.
     pub stop: CancellationToken,
 }
 
@@ -93,13 +95,14 @@ pub async fn serve(
     let ended = Served { part, branch, send, deaf: false, away: None, absent: None, taken: None }.run(from_parent, &parent.stop).await;
     drop(reader);
     if let Ended::Over(branch) = ended {
-        // Whoever cannot be reached now keeps it in memory until its allocation goes.
+        // An agent that cannot be reached now keeps the launch in memory until its allocation ends.
         let _late = tokio::time::timeout(FORGET_AFTER, branch.carried()).await;
     }
     Ok(())
 }
 
-/// Why a part cannot be served. It is no evidence of how the share ended: that is the quorum's to say, which hears it of this node.
+/// Why a part cannot be served. This says nothing about how the share ended: this node reports that
+/// to the quorum, and the quorum decides.
 fn not_here(allocation: AllocationId, epoch: Epoch) -> String {
     format!("allocation {} is not on this node under epoch {epoch}", allocation.short())
 }
@@ -114,9 +117,9 @@ async fn read(mut recv: RecvStream, to_branch: mpsc::Sender<Arc<Told>>) {
 }
 
 enum Ended {
-    /// The parent is gone, or another one is there.
+    /// The parent is gone, or another parent replaced it.
     Broken,
-    /// The launch is over, and everybody below is to hear so.
+    /// The launch has ended, and all agents below must learn it.
     Over(Box<Branch>),
 }
 
@@ -124,9 +127,9 @@ struct Served {
     part: u32,
     branch: Branch,
     send: SendStream,
-    /// The parent hears nothing more. What it said may still be under way.
+    /// The parent reads nothing more. Messages that it sent may still arrive.
     deaf: bool,
-    /// As they were told last.
+    /// The unreachable parts as last sent to the parent.
     away: Option<Vec<u32>>,
     absent: Option<(u32, Vec<u32>)>,
     taken: Option<Taken>,
@@ -163,7 +166,8 @@ impl Served {
                         return Ended::Broken;
                     }
                     self.say_what_is_taken().await;
-                    // Who waits for a fence is told at once that all are there, and of changes in between now and then.
+                    // That all parts are reachable is sent at once, because a fence may wait for
+                    // it; other changes wait for the next check.
                     if self.branch.away().is_empty() {
                         self.say_who_is_away().await;
                     }
@@ -185,10 +189,11 @@ impl Served {
         }
     }
 
-    /// `false`: nothing can be served here any more.
+    /// Passes a message on to the parent. `false`: this subtree can no longer be served.
     async fn pass_on(&mut self, heard: Heard) -> bool {
         match heard {
-            // A branch is no launch's memory: who has begun is its head's affair for its own node alone.
+            // Only the head uses `Begun`, and only from its own node: a branch does not keep the
+            // launch's memory.
             Heard::Said { said: ToHead::Begun, .. } => {}
             Heard::Said { part, said } => self.say(Up::Said { part, said }).await,
             Heard::Whole(merged) => self.say(Up::Fence { number: merged.number, blob: merged.blob }).await,

@@ -1,4 +1,4 @@
-//! What goes down a launch's tree.
+//! Messages down a launch's tree.
 
 use lattice_mesh::branch::Down;
 use lattice_mesh::frame::{Frame, FrameError};
@@ -6,13 +6,14 @@ use lattice_mesh::launch::ToPart;
 use lattice_pmi::{BLOB_BYTES_MAX, FenceMerged};
 use std::sync::Arc;
 
-/// Fences with fewer bytes than this go as they are: packing and unpacking take some hundred microseconds of a busy core, and what is
-/// saved by then is about as much, where sixteen copies go out at 10 Gbit/s. With more bytes both grow alike.
+/// Fences smaller than this are not compressed: compressing and decompressing take some hundred
+/// microseconds of a busy core, about as much as is saved when sixteen copies are sent at 10
+/// Gbit/s. Beyond this size, cost and gain grow alike.
 const PACKED_BYTES_MIN: usize = 16 * 1024;
 /// The fastest of zstd's ordinary levels.
 const PACK_LEVEL: i32 = 1;
 
-/// One message for all below, and what this node's own part makes of it.
+/// One message for the whole subtree: its frame, and its form for this node's own part.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) frame: Frame,
@@ -20,7 +21,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// A message of this node's: nothing of it is packed.
+    /// A message made by this node; nothing in it is compressed.
     pub(super) fn new(message: ToPart) -> Result<Arc<Self>, FrameError> {
         let down = match message.clone() {
             ToPart::FenceDone { number, blob } => Down::FenceDone { number, blob, packed_from: None },
@@ -33,7 +34,7 @@ impl Told {
         Ok(Arc::new(Self { frame: Frame::of(&down)?, message }))
     }
 
-    /// A fence that is done; packed, where that pays.
+    /// The message that a fence is done, compressed if that pays.
     pub(super) async fn fence_done(FenceMerged { number, blob }: FenceMerged) -> Result<Arc<Self>, FrameError> {
         if blob.len() < PACKED_BYTES_MIN {
             return Self::new(ToPart::FenceDone { number, blob });
@@ -50,7 +51,7 @@ impl Told {
         .await
     }
 
-    /// What a parent said. It is passed on as it came.
+    /// A message from the parent. Its frame is passed on unchanged.
     pub(super) async fn from_parent(frame: Frame) -> Result<Arc<Self>, FrameError> {
         let message = match frame.message()? {
             Down::Abort { code, why } => ToPart::Abort { code, why },
@@ -68,7 +69,7 @@ impl Told {
         Ok(Arc::new(Self { frame, message }))
     }
 
-    /// The number of the fence that it says is done.
+    /// The number of the fence that this message completes, if it does.
     pub(super) fn fence(&self) -> Option<u32> {
         match self.message {
             ToPart::FenceDone { number, .. } => Some(number),
@@ -77,7 +78,7 @@ impl Told {
     }
 }
 
-/// Does what may take milliseconds where no task waits for it.
+/// Runs work that may take milliseconds on a blocking thread, away from the tasks.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, FrameError> + Send + 'static) -> Result<T, FrameError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(FrameError::Io(std::io::Error::other(error))))
 }

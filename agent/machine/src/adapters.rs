@@ -1,5 +1,6 @@
-//! What adapters of fabrics have counted, every quarter of a minute. Each number is a question to an adapter or its firmware, which may
-//! hang: a helper asks it that is left behind, it is not asked again while that waits, and what it said before is told for a minute.
+//! Counters of fabric adapters, read every quarter of a minute. Each read is a question to an
+//! adapter or its firmware, which may hang: so a helper thread asks, which is left behind if it
+//! hangs. The adapter is not asked again meanwhile, and its last answer is shown for a minute.
 
 use crate::questions::{Asked, OF_ADAPTERS, Question};
 use lattice_telemetry::readers::Text;
@@ -14,22 +15,22 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(15);
-/// How long one adapter may take for all its ports.
+/// Timeout of one adapter for all its ports.
 const WITHIN: Duration = Duration::from_secs(5);
-/// How long an answer is told.
+/// How long an answer is shown.
 const TOLD_FOR: Duration = Duration::from_secs(60);
-/// How soon the thread sees that it is time to stop.
+/// How soon the thread notices that it should stop.
 const STEP: Duration = Duration::from_secs(1);
 
-/// What each adapter last said, and when.
+/// The last answer of each adapter, and when it came.
 type Said = BTreeMap<(Kind, String), (Instant, Vec<Port>)>;
 
-/// What all last said. Cloneable; all clones are one.
+/// The last answers of all adapters. All clones share them.
 #[derive(Clone, Default)]
 pub struct Adapters(Arc<Mutex<Said>>);
 
 impl Adapters {
-    /// Looks on a thread of its own until `stop`.
+    /// Asks on a thread of its own until `stop`.
     pub fn begin(&self, stop: CancellationToken) -> io::Result<()> {
         let known = self.clone();
         let run = move || {
@@ -109,11 +110,11 @@ mod tests {
         assert!(page.contains("lattice_node_infiniband_bytes_total{device=\"mlx5_1\",port=\"1\",direction=\"sent\"} 100\n"), "{page}");
         assert!(page.contains("lattice_node_cxi_bytes_total{device=\"cxi0\",direction=\"sent\"} 7\n"), "{page}");
         assert!(!page.contains("mlx5_0"), "{page}");
-        // While it waits it is not asked again.
+        // While a question waits, the adapter is not asked again.
         let began = Instant::now();
         assert!(ask(Kind::Infiniband, root.clone(), "mlx5_0".to_owned(), WITHIN).is_none());
         assert!(began.elapsed() < WITHIN);
-        // Whoever waits for it ends.
+        // Ends the waiting helper.
         drop(fs::OpenOptions::new().write(true).open(&hangs).unwrap());
         fs::remove_dir_all(&root).unwrap();
     }

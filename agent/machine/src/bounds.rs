@@ -1,4 +1,4 @@
-//! How much of this node an allocation's work may use: from its share and the node's configuration to limits.
+//! Limits of an allocation's work on this node, from its share and the node's configuration.
 
 use lattice_agent_common::config::{AgentConfig, IoMax};
 use lattice_model::{Assignment, DesiredShare, Resources};
@@ -11,27 +11,28 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// The weight of work that has the whole node, and what the weights of shares add up to.
+/// The CPU weight of work that has the whole node, and the sum of the weights of all shares.
 const CPU_WEIGHT_WHOLE: u64 = 10_000;
-/// The same at block devices.
+/// The same for block devices.
 const IO_WEIGHT_WHOLE: u64 = 10_000;
-/// No share's work has fewer processes and threads: a shell with a pipe, and an MPI library's threads.
+/// Least limit of processes and threads of a share: enough for a shell with a pipe, and an MPI
+/// library's threads.
 const PIDS_LEAST: u64 = 64;
 
-/// What every allocation's limits are made of on this node.
+/// What the limits of all allocations on this node are computed from.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// What can be limited here, and where.
+    /// Which resources can be limited here, and with which cgroup version.
     pub controllers: Controllers,
-    /// The node as it registers.
+    /// The node's size as it registers.
     pub size: Resources,
     /// Processes and threads of work that has the whole node.
     pub pids_max: u64,
-    /// What work that has the whole node may have of its block devices.
+    /// Limits of block devices for work that has the whole node.
     pub io: Vec<IoLimit>,
 }
 
-/// A device of the configuration's `io_max` that is none.
+/// A device in the configuration's `io_max` is not a block device.
 #[derive(Debug, Error)]
 #[error("io_max: {}: {source}", .device.display())]
 pub struct IoMaxError {
@@ -40,14 +41,14 @@ pub struct IoMaxError {
 }
 
 impl Bounds {
-    /// Reads them from the configuration. An error names a device that is none.
+    /// From the configuration. An error names a device that is not one.
     pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources) -> Result<Self, IoMaxError> {
         let io = config.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
         Ok(Self { controllers, size, pids_max: config.pids_max, io: io.collect::<Result<_, _>>()? })
     }
 
-    /// The limits of one allocation's work here. Of what this node cannot limit nothing is asked: that is said by
-    /// `doctor`, `node status` and the node's registration, not by every job.
+    /// The limits of one allocation's work here. What this node cannot limit is left out: `doctor`,
+    /// `node status` and the node's registration report that once, instead of every job.
     pub fn limits(&self, share: &DesiredShare, assignment: Option<&Assignment>) -> Limits {
         let can = |controller| self.controllers.place(controller).is_some();
         let shared = share.spec.share.is_some();
@@ -64,7 +65,8 @@ impl Bounds {
             cpus: own.map(|a| IndexSet(a.cpus.clone())),
             memory_nodes: own.filter(|a| !a.memory_nodes.is_empty()).map(|a| IndexSet(a.memory_nodes.clone())),
             cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
-            // On processors of its own work needs no quota, whose bookkeeping costs it now and then a period.
+            // Work with processors of its own needs no quota, and the quota's bookkeeping would
+            // cost it a period now and then.
             cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
             memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
@@ -75,7 +77,7 @@ impl Bounds {
     }
 }
 
-/// What can be limited under this configuration, with one line for each that cannot.
+/// What can be limited with this configuration, and one line about each controller that is missing.
 pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers, Vec<String>) {
     let v1 = config.cgroup_v1_controllers.iter().copied().collect();
     let found = Controllers::find(&config.cgroup_root, slice, &config.cgroup_delegated, &v1);
@@ -86,7 +88,8 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
             Controller::Memory => "memory is not limited: work that takes too much can bring down others, and the node",
             Controller::Pids => "processes are not limited: a fork bomb can bring down the node",
             Controller::Io => "disk traffic cannot be limited",
-            // There is another way: what is lacking is said of both together (DeviceFilter).
+            // There are two ways to filter devices; `DeviceFilter`
+            // reports if both are missing.
             Controller::Devices => return None,
         };
         Some(format!("{controller} limits: {lacks}. {why}"))
@@ -102,7 +105,7 @@ pub fn controllers(config: &AgentConfig, slice: Option<&Slice>) -> (Controllers,
     (found, missing)
 }
 
-/// What cannot be limited here, by name, as the node registers it.
+/// Names of what cannot be limited here, as the node registers them.
 pub fn unlimited(controllers: &Controllers) -> Vec<String> {
     let weights = (controllers.io_weight().is_none() && controllers.place(Controller::Io).is_some()).then(|| "io-weight".to_owned());
     controllers.missing().keys().map(ToString::to_string).chain(weights).collect()

@@ -1,14 +1,15 @@
-//! What this node's software and firmware are: found at the start, every `conformance.period_seconds`, and when an operator asks. A
-//! driver may load after the agent: until two looks in a row agree the next one is soon.
+//! Reads the versions of this node's software and firmware (its fingerprint): at the start, every
+//! `conformance.period_seconds`, and when an operator asks. A driver may load after the agent has
+//! started, so looks follow quickly until two in a row agree.
 //!
 //! ```text
 //!   sysfs, procfs ─────────┐
-//!   the site's files ──────┼──▶ components ──▶ with a heartbeat, where they are others ──▶ quorum
-//!   and programs ──────────┘               └─▶ `lattice node status`, `lattice node fingerprint`: also of another agent (`over_mesh`)
+//!   the site's files ──────┼──▶ components ──▶ if they changed, with a heartbeat ──▶ quorum
+//!   and programs ──────────┘               └─▶ `lattice node status`; `lattice node fingerprint` (`over_mesh`)
 //! ```
 //!
-//! What cannot be read is not the same as what is not there: where a part of it fails, nothing new is told, so that a BMC which does
-//! not answer for once is no drift.
+//! Unreadable is not the same as absent: if any part cannot be read, the old result stays, so that
+//! a BMC that fails to answer once does not count as drift.
 
 mod looks;
 pub mod over_mesh;
@@ -30,75 +31,76 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-/// Before another look where one failed, or found something else than the one before, where the period is longer.
+/// Time until the next look after one that failed or differed from the one before, if the period is
+/// longer.
 const FAILED_PERIOD: Duration = Duration::from_secs(60);
-/// Operators that wait for a look at once.
+/// Operators' requests that wait for a look.
 const ASKING_MAX: usize = 16;
 
-/// What the last looks found.
+/// The result of the last looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// What is there; `None`: no look has succeeded yet.
+    /// The components; `None`: no look has succeeded yet.
     pub components: Option<Components>,
-    /// When that was found.
+    /// When they were read.
     pub at: Option<Timestamp>,
-    /// What kept the last look from being whole.
+    /// Why the last look is incomplete.
     pub trouble: Option<String>,
 }
 
-/// What the quorum is told.
+/// What is reported to the quorum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MadeOf {
-    /// What was found last; `None`: no look has succeeded yet.
+    /// The last components; `None`: no look has succeeded yet.
     pub components: Option<Components>,
-    /// Whether none has for too long.
+    /// Whether the last success is longer ago than `conformance.stale_seconds` allows.
     pub stale: bool,
 }
 
-/// What others may know. Cloneable; all clones are one.
+/// A handle on the results. All clones share them.
 #[derive(Clone, Debug)]
 pub struct Conformity {
     found: watch::Receiver<Arc<Found>>,
-    /// When a look last succeeded, or the agent began.
+    /// When a look last succeeded, or when the agent started.
     looked: watch::Receiver<Instant>,
     stale_after: Duration,
     ask: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 impl Conformity {
-    /// As last found.
+    /// The last result.
     pub fn now(&self) -> Arc<Found> {
         Arc::clone(&self.found.borrow())
     }
 
-    /// As the quorum is told.
+    /// The report to the quorum.
     pub fn word(&self) -> MadeOf {
         MadeOf { components: self.now().components.clone(), stale: self.looked.borrow().elapsed() > self.stale_after }
     }
 
-    /// Changes of it.
+    /// A watch on the result.
     pub fn watch(&self) -> watch::Receiver<Arc<Found>> {
         self.found.clone()
     }
 
-    /// Waits until it was looked once, whatever came of that.
+    /// Waits until the first look has ended, successfully or not.
     pub async fn made(&self) {
-        // The other side ends with the agent.
+        // The sender lives as long as the agent.
         let _ = self.found.clone().wait_for(|found| found.components.is_some() || found.trouble.is_some()).await;
     }
 
-    /// Looks again, and gives what that found.
+    /// Looks again and returns the result.
     pub async fn again(&self) -> Arc<Found> {
         let (done, over) = oneshot::channel();
         if self.ask.send(done).await.is_ok() {
-            // An error: the agent stops.
+            // An error means that the agent stops.
             let _ = over.await;
         }
         self.now()
     }
 }
 
-/// Why it is not known what this node is made of.
+/// Why the components are unknown.
 #[derive(Debug, Error)]
 enum ComponentsError {
     #[error(transparent)]
@@ -109,19 +111,19 @@ enum ComponentsError {
     Site { component: String, source: SiteError },
 }
 
-/// Why a component of the site's is not known.
+/// Why a component of the site is unknown.
 #[derive(Debug, Error)]
 enum SiteError {
     #[error("{}: {source}", .file.display())]
     Read { file: PathBuf, source: io::Error },
     #[error("{} could not be started: {source}", .program.display())]
     Start { program: PathBuf, source: NotStartedError },
-    /// In its own words, or how it ended.
+    /// The program's own text, or how it ended.
     #[error("{why}")]
     Failed { why: String },
 }
 
-/// The side that looks.
+/// The task that looks.
 pub struct Conforming {
     settings: ConformanceSettings,
     node: String,
@@ -131,7 +133,7 @@ pub struct Conforming {
 }
 
 impl Conforming {
-    /// Nothing was looked at yet.
+    /// A task and its handle; nothing has been read yet.
     pub fn new(settings: ConformanceSettings, node: &NodeId) -> (Self, Conformity) {
         let ((found, seen), (ask, asked)) = (watch::channel(Arc::default()), mpsc::channel(ASKING_MAX));
         let (looked, last) = watch::channel(Instant::now());
@@ -139,12 +141,12 @@ impl Conforming {
         (Self { settings, node: node.to_string(), found, looked, asked }, conformity)
     }
 
-    /// Looks until `stop`.
+    /// Looks periodically until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut waiting = Vec::new();
         loop {
             let before = self.found.borrow().components.clone();
-            // To its end: a program that is left in its middle would go on behind us.
+            // Not aborted by other events: a program interrupted in the middle would go on running.
             self.look(&stop).await;
             waiting.clear();
             let period = next_in(before.as_ref(), &self.found.borrow(), Duration::from_secs(self.settings.period_seconds));
@@ -153,7 +155,7 @@ impl Conforming {
                 () = tokio::time::sleep(period) => {}
                 Some(asked) = self.asked.recv() => {
                     waiting.push(asked);
-                    // One look answers all that waited for the one before.
+                    // One look answers all requests that arrived during the one before.
                     while let Ok(asked) = self.asked.try_recv() {
                         waiting.push(asked);
                     }
@@ -197,7 +199,7 @@ impl Conforming {
         Ok(all)
     }
 
-    /// A component of the site's; `None`: the node lacks it.
+    /// Reads a component of the site; `None`: the node lacks it.
     async fn site(&self, component: &SiteComponent, stop: &CancellationToken) -> Result<Option<String>, SiteError> {
         let SiteComponent { name: _, file, program, timeout_seconds } = component;
         if !file.as_os_str().is_empty() {
@@ -220,7 +222,7 @@ impl Conforming {
     }
 }
 
-/// How long until the next look. `before`: what was found before this one.
+/// Time until the next look. `before`: the components found before this one.
 fn next_in(before: Option<&Components>, found: &Found, period: Duration) -> Duration {
     let is_settled = found.trouble.is_none() && found.components.as_ref() == before;
     if is_settled { period } else { period.min(FAILED_PERIOD) }

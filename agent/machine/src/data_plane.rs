@@ -1,5 +1,5 @@
-//! Home, scratch, output directory and mounts of allocations on this node. What an allocation gets is decided in
-//! [`DataPlane::plan`]; its shim makes the mounts, in the allocation's own namespace.
+//! Home, scratch, output directory and mounts of allocations on this node. [`DataPlane::plan`]
+//! decides what an allocation gets; its shim makes the mounts, in the allocation's own namespace.
 //!
 //! ```text
 //!   scratch   <scratch_dir>/<allocation>   on disk: made before the prologue, removed after the epilogue
@@ -26,22 +26,22 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What a label that is not set is called in the output directory's layout.
+/// Name of the output directory's level for a label that is not set.
 const NO_LABEL: &str = "default";
 
-/// How the names of strays that are being removed begin.
+/// Prefix of scratch directories that are being removed.
 const STRAY: &str = ".stray-";
 
-/// What this node has for allocations' data.
+/// What this node provides for allocations' data.
 #[derive(Clone, Debug)]
 pub struct DataPlane {
-    /// Why no mount can be made; `None`: they can.
+    /// Why mounts are impossible; `None`: they are possible.
     no_mounts: Option<String>,
     home_source: String,
     output_dir: PathBuf,
     mount_roots: Vec<PathBuf>,
     scratch: Scratch,
-    /// Whether scratch on disk is kept to a size that was asked for.
+    /// Whether scratch on disk can be limited to a requested size.
     scratch_limited: bool,
 }
 
@@ -50,13 +50,13 @@ pub struct DataPlane {
 pub enum Scratch {
     /// On this node's own disk.
     Disk(PathBuf),
-    /// In memory, below this directory, at most so many bytes each.
+    /// In memory, below this directory, with a limit in bytes for each allocation.
     Memory { at: PathBuf, bytes_max: u64 },
     /// Nowhere, and why.
     None(String),
 }
 
-/// Why an allocation does not get here what it asks for, or what it had is not removed.
+/// Why an allocation cannot get what it asks for here, or why its scratch is not removed.
 #[derive(Debug, Error)]
 pub enum DataPlaneError {
     #[error("data-mount at {}: this node cannot make mounts: {why}", .target.display())]
@@ -83,7 +83,7 @@ pub enum DataPlaneError {
     MakeOutput { path: PathBuf, source: OwnDirectoryError },
 }
 
-/// Why no directories for users are made in a configured directory.
+/// Why a configured directory cannot hold users' directories.
 #[derive(Debug, Error)]
 pub enum UnusableDirectory {
     #[error("{setting} {}: {source}", .path.display())]
@@ -94,7 +94,7 @@ pub enum UnusableDirectory {
     OthersWrite { setting: &'static str, path: PathBuf },
 }
 
-/// What failed when a directory was made for its owner alone. Who makes it names the path.
+/// What failed when a directory was created for its owner. The caller adds the path.
 #[derive(Debug, Error)]
 pub enum OwnDirectoryError {
     #[error("{0}")]
@@ -109,7 +109,7 @@ pub enum OwnDirectoryError {
     SetOwner(#[source] Errno),
 }
 
-/// Why no mount namespace can be made.
+/// Why no mount namespace can be created.
 #[derive(Debug, Error)]
 pub enum NoMountNamespace {
     #[error("{0}")]
@@ -126,16 +126,17 @@ fn listed(roots: &[PathBuf]) -> String {
 /// What one allocation gets here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Planned {
-    /// For its shim.
+    /// Mounts for its shim to make.
     pub mounts: Vec<Mount>,
-    /// What its processes are told.
+    /// Environment variables for its processes.
     pub env: Vec<(String, String)>,
     scratch_on_disk: Option<(PathBuf, Option<u64>)>,
     output: Option<PathBuf>,
 }
 
 impl DataPlane {
-    /// As configured, and as this machine allows. What it does not allow is said in `degraded`.
+    /// From the configuration and the machine's abilities. Missing abilities are reported in
+    /// `degraded`.
     pub fn of(config: &AgentConfig, memory_bytes: u64, degraded: &mut Vec<String>) -> Self {
         let no_mounts = mount_namespace().err().map(|error| error.to_string());
         let scratch = made(scratch_of(config, memory_bytes, no_mounts.as_deref()));
@@ -158,12 +159,12 @@ impl DataPlane {
         }
     }
 
-    /// What of it cannot be limited, by the name that the node registers.
+    /// The name that the node registers if scratch cannot be limited.
     pub fn unlimited(&self) -> Option<String> {
         (self.scratch_dir().is_some() && !self.scratch_limited).then(|| "scratch".to_owned())
     }
 
-    /// Where scratch lies on a disk.
+    /// The directory of scratch on disk.
     pub fn scratch_dir(&self) -> Option<&Path> {
         match &self.scratch {
             Scratch::Disk(dir) => Some(dir),
@@ -171,7 +172,7 @@ impl DataPlane {
         }
     }
 
-    /// What `share`'s allocation gets, or what it asks for that this node has not.
+    /// What `share`'s allocation gets; an error if it asks for something that this node lacks.
     pub fn plan(&self, share: &DesiredShare) -> Result<Planned, DataPlaneError> {
         let data = &share.spec.data;
         let mut planned = Planned::default();
@@ -205,7 +206,7 @@ impl DataPlane {
         }
         let account = nix::unistd::User::from_uid(Uid::from_raw(owner.uid)).ok().flatten();
         let Some(home) = account.map(|a| a.dir) else { return };
-        // An account whose home is the system's own (or nowhere) has none to bring.
+        // An account whose home is a system directory, or does not exist, has no home to mount.
         let system = is_system(&home) && home != Path::new("/root");
         if system || (home.parent() == Some(Path::new("/")) && !home.exists()) {
             return;
@@ -256,7 +257,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Makes the directories of a plan: the owner's, mode 0700. May be done again.
+    /// Creates the directories of a plan: owned by the user, mode 0700. Idempotent.
     pub fn make(&self, planned: &Planned, owner: &Principal) -> Result<(), DataPlaneError> {
         if let Some((path, wanted)) = &planned.scratch_on_disk {
             if let (Some(wanted), Some(free)) = (wanted, path.parent().and_then(free_bytes))
@@ -279,28 +280,29 @@ impl DataPlane {
         Ok(())
     }
 
-    /// What processes of the allocation are told. Asks nobody.
+    /// The environment variables of the allocation's processes. Does no I/O.
     pub fn environment(&self, share: &DesiredShare) -> Vec<(String, String)> {
         let (data, mut planned) = (&share.spec.data, Planned::default());
         if data.defaults {
             self.plan_output(share, &mut planned);
         }
         if data.defaults || data.scratch_bytes.is_some() {
-            // What cannot be had was refused when it was prepared.
+            // What is impossible was refused when the allocation was prepared.
             let _ = self.plan_scratch(share.allocation, data.scratch_bytes, &mut planned);
         }
         planned.env
     }
 
-    /// Removes the allocation's scratch from the disk. May be done again.
+    /// Removes the allocation's scratch from the disk. Idempotent.
     pub fn remove_scratch(&self, allocation: AllocationId) -> Result<(), DataPlaneError> {
         let Scratch::Disk(dir) = &self.scratch else { return Ok(()) };
         let path = dir.join(allocation.to_string());
         remove_scratch_at(&path).map_err(|source| DataPlaneError::RemoveScratch { path, source })
     }
 
-    /// Scratch on disk of allocations that `known` does not know, put under other names: one that comes back meanwhile
-    /// begins anew. To be removed.
+    /// Renames scratch on disk of allocations for which `known` is false, so that one that returns
+    /// meanwhile starts with new scratch. Returns the renamed directories, which the caller
+    /// removes.
     pub fn take_strays(&self, known: impl Fn(AllocationId) -> bool) -> Vec<PathBuf> {
         let Scratch::Disk(dir) = &self.scratch else { return Vec::new() };
         let names = fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
@@ -333,7 +335,7 @@ impl fmt::Display for Scratch {
     }
 }
 
-/// Where scratch would be.
+/// Where scratch is by the configuration; creates nothing.
 pub fn scratch_of(config: &AgentConfig, memory_bytes: u64, no_mounts: Option<&str>) -> Scratch {
     let disk = &config.scratch_dir;
     if !disk.as_os_str().is_empty() {
@@ -349,7 +351,7 @@ pub fn scratch_of(config: &AgentConfig, memory_bytes: u64, no_mounts: Option<&st
     Scratch::Memory { at: config.scratch_tmpfs_dir.clone(), bytes_max }
 }
 
-/// Makes the directory that memory is seen below.
+/// Creates the directory below which scratch in memory is mounted.
 fn made(scratch: Scratch) -> Scratch {
     match scratch {
         Scratch::Memory { at, bytes_max } => match DirBuilder::new().recursive(true).mode(0o755).create(&at) {
@@ -363,7 +365,7 @@ fn made(scratch: Scratch) -> Scratch {
     }
 }
 
-/// Whether users can be given directories in `dir` and cannot meddle with each other's.
+/// Whether `dir` can hold users' directories such that users cannot interfere with each other's.
 pub fn usable(setting: &'static str, dir: &Path) -> Result<(), UnusableDirectory> {
     let path = || dir.to_owned();
     let about = fs::symlink_metadata(dir).map_err(|source| UnusableDirectory::Inspect { setting, path: path(), source })?;
@@ -376,7 +378,7 @@ pub fn usable(setting: &'static str, dir: &Path) -> Result<(), UnusableDirectory
     Ok(())
 }
 
-/// A directory of the owner's, mode 0700, in one that only we can write to.
+/// Creates a directory of the owner, mode 0700, in one that only the agent can write to.
 pub fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, OwnDirectoryError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(OwnDirectoryError::Make(error)),
@@ -392,7 +394,7 @@ pub fn own_directory(path: &Path, owner: &Principal) -> Result<OwnedFd, OwnDirec
     Ok(directory)
 }
 
-/// Removes scratch on disk, with the limit that it may have.
+/// Removes scratch on disk, with its quota if it has one.
 pub fn remove_scratch_at(path: &Path) -> io::Result<()> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     if let Ok(directory) = open(path, flags, Mode::empty()) {
@@ -401,13 +403,15 @@ pub fn remove_scratch_at(path: &Path) -> io::Result<()> {
     remove_tree(path)
 }
 
-/// A number that follows from the allocation that a path is named after, where its project is looked for.
+/// A number derived from the allocation in the path, from which the search for a free quota project
+/// starts.
 fn like(path: &Path) -> u32 {
     let id = path.file_name().and_then(|name| name.to_str()?.parse::<AllocationId>().ok());
     id.map_or(0, |id| id.0.as_fields().0)
 }
 
-/// Why scratch on disk is not kept to a size that was asked for, with the remedy; `None`: it is, or is in memory.
+/// Why scratch on disk cannot be limited to a requested size, with the remedy; `None`: it can, or
+/// it is in memory.
 pub fn unlimited(scratch: &Scratch) -> Option<String> {
     let Scratch::Disk(dir) = scratch else { return None };
     let enforced = fs::File::open(dir).is_ok_and(project_quota::is_enforced);
@@ -421,7 +425,7 @@ pub fn unlimited(scratch: &Scratch) -> Option<String> {
     (!enforced).then(why)
 }
 
-/// A label as one name of a directory.
+/// A label turned into a directory name.
 fn directory_name(label: &str) -> String {
     let plain: String = label.chars().map(|c| if c.is_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' }).collect();
     match plain.as_str() {
@@ -436,7 +440,7 @@ fn free_bytes(dir: &Path) -> Option<u64> {
     Some(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
-/// Tried on a thread of its own, which keeps the namespace to itself and ends.
+/// Tries to create one, on a thread of its own that ends with it.
 pub fn mount_namespace() -> Result<(), NoMountNamespace> {
     let tried = std::thread::spawn(mounts::own_namespace).join();
     tried.map_err(|_| NoMountNamespace::Panicked)?.map_err(NoMountNamespace::Refused)

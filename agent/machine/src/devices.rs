@@ -1,4 +1,4 @@
-//! How work is kept from GPUs that are not its own.
+//! Denies work the GPUs that are not its own.
 
 use lattice_model::topology::GpuTopology;
 use lattice_model::{AllocationId, Assignment, with_causes};
@@ -10,18 +10,18 @@ use lattice_runtime::cgroup::{CgroupError, Scope, Slice};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// What this node can do about it.
+/// The means that this node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceFilter {
     /// A BPF program on each scope.
     Bpf,
     /// The controller `devices` of cgroup version 1.
     V1,
-    /// Nothing, and why.
+    /// None, and why.
     None { why: String },
 }
 
-/// Why work is not kept from GPUs that are not its own.
+/// Why work is not denied GPUs that are not its own.
 #[derive(Debug, Error)]
 pub enum DeviceFilterError {
     #[error("device filter: {}", with_causes(.0))]
@@ -30,7 +30,7 @@ pub enum DeviceFilterError {
     NotAnew,
 }
 
-/// Why no filter can be put before a scope here.
+/// Why a scope cannot be filtered here.
 #[derive(Debug, Error)]
 enum NoFilter {
     #[error("there is no cgroup v2 tree")]
@@ -42,7 +42,7 @@ enum NoFilter {
 }
 
 impl DeviceFilter {
-    /// Tries it: a scope is made, filtered and removed.
+    /// Finds the means by trying: creates a scope, filters it and removes it.
     pub fn find(slice: Option<&Slice>, controllers: &Controllers) -> Self {
         match slice.ok_or(NoFilter::NoTree).and_then(tried) {
             Ok(()) => Self::Bpf,
@@ -51,7 +51,7 @@ impl DeviceFilter {
         }
     }
 
-    /// What is amiss, where there are GPUs to be kept apart.
+    /// The shortcoming, if there are GPUs to separate and no means.
     pub fn shortcoming(&self, gpus: &GpuTopology) -> Option<String> {
         match self {
             Self::None { why } if !gpus.gpus.is_empty() => Some(format!(
@@ -62,7 +62,7 @@ impl DeviceFilter {
         }
     }
 
-    /// Puts it before an allocation's work, or into its limits.
+    /// Attaches the filter to an allocation's scope, or adds it to the work's limits.
     pub fn apply(&self, scope: Option<&Scope>, denied: BTreeSet<Device>, limits: &mut Limits) -> Result<(), DeviceFilterError> {
         match (self, scope) {
             _ if denied.is_empty() => Ok(()),
@@ -83,13 +83,14 @@ fn tried(slice: &Slice) -> Result<(), NoFilter> {
     Ok(done?)
 }
 
-/// What an allocation's work must not open here.
+/// The devices that an allocation's work must not open here.
 pub fn denied(gpus: &GpuTopology, assignment: Option<&Assignment>) -> BTreeSet<Device> {
     let files = assignment.map(|a| a.denied(gpus)).unwrap_or_default();
     files.into_iter().map(|f| (f.major, f.minor)).collect()
 }
 
-/// Keeps the work that is here from GPUs that came since it was begun. Blocking. An error says why it may open them.
+/// Denies running work the GPUs that appeared after it started. Blocks. An error says why the work
+/// may open them.
 pub fn keep_from_newcomers(
     locals: &[Local],
     filter: &DeviceFilter,
@@ -98,9 +99,9 @@ pub fn keep_from_newcomers(
 ) -> Result<(), DeviceFilterError> {
     let filter = match (filter, slice) {
         (DeviceFilter::Bpf, Some(slice)) => slice,
-        // Nothing is kept from anybody, which is said elsewhere.
+        // No work is denied anything here, which is reported elsewhere.
         (DeviceFilter::None { .. }, _) => return Ok(()),
-        // What is begun from now on knows of them.
+        // Work that starts from now on knows these GPUs.
         (DeviceFilter::Bpf | DeviceFilter::V1, _) if locals.iter().all(|local| local.assignment.is_none()) => return Ok(()),
         (DeviceFilter::Bpf | DeviceFilter::V1, _) => {
             return Err(DeviceFilterError::NotAnew);
@@ -108,7 +109,7 @@ pub fn keep_from_newcomers(
     };
     for local in locals.iter().filter(|local| local.assignment.is_some()) {
         let work = filter.scope(local.share.allocation).work();
-        // What has no scope yet is given its filter with it.
+        // Work without a scope gets its filter when the scope is created.
         if work.path().exists() {
             devices::keep_out(&work, &denied(gpus, local.assignment.as_ref())).map_err(DeviceFilterError::KeepOut)?;
         }

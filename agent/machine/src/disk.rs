@@ -1,4 +1,5 @@
-//! Whether there is room where the node keeps its state. A full disk ends nothing that runs, and keeps new work from starting.
+//! Checks the free space of the node's state folder. A full disk ends no running work, but keeps
+//! new work from starting.
 
 use lattice_node::image_cache::CacheDisk;
 use nix::sys::statvfs::statvfs;
@@ -8,10 +9,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Less free space than this may be too little for the next prologue, in bytes, unless it is much of a small file system.
+/// Less free space than this, in bytes, may be too little for the next prologue, unless it is a
+/// large part of a small file system.
 const LITTLE_BYTES: u64 = 64 << 20;
 
-/// The file system of `dir`, or of the nearest directory above it that is there.
+/// The space of the file system of `dir`, or of its nearest existing ancestor.
 pub fn space(dir: &Path) -> io::Result<CacheDisk> {
     let there = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
     let stat = statvfs(there)?;
@@ -19,12 +21,12 @@ pub fn space(dir: &Path) -> io::Result<CacheDisk> {
     Ok(CacheDisk { size_bytes: bytes(stat.blocks()), free_bytes: bytes(stat.blocks_available()) })
 }
 
-/// Bytes free below `dir`, or below the nearest directory above it that is there.
+/// Free bytes in `dir`, or in its nearest existing ancestor.
 pub fn free_bytes(dir: &Path) -> io::Result<u64> {
     space(dir).map(|disk| disk.free_bytes)
 }
 
-/// What is amiss, for `node status`.
+/// The problem for `node status`, if there is one.
 pub fn shortage(dir: &Path) -> Option<String> {
     let stat = statvfs(dir).ok()?;
     let free = stat.blocks_available() * stat.fragment_size();
@@ -42,7 +44,8 @@ pub fn shortage(dir: &Path) -> Option<String> {
     ))
 }
 
-/// Writes and syncs a small file in `dir`, as the journal does, and removes it: how long that took.
+/// Writes, syncs and removes a small file in `dir`, as the journal would; returns how long that
+/// took.
 pub fn try_sync(dir: &Path) -> io::Result<Duration> {
     let path = dir.join(format!(".doctor-{}", std::process::id()));
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path)?;

@@ -1,18 +1,19 @@
-//! Keys for a fabric that keeps work apart by numbers (VNIs), asked of the fabric's manager.
+//! Keys for a fabric that separates work by numbers (VNIs), requested from the fabric manager.
 //!
 //! ```text
-//!   preparing, on the first node    record ─▶ POST a service ─▶ record its id ─▶ GET its key ─▶ record it ─▶ ranks' environment
-//!   taken away, or not here         record is over ─▶ DELETE the service ─▶ no record
+//!   preparing, on the first node  record ─▶ POST a service ─▶ record its id ─▶ GET its key ─▶ record it ─▶ ranks
+//!   ended, or no longer here      record is over ─▶ DELETE the service ─▶ no record
 //! ```
 //!
-//! What a service is made for is on the disk before it is asked for, and whoever asks again under the same name is given the same
-//! service: a crash at any moment leaves none that nobody revokes.
+//! The purpose of a service is on disk before it is requested, and a repeated request under the
+//! same name gets the same service: so no crash leaves a service that nobody revokes.
 //!
-//! One service for an allocation, not for a launch, because 50 ms for each launch would be most of
-//! a short one. The first node's agent requests it, because it heads all launches. `POST` has
-//! `Idempotency-Key: ALLOCATION-EPOCH`: who asks again gets the same service. Without a key there
-//! is no work: it would hang in `MPI_Init`. No node is held for a manager that is away; `node
-//! status` says what is not revoked yet. It was tried with the lab's simulated manager only.
+//! There is one service for each allocation and not for each launch, because 50 ms for each launch
+//! would be most of a short one. The agent of the first node requests it, because it is the head of
+//! all launches. `POST` carries `Idempotency-Key: ALLOCATION-EPOCH`, so a repeated request gets the
+//! same service. Without a key the work does not start: it would hang in `MPI_Init`. No node is
+//! held because the manager is unreachable; `node status` shows what is not revoked yet. It was
+//! tested with the lab's simulated manager only.
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::troubles::Troubles;
@@ -33,27 +34,27 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// How long one answer may take.
+/// Timeout of one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long a key is asked for again where the manager does not answer, or is not well.
+/// How long a request for a key is retried if the manager does not answer, or reports an error.
 const ASK_MAX: Duration = Duration::from_secs(20);
-/// Before a service is asked for or revoked again; doubled for each further time that it is revoked in vain.
+/// Pause before a request or a revocation is retried; doubled for each further failed revocation.
 const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Bytes of an answer, of a service's id and of a key.
+/// Bytes of an answer, of a service's id and of a key, at most.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const ID_BYTES_MAX: usize = 128;
 const KEY_BYTES_MAX: usize = 512;
-/// What is the matter is said under this name.
+/// The subject in this node's problems.
 const SUBJECT: &str = "fabric manager";
 
-/// The suffixes of a record that is in use, and of one whose service is to be revoked.
+/// Suffixes of a record in use, and of one whose service must be revoked.
 const IN_USE: &str = "json";
 const OVER: &str = "over";
-/// And of one that is being written.
+/// Suffix of a record that is being written.
 const HALF: &str = "part";
 
-/// A configuration that no key can be had with.
+/// Why no key can be requested with this configuration.
 #[derive(Debug, Error)]
 pub enum FabricConfigError {
     #[error("fabric_manager: {0:?} is none: https://HOST/…, or http://HOST/…")]
@@ -78,7 +79,7 @@ pub enum FabricError {
 }
 
 impl FabricError {
-    /// Whether the same may succeed in a moment.
+    /// Whether a retry may succeed soon.
     fn is_passing(&self) -> bool {
         match self {
             Self::Unreached { .. } => true,
@@ -88,7 +89,7 @@ impl FabricError {
     }
 }
 
-/// The manager that is configured, if one is. Cloneable; all clones are one.
+/// The configured manager, if there is one. All clones share it.
 #[derive(Clone, Default)]
 pub struct Fabric(Option<Arc<Manager>>);
 
@@ -96,9 +97,9 @@ struct Manager {
     url: String,
     client: Client,
     token: Option<HeaderValue>,
-    /// Where the records lie.
+    /// The directory of the records.
     dir: PathBuf,
-    /// A record is over.
+    /// Signals that a service must be revoked.
     over: Notify,
     troubles: Troubles,
 }
@@ -110,9 +111,9 @@ struct Record {
     epoch: Epoch,
     vni: u32,
     nodes: Vec<NodeId>,
-    /// Its id at the manager, once that is known.
+    /// The manager's id of the service, once it is known.
     service: Option<String>,
-    /// What its ranks are let in by, in hexadecimal digits.
+    /// The key that admits its ranks to the fabric, in hexadecimal digits.
     key: Option<String>,
 }
 
@@ -127,7 +128,7 @@ struct Auth {
 }
 
 impl Fabric {
-    /// As configured. Asks nobody yet.
+    /// From the configuration; contacts nobody yet.
     pub fn open(config: &AgentConfig, troubles: Troubles) -> Result<Self, FabricConfigError> {
         let dir = config.state_dir.join("fabric");
         remove_halves(&dir);
@@ -145,7 +146,8 @@ impl Fabric {
             none if none.as_os_str().is_empty() => None,
             path => Some(token(path)?),
         };
-        // Whoever was first is as good: there is one provider in this program.
+        // It fails if one is installed already, which is the same: this program has only one
+        // provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder().timeout(ANSWER_MAX).connect_timeout(ANSWER_MAX).redirect(Policy::none());
         let ca = &config.fabric_manager_ca;
@@ -158,7 +160,8 @@ impl Fabric {
         Ok(Self(Some(Arc::new(Manager { url, client, token, dir, over: Notify::new(), troubles }))))
     }
 
-    /// Makes the allocation's service and gets its key, where it has a number and this is its first node.
+    /// Creates the allocation's service and gets its key, if the allocation has a VNI and this is
+    /// its first node.
     pub async fn provide(&self, share: &DesiredShare, me: &NodeId) -> Result<(), FabricError> {
         let Some((manager, vni)) = self.concerned(share, me) else { return Ok(()) };
         let began = Instant::now();
@@ -180,7 +183,8 @@ impl Fabric {
         self.0.as_ref().zip(share.vni).filter(|_| is_first)
     }
 
-    /// The key by which work is let into the fabric, known on the allocation's first node. Which way into it is used is the user's to say.
+    /// Adds the key that admits work to the fabric; only the allocation's first node knows it. The
+    /// user decides how it is used.
     pub fn add_key(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare) {
         if let Some(key) = self.key(share) {
             env.insert("FI_CXI_AUTH_KEY".to_owned(), key);
@@ -195,7 +199,7 @@ impl Fabric {
         record.inspect_err(|error| tracing::warn!(error = with_causes(error), "work gets no key for the fabric")).ok()??.key
     }
 
-    /// The allocation is taken away: its service is to be revoked, behind its back.
+    /// Marks the service of an allocation that has ended here for revocation, in the background.
     pub fn end(&self, allocation: AllocationId, epoch: Epoch) -> Result<(), FabricError> {
         let Some(manager) = &self.0 else { return Ok(()) };
         let file = manager.file(allocation, epoch, IN_USE);
@@ -207,7 +211,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Ends what a former life left of allocations that are not here any more.
+    /// Marks services left by earlier runs for allocations that are no longer here.
     pub fn sweep(&self, here: impl Fn(AllocationId, Epoch) -> bool) {
         let Some(manager) = &self.0 else { return };
         for path in manager.records(IN_USE) {
@@ -223,7 +227,8 @@ impl Fabric {
         }
     }
 
-    /// Revokes what is over, until the agent stops. What cannot be revoked now is revoked later, after a restart too.
+    /// Revokes marked services until the agent stops. What cannot be revoked now is revoked later,
+    /// even after a restart.
     pub async fn revoke(self, stop: CancellationToken) {
         let Some(manager) = self.0 else { return };
         let mut pauses = Backoff::new(PAUSE, PAUSE_MAX);
@@ -277,7 +282,8 @@ impl Manager {
         Ok(())
     }
 
-    /// A service's id: a new one's, or that of the one that was made for this before.
+    /// Creates a service and returns its id, or the id of the one that was created for the same
+    /// purpose before.
     async fn make(&self, record: &Record) -> Result<String, FabricError> {
         let what = "make a CXI service";
         let body = json!({ "vni": record.vni, "allocation_id": record.allocation.to_string(), "nodes": record.nodes });
@@ -301,7 +307,7 @@ impl Manager {
         }
     }
 
-    /// Every record that is over. The first failure, after all were tried.
+    /// Tries to revoke all marked services; returns the first error.
     async fn revoke_all(&self) -> Result<(), FabricError> {
         let mut failed = Ok(());
         for path in self.records(OVER) {
@@ -315,9 +321,10 @@ impl Manager {
         let Some(record) = read(path)? else { return Ok(()) };
         let service = match record.service {
             Some(service) => service,
-            // It may have been made without that we heard so.
+            // The manager may have created it without the answer arriving.
             None => match self.make(&record).await {
-                // What it cannot be asked for it has not made. (Who may not ask, or not now, does not know.)
+                // The manager cannot have created what it refuses as invalid. (A refused
+                // permission, or a temporary error, proves nothing.)
                 Err(FabricError::Refused {
                     status: StatusCode::BAD_REQUEST | StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY,
                     ..
@@ -328,7 +335,7 @@ impl Manager {
             },
         };
         match self.ask("revoke a CXI service", self.client.delete(self.address(&service))).await {
-            // It is gone already.
+            // It does not exist any more.
             Ok(_) | Err(FabricError::Refused { status: StatusCode::NOT_FOUND | StatusCode::GONE, .. }) => {}
             Err(error) => return Err(error),
         }
@@ -339,7 +346,7 @@ impl Manager {
         format!("{}/fabric/cxi/services/{service}", self.url)
     }
 
-    /// What it answers, of any length but a bounded part of it.
+    /// The body of the answer, up to `ANSWER_BYTES_MAX`.
     async fn ask(&self, what: &'static str, request: RequestBuilder) -> Result<Vec<u8>, FabricError> {
         let request = match &self.token {
             Some(token) => request.header(AUTHORIZATION, token),
@@ -376,7 +383,7 @@ fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
     entries.filter(|path| path.extension().is_some_and(|found| found == suffix)).collect()
 }
 
-/// Nothing was asked for what a former life did not write to its end.
+/// Removes half-written records: nothing was requested for them.
 fn remove_halves(dir: &Path) {
     for path in files(dir, HALF) {
         if let Err(error) = fs::remove_file(&path) {
@@ -401,7 +408,7 @@ fn token(path: &Path) -> Result<HeaderValue, FabricConfigError> {
     Ok(token)
 }
 
-/// `None`: there is none.
+/// `None`: there is no record.
 fn read(path: &Path) -> Result<Option<Record>, FabricError> {
     let failed = |source| FabricError::File { path: path.to_owned(), source };
     match fs::read(path) {
@@ -415,7 +422,8 @@ fn forget(path: &Path) -> Result<(), FabricError> {
     fs::remove_file(path).map_err(|source| FabricError::File { path: path.to_owned(), source })
 }
 
-/// Whole and on the disk before the manager is asked: it outlives this machine.
+/// Writes the record completely and syncs it before the manager is contacted: the service outlives
+/// a crash of this machine.
 fn write(path: &Path, record: &Record) -> Result<(), FabricError> {
     let written = || -> io::Result<()> {
         let dir = path.parent().unwrap_or(Path::new("/"));
@@ -475,7 +483,7 @@ mod tests {
         // A requeue is another epoch.
         fabric.sweep(|_, epoch| epoch == Epoch(3));
         assert_eq!((manager.records(IN_USE).len(), manager.records(OVER).len()), (0, 2));
-        // What was being written when it was killed is no service.
+        // A half-written record stands for no service.
         let half = manager.file(ids[0], Epoch(3), HALF);
         fs::write(&half, "{").unwrap();
         let troubles = Troubles::default();

@@ -1,13 +1,15 @@
-//! What this node says about itself: ten bytes to everybody over gossip, and all of it to an agent that asks over the mesh.
+//! What this node publishes about itself: ten bytes to everybody by gossip, and the whole fact to
+//! an agent that asks over the mesh.
 //!
 //! ```text
 //!   the quorum's watch: state, holds ─┐
 //!   own checks: unwell ───────────────┼─▶ NodeFact (1 KB) ── state, held, digest ──▶ gossip
-//!   configuration, machine, images ───┘       └─ beside a NodePulse ──▶ who asks (`Open::Fact`)
+//!   configuration, machine, images ───┘       └─ beside a NodePulse ──▶ the agent that asks (`Open::Fact`)
 //! ```
 //!
-//! Unwell, and well again, is told at once, before the quorum knows. While the quorum is away, what else it said last stands. Facts of
-//! others are kept as long as their nodes gossip the same digest in the same life: then they are not sent again.
+//! A change of the node's health is published at once, before the quorum knows of it. While the
+//! quorum is unreachable, its last state of the node stays. Facts of other nodes are cached as long
+//! as gossip shows the same digest in the same life of the node; then they are not sent again.
 
 use crate::conformance::Conformity;
 use crate::gpu_standings::{GpuStandings, Offer};
@@ -37,25 +39,26 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Facts of others that are kept: half a megabyte.
+/// Facts of other nodes in the cache: half a megabyte.
 const KEPT_MAX: usize = 512;
-/// How long another agent may take to answer.
+/// Timeout of another agent's answer.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Between two looks at the image cache.
+/// Interval of the looks at the image cache.
 const LOOK: Duration = Duration::from_secs(10);
-/// Between two readings of an energy counter.
+/// Time between the two readings of an energy counter.
 const ENERGY: Duration = Duration::from_millis(100);
-/// How long what was read of the machine stands for others who ask, and how long anybody waits for it.
+/// How long a reading of the machine is reused for further requests, and how long a request waits
+/// for a new one.
 const READING: Duration = Duration::from_secs(1);
 
-/// What a fact is made of, and by what others are asked for theirs.
+/// The sources of this node's fact, and what is needed to ask others for theirs.
 pub struct Handles {
-    /// This node.
+    /// This node's id.
     pub me: NodeId,
     pub mesh: Mesh,
-    /// What the quorum says of nodes.
+    /// The nodes as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
-    /// What the driver says of this node.
+    /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
     pub checks: Checks,
     pub conformance: Conformity,
@@ -64,7 +67,7 @@ pub struct Handles {
     pub images: ImageCache,
 }
 
-/// What is known of nodes in full. Cloneable; all clones are one.
+/// Full facts of nodes. All clones share them.
 #[derive(Clone)]
 pub struct Facts {
     handles: Arc<Handles>,
@@ -73,11 +76,11 @@ pub struct Facts {
     readings: Readings,
 }
 
-/// Facts of others.
+/// Cached facts of other nodes.
 #[derive(Default)]
 struct Kept {
     by_node: BTreeMap<NodeId, Known>,
-    /// Counts uses: who was asked for longest ago goes first.
+    /// Counts uses: the fact used longest ago is removed first.
     uses: u64,
 }
 
@@ -88,12 +91,13 @@ struct Known {
     used: u64,
 }
 
-/// What a node says of itself, or what is known of that.
+/// A node's fact, as fresh as it could be had.
 pub struct Word {
     pub fact: Option<Arc<NodeFact>>,
-    /// Absent where it was not reached.
+    /// Absent if the node was not reached.
     pub pulse: Option<NodePulse>,
-    /// Why it was not reached; then a fact is one that it told before and still gossips the digest of.
+    /// Why the node was not reached; `fact` is then a cached one whose digest the node still
+    /// gossips.
     pub unreached: Option<String>,
 }
 
@@ -115,7 +119,7 @@ impl Kept {
     }
 }
 
-/// Why it is not known what a node says of itself.
+/// Why another node's fact could not be fetched.
 #[derive(Debug, Error)]
 enum PullError {
     #[error(transparent)]
@@ -127,17 +131,17 @@ enum PullError {
 }
 
 impl Facts {
-    /// `own`: what is fixed of this node.
+    /// `own`: the constant part of this node's fact.
     pub fn new(own: NodeFact, handles: Handles) -> Self {
         Self { handles: Arc::new(handles), own: watch::Sender::new(Arc::new(own)), kept: Arc::default(), readings: Readings::new() }
     }
 
-    /// This node's, as it is told.
+    /// This node's fact, as it is published.
     pub fn own(&self) -> Arc<NodeFact> {
         Arc::clone(&self.own.borrow())
     }
 
-    /// What a node says of itself now. `member`: as gossip has it.
+    /// A node's fact now. `member`: the node as gossip has it.
     pub async fn of(&self, node: &NodeId, member: Option<&Member>) -> Word {
         if *node == self.handles.me {
             return Word { fact: Some(self.own()), pulse: Some(self.pulse().await), unreached: None };
@@ -206,7 +210,7 @@ pub async fn answer(facts: &Facts, open: FactOpen, send: &mut SendStream) -> Res
     frame::write(send, &FactAnswer { digest, fact: told, pulse }).await
 }
 
-/// GPUs by model, as they were found; one that is lost is neither healthy nor for work.
+/// GPUs by model; a lost one counts neither as healthy nor as allocatable.
 fn gpus(standings: &GpuStandings, topology: &NodeTopology) -> BTreeMap<String, Gpus> {
     let standings = standings.shown();
     let mut by_model: BTreeMap<String, Gpus> = BTreeMap::new();
@@ -219,7 +223,7 @@ fn gpus(standings: &GpuStandings, topology: &NodeTopology) -> BTreeMap<String, G
     by_model
 }
 
-/// Keeps this node's fact, and gossips it, until `stop`.
+/// Keeps this node's fact current, and gossips it, until `stop`.
 pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership: Membership, stop: CancellationToken) {
     let Handles { me, topology, .. } = &*facts.handles;
     let mut standings = facts.handles.gpus.clone();
@@ -244,7 +248,7 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
         }
         let gossiped = Fact { state: fact.state, held: !fact.holds.is_empty(), schedulable: fact.schedulable, digest: fact.digest() };
         if said != Some(gossiped) {
-            // First what is asked for, then the word that there is something to ask for.
+            // The fact must be in place before gossip announces it.
             facts.own.send_replace(Arc::new(fact.clone()));
             membership.ask(Ask::Say(gossiped)).await;
             said = Some(gossiped);
@@ -266,14 +270,15 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
     }
 }
 
-/// Where the quorum has this node, why, and what holds it.
+/// This node's state in the quorum, its reason, and its holds.
 type OfMe = Option<(NodeState, String, Vec<Hold>)>;
 
 fn of_me(cluster: &Cluster, me: &NodeId) -> OfMe {
     cluster.nodes.get(me).map(|node| (node.state, node.state_reason.clone(), node.holds.clone()))
 }
 
-/// Waits until that is otherwise than `known`: of a large cluster something changes all the time, of this node next to never.
+/// Waits until it differs from `known`: in a large cluster something changes all the time, for this
+/// node almost nothing.
 async fn otherwise(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, known: &OfMe) -> OfMe {
     while cluster.changed().await.is_ok() {
         let view = cluster.borrow_and_update();
@@ -286,26 +291,26 @@ async fn otherwise(cluster: &mut watch::Receiver<Arc<Cluster>>, me: &NodeId, kno
             return of_me(&view, me);
         }
     }
-    // Nobody tells any more: the agent stops.
+    // The watch has closed: the agent stops.
     std::future::pending().await
 }
 
-/// What the quorum says, and what this node knows better.
+/// The state by the quorum, corrected by what this node knows better.
 fn stands(state: NodeState, reason: String, health: &Health) -> (NodeState, String) {
     let is_checked = health.checks().next().is_some();
     match (state, health.unwell()) {
         (NodeState::Ready, Some(why)) => (NodeState::Degraded, format!("{UNWELL}{why}")),
         (NodeState::Draining | NodeState::Drained, Some(why)) => (state, format!("{UNWELL}{why}")),
         (NodeState::Draining | NodeState::Drained, None) if is_checked && reason.starts_with(UNWELL) => (state, String::new()),
-        // Heard of the quorum before it was well again.
+        // The quorum has not heard yet that the node is well again.
         (NodeState::Degraded, None) if is_checked && reason.starts_with(UNWELL) => (NodeState::Ready, String::new()),
         (state, _) => (state, reason),
     }
 }
 
-/// Images in the cache: some, and how many.
+/// Digests of some cached images, and the number of all.
 fn cached(folder: &Path) -> (Vec<String>, u32) {
-    // There is none before the first image.
+    // The folder does not exist before the first image.
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let digest = |name: std::ffi::OsString| Some(name.to_str()?.strip_prefix("sha256-")?.strip_suffix(".sqfs")?.to_owned());
     let mut digests: Vec<String> = names.filter_map(digest).filter(|digest| digest.len() == 64).collect();
@@ -315,38 +320,39 @@ fn cached(folder: &Path) -> (Vec<String>, u32) {
     (digests, all)
 }
 
-/// What the machine says of itself.
+/// A reading of the machine's sensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reading {
     pressure: Pressure,
     power_watts: Option<f64>,
 }
 
-/// The last reading, or the one that is under way.
+/// The last reading, or the one in progress.
 type Latest = watch::Receiver<Option<(Instant, Reading)>>;
 
-/// Readings of the machine, one at a time, for all who ask. Cloneable; all clones are one.
+/// Readings of the machine, shared by all requests, one at a time. All clones share them.
 #[derive(Clone)]
 struct Readings(Arc<Mutex<Latest>>);
 
 impl Readings {
-    /// Nothing was read yet.
+    /// No reading yet.
     fn new() -> Self {
         Self(Arc::new(Mutex::new(watch::channel(None).1)))
     }
 
-    /// What stands, else what a new reading gives; nothing where that takes too long.
+    /// The last reading if it is recent enough, else a new one; an empty one if that takes too
+    /// long.
     async fn present(&self, read: impl FnOnce() -> Reading + Send + 'static) -> Reading {
         let mut seen = {
             let mut last = self.0.lock();
             let is_over = match &*last.borrow() {
                 Some((at, _)) => at.elapsed() >= READING,
-                // It is under way, unless nobody reads (any more).
+                // A reading is in progress, unless its thread is gone.
                 None => last.has_changed().is_err(),
             };
             if is_over {
                 let (tx, rx) = watch::channel(None);
-                // Drivers may take their time.
+                // Drivers may be slow.
                 tokio::task::spawn_blocking(move || {
                     let reading = read();
                     tx.send_replace(Some((Instant::now(), reading)));
@@ -360,7 +366,7 @@ impl Readings {
     }
 }
 
-/// May block, and takes a tenth of a second where there are energy counters.
+/// Reads the sensors. Blocks, for a tenth of a second if there are energy counters.
 fn read() -> Reading {
     let (counters, began) = (energy_uj(Path::new("/sys/class/powercap")), Instant::now());
     let power_watts = if counters.is_empty() {
@@ -381,7 +387,8 @@ fn avg10(text: &str) -> Option<f64> {
     some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
-/// What each package has used, by RAPL, in microjoules; the parts of a package are in it.
+/// Energy used by each package in microjoules, from RAPL. The value of a package includes its
+/// parts.
 fn energy_uj(powercap: &Path) -> BTreeMap<String, u64> {
     let zones = fs::read_dir(powercap).into_iter().flatten().flatten();
     let package = zones.filter_map(|zone| {
@@ -394,13 +401,13 @@ fn energy_uj(powercap: &Path) -> BTreeMap<String, u64> {
     package.collect()
 }
 
-/// `None` where a counter began anew in between, or went.
+/// `None` if a counter was reset in between, or disappeared.
 fn watts(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, passed: Duration) -> Option<f64> {
     let used: Option<Vec<u64>> = before.iter().map(|(package, was)| after.get(package)?.checked_sub(*was)).collect();
     Some(used?.iter().sum::<u64>() as f64 / 1e6 / passed.as_secs_f64())
 }
 
-/// The machine's own meter (ACPI), in watts.
+/// The machine's own power meter (ACPI), in watts.
 fn metered(hwmon: &Path) -> Option<f64> {
     let meters = fs::read_dir(hwmon).ok()?.flatten().map(|entry| entry.path());
     let is_meter = |path: &Path| fs::read_to_string(path.join("name")).is_ok_and(|name| name.trim() == "power_meter");
@@ -491,7 +498,7 @@ mod tests {
         assert_eq!(readings.present(|| panic!("a driver's file says nonsense")).await, Reading::default());
         let began = std::time::Instant::now();
         let mut told = futures::future::join_all((0..8).map(|_| ask())).await;
-        // It stands for a while; a slow machine may come to a second one.
+        // A reading is reused for a while; a slow machine may need a second one.
         told.push(ask().await);
         let newest = told.iter().filter_map(|reading| reading.power_watts).fold(0.0, f64::max);
         assert!(told.iter().all(|reading| reading.power_watts.is_some()), "{told:?}");

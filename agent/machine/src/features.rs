@@ -1,4 +1,5 @@
-//! What work may ask for of this node by name (`--constraint`): found on the machine, and said by its site.
+//! The features that work may require of this node (`--constraint`): detected on the machine, or
+//! set by the site.
 
 use crate::data_plane::DataPlane;
 use crate::pmix;
@@ -14,13 +15,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Where the kernel shows CXI devices (Slingshot).
+/// Where the kernel lists CXI devices (Slingshot).
 const CXI_CLASS: &str = "/sys/class/cxi";
-/// Devices below devices (LVM on RAID on disks): no machine stacks more.
+/// Greatest depth of stacked block devices (LVM on RAID on disks): no machine stacks more.
 const STACKED_MAX: u32 = 8;
 
-/// All of them, ascending. `scopes`: whether all processes of an allocation can be found and killed; `groups`: whether its work has a
-/// cgroup at all, by which it is measured; `audits`: whether the kernel tells what it opens.
+/// All features, ascending. `scopes`: whether all processes of an allocation can be found and
+/// killed; `groups`: whether its work has a cgroup at all, by which it is measured; `audits`:
+/// whether the kernel reports what it opens.
 pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scopes, groups, audits): (bool, bool, bool)) -> Vec<String> {
     let mut features: BTreeSet<String> = config.features.iter().cloned().collect();
     if data.scratch_dir().is_some_and(lies_on_nvme) {
@@ -43,7 +45,7 @@ pub fn of(config: &AgentConfig, data: &DataPlane, topology: &NodeTopology, (scop
         (TELEMETRY_DEBUG, !config.log_store.is_empty() && groups),
         (TELEMETRY_AUDIT, !config.log_store.is_empty() && scopes && audits),
     ];
-    // Not the site's to say.
+    // The site cannot set the features that the agent detects.
     features.retain(|feature| own.iter().all(|(name, _)| name != feature));
     let mut all: BTreeSet<String> = own.into_iter().filter(|(_, has)| *has).map(|(feature, _)| feature.to_owned()).collect();
     all.extend(features.into_iter().take(FEATURES_MAX - all.len()));
@@ -55,7 +57,7 @@ pub fn has_cxi() -> bool {
     fs::read_dir(CXI_CLASS).is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// A model as its driver says it, without what a feature cannot have.
+/// A GPU model as its driver reports it, without characters that a feature cannot have.
 fn gpu_type(model: &str) -> String {
     let plain = model.chars().map(|c| if c.is_ascii_graphic() && !",:=".contains(c) { c } else { ' ' });
     let mut text = format!("{GPU_TYPE}={}", plain.collect::<String>().trim());
@@ -63,14 +65,15 @@ fn gpu_type(model: &str) -> String {
     text
 }
 
-/// Whether a directory's file system lies on NVMe disks alone. What cannot be told is none: a site can say it.
+/// Whether a directory's file system lies on NVMe disks only. `false` if unknown: the site can set
+/// the feature.
 fn lies_on_nvme(directory: &Path) -> bool {
     let Ok(about) = fs::metadata(directory) else { return false };
     let device = format!("/sys/dev/block/{}:{}", libc::major(about.dev()), libc::minor(about.dev()));
     is_nvme(Path::new(&device), STACKED_MAX)
 }
 
-/// By the device's place in sysfs; one that is made of others, by theirs.
+/// Judged by the device's path in sysfs; for a device made of others, by theirs.
 fn is_nvme(device: &Path, stacked_max: u32) -> bool {
     let Ok(place) = fs::canonicalize(device) else { return false };
     if place.components().any(|part| part.as_os_str().to_str().is_some_and(|name| name.starts_with("nvme"))) {

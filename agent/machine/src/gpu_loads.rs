@@ -1,18 +1,19 @@
-//! How busy the node's GPUs are, asked of their drivers on a thread of its own: one that hangs keeps nobody waiting, and what it said
-//! before is told no longer than it is true.
+//! How busy the node's GPUs are. A thread of its own asks their drivers: a driver that hangs blocks
+//! nobody, and its last answer is shown only while it is current.
 //!
 //! ```text
 //!   thread: drivers (lattice_runtime) ──▶ newest look ──▶ /metrics and push: each GPU
 //!                                                   └───▶ measuring: each allocation, of the GPUs that it has
 //! ```
 //!
-//! Once a second while work has GPUs. Else rarely, and nothing is held open in between: a GPU that somebody holds open cannot be reset. One
-//! that is withheld and nobody has is let go of at once and not asked.
+//! The drivers are asked once a second while work has GPUs, and rarely otherwise. In between
+//! nothing is held open then, because a GPU that somebody holds open cannot be reset. A GPU that is
+//! withheld and that no allocation has is released at once and not asked.
 //!
-//! Whose a GPU is follows from the node's assignment, not from the processes on it: the assignment
-//! is exact, and exists before the first process. An instance of a partitioned GPU has memory and
-//! processes of its own; power, clocks and temperature are the whole GPU's, because no meter tells
-//! them apart.
+//! The holder of a GPU follows from the node's assignment, not from the processes on it: the
+//! assignment is exact, and exists before the first process. An instance of a partitioned GPU has
+//! memory and processes of its own; power, clocks and temperature are those of the whole GPU,
+//! because no meter separates them.
 
 use crate::gpu_standings::GpuStandings;
 use lattice_agent_common::node_view::NodeView;
@@ -34,50 +35,50 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Between two looks: while work has GPUs, and while none has.
+/// Interval between two looks, while work has GPUs, and while none has.
 const EVERY: Duration = Duration::from_secs(1);
 const RESTING: Duration = Duration::from_secs(30);
-/// A look is followed by a pause of so many times what it took of a processor.
+/// The pause after a look is at least this many times the processor time that the look took.
 const PAUSE_TIMES: u32 = 20;
-/// How much later than it was to come the next look may be, before the last one is not told any more.
+/// How much later than planned the next look may be before the last one is no longer shown.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
-/// By what is known which GPUs are asked, and whose they are.
+/// What decides which GPUs are asked, and who holds them.
 pub struct Handles {
     pub slice: Option<Slice>,
     pub topology: watch::Receiver<Arc<NodeTopology>>,
     pub gpus: watch::Receiver<Arc<GpuStandings>>,
-    /// What the driver says of this node.
+    /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
 }
 
-/// What was read. Cloneable; all clones are one.
+/// The readings. All clones share them.
 #[derive(Clone, Default)]
 pub struct GpuReadings(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     newest: Option<Arc<Looked>>,
-    /// Since when drivers are asked; `None`: they have answered.
+    /// Since when a driver's answer is outstanding; `None`: it is not.
     asked: Option<Instant>,
 }
 
-/// One look.
+/// The result of one look.
 #[derive(Debug)]
 pub struct Looked {
     pub at: Instant,
-    /// Until when this is of now.
+    /// Until when the result counts as current.
     fresh_until: Instant,
     pub loads: GpuLoads,
-    /// Whose work had which GPU when it was asked.
+    /// The allocation that had each GPU at that time.
     pub holders: BTreeMap<String, AllocationId>,
-    /// How many processes each GPU has: of its holder, of other allocations, of none.
+    /// Processes on each GPU: of its holder, of other allocations, of none.
     processes: BTreeMap<String, [u64; 3]>,
 }
 
 impl Looked {
-    /// What was found `at` a time; the next look is `next`. `processes`: how many each GPU has, of its holder, of other allocations,
-    /// of none.
+    /// A result from the time `at`; the next look is due at `next`. `processes`: number on each
+    /// GPU, of its holder, of other allocations, of none.
     pub fn new(
         at: Instant,
         next: Instant,
@@ -101,17 +102,17 @@ impl GpuReadings {
         std::thread::Builder::new().name("gpu-loads".to_owned()).spawn(run).map(drop)
     }
 
-    /// The newest look, while it is of now.
+    /// The newest result, while it is current.
     pub fn newest(&self) -> Option<Arc<Looked>> {
         self.state().newest.as_ref().filter(|looked| Instant::now() < looked.fresh_until).cloned()
     }
 
-    /// How long ago drivers last answered; `None`: they never did.
+    /// How long ago the drivers last answered; `None`: never.
     pub fn age(&self) -> Option<Duration> {
         self.state().newest.as_ref().map(|looked| looked.at.elapsed())
     }
 
-    /// Why nothing is told of a GPU now, for people.
+    /// Why there are no numbers of a GPU now, for people.
     pub fn why_silent(&self, gpu: &str, vendor: Option<GpuVendor>) -> String {
         let state = self.state();
         if let Some(asked) = state.asked.filter(|asked| asked.elapsed() > LATE_MAX) {
@@ -131,7 +132,7 @@ impl GpuReadings {
             let devices = there(handles, &holders);
             let ids: BTreeSet<String> = devices.iter().map(|device| device.id.clone()).collect();
             if !open.is_subset(&ids) {
-                // What is asked no more is not held open any longer.
+                // GPUs that are no longer asked must not be held open.
                 reader.rest();
                 open.clear();
             }
@@ -165,20 +166,21 @@ impl GpuReadings {
     }
 }
 
-/// The GPUs that the bus shows. One that is lost is not asked: a library that finds one lost has to be opened anew. Nor is one that is
-/// withheld and nobody has: it may wait for its reset.
+/// The GPUs to ask, of those on the bus. Not a lost one, because a library that finds a GPU lost
+/// has to be opened again; nor one that is withheld and that no allocation has, because it may wait
+/// for its reset.
 fn there(handles: &Handles, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
     let (standings, topology) = (handles.gpus.borrow().clone(), handles.topology.borrow().clone());
     let is_asked = |gpu: &&GpuDevice| {
         let key = gpu_key(gpu);
-        // Instances of one GPU are opened together.
+        // All instances of one GPU are opened together.
         let is_held = || topology.gpu.gpus.iter().any(|of| gpu_key(of) == key && holders.contains_key(&of.id));
         standings.is_there(key) && (standings.is_allocatable(key) || is_held())
     };
     topology.gpu.gpus.iter().filter(is_asked).cloned().collect()
 }
 
-/// Whose work has which GPU.
+/// The allocation that has each GPU.
 fn holders(handles: &Handles) -> BTreeMap<String, AllocationId> {
     let view = handles.view.borrow();
     let of = view.locals.iter().filter_map(|local| Some((local.share.allocation, local.assignment.as_ref()?)));
@@ -195,7 +197,7 @@ fn processes(
     let of = |id: &String, pids: &[u32]| {
         let mut counts = [0; 3];
         for pid in pids {
-            // One that has ended meanwhile is nobody's.
+            // A process that has ended meanwhile counts for nobody.
             let Some(scope) = i32::try_from(*pid).ok().and_then(|pid| slice.scope_of_pid(pid).ok()) else { continue };
             let place = match (scope, holders.get(id)) {
                 (Some(scope), Some(holder)) if scope == *holder => 0,
@@ -214,7 +216,7 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// The node's GPUs at `/metrics`.
+/// The node's GPUs, for `/metrics`.
 pub struct OfNode {
     pub handles: Arc<Handles>,
     pub readings: GpuReadings,
@@ -344,7 +346,7 @@ mod tests {
         readings.state().newest = Some(Arc::new(looked(now + Duration::from_secs(60))));
         let why = |gpu: &str, vendor| readings.why_silent(gpu, Some(vendor));
         assert!(readings.newest().is_some() && why("A1", GpuVendor::Nvidia).contains("lost"));
-        // Not what is said of one whose name begins alike, but what is said of all.
+        // Not the text about a GPU whose name begins alike, but the text about all of them.
         assert_eq!(why("A", GpuVendor::Nvidia), "NVML cannot begin");
         assert!(why("A", GpuVendor::Amd).contains("not measured yet"));
         readings.state().newest = Some(Arc::new(looked(now)));

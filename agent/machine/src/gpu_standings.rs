@@ -1,38 +1,39 @@
-//! How the node's GPUs stand, and what the node offers because of that. `agent::gpus` finds it out.
+//! The state of the node's GPUs, and what the node offers because of it. The agent's `gpus` task
+//! determines it.
 
 use lattice_api::v1;
 use lattice_model::Resources;
 use lattice_node::device_health::GpuStanding;
 use std::collections::BTreeMap;
 
-/// What work may have of the node, and ask for.
+/// The resources that work may have of the node, and the features that it may require.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub size: Resources,
     pub features: Vec<String>,
 }
 
-/// How the GPUs stand.
+/// The state of the GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuStandings {
-    /// The version of the table by which they are judged.
+    /// Version of the error table that they are judged by.
     pub policy: String,
-    /// By what each goes by.
+    /// By GPU key.
     pub gpus: BTreeMap<String, GpuStanding>,
-    /// Why one is not offered yet with which nothing is the matter.
+    /// Why a GPU without a problem is not offered yet.
     pub waits: BTreeMap<String, String>,
-    /// How often NVIDIA's driver reported which error of which GPU.
+    /// How often NVIDIA's driver reported each error, by GPU and error number.
     pub xids: BTreeMap<(String, u32), u64>,
 }
 
 impl GpuStandings {
-    /// What is the matter with it, or why it is not offered; empty where nothing is.
+    /// The GPU's problem, or why it is not offered; empty: neither.
     pub fn why(&self, key: &str) -> String {
         let why = self.gpus.get(key).map(GpuStanding::why).unwrap_or_default();
         if why.is_empty() { self.waits.get(key).map(|why| format!("not offered yet: {why}")).unwrap_or_default() } else { why }
     }
 
-    /// Whether anything is on the bus of which no driver tells, or that is new.
+    /// Whether the bus has a GPU that is new, or that no driver reports.
     pub fn has_newcomers(&self) -> bool {
         !self.waits.is_empty()
     }
@@ -46,14 +47,14 @@ impl GpuStandings {
         self.gpus.get(key).is_none_or(GpuStanding::is_allocatable) && !self.waits.contains_key(key)
     }
 
-    /// As the API has them.
+    /// As the API shows them.
     pub fn shown(&self) -> Vec<v1::GpuStanding> {
         let shown = self.gpus.iter().map(|(key, standing)| {
             let mut detail = match self.waits.get(key) {
                 Some(why) if standing.is_allocatable() => format!("not offered yet: {why}"),
                 Some(_) | None => standing.why(),
             };
-            // Some of it is a driver's.
+            // Part of this text may come from a driver.
             detail.retain(|c| !c.is_control());
             v1::GpuStanding {
                 bus: key.clone(),

@@ -1,5 +1,6 @@
-//! What this node is made of, as the agent found it when it began, and how allocations are told: each has a file with
-//! the whole topology and its own part of it, so that no rank looks for it again.
+//! The node's topology as the agent found it at its start, and the topology files of allocations:
+//! each holds the whole topology and the allocation's part of it, so that ranks need not discover
+//! it again.
 
 use crate::hwloc;
 use anyhow::Context;
@@ -13,12 +14,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Looks at this machine. Takes as long as its vendors' libraries do: once per start.
+/// Discovers this machine. Takes as long as the vendors' libraries do; done once per start.
 pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
     topology::discover(&Files::below(Path::new("/")), &topology::allowed_cpus(), simulated)
 }
 
-/// This machine's main memory, without what is kept for the system.
+/// This machine's main memory in bytes, less what is reserved for the system.
 pub fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
@@ -26,7 +27,8 @@ pub fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
     Ok(total - reserved_bytes.min(total / 4))
 }
 
-/// What was found now, with the GPUs that were known before and are not found: work is still to be kept from their files.
+/// The topology found now, plus the GPUs that were known before and are missing: work must still be
+/// denied their device files.
 pub fn with_lost(mut now: NodeTopology, before: &NodeTopology) -> NodeTopology {
     let mut next = now.gpu.gpus.iter().map(|g| g.index + 1).max().unwrap_or(0);
     for gpu in &before.gpu.gpus {
@@ -38,12 +40,12 @@ pub fn with_lost(mut now: NodeTopology, before: &NodeTopology) -> NodeTopology {
     now
 }
 
-/// What of it is registered.
+/// The resources that are registered.
 pub fn size(topology: &NodeTopology, memory_bytes: u64) -> anyhow::Result<Resources> {
     Ok(Resources { cores: u32::try_from(topology.cpu.cpus().len())?, memory_bytes, gpus: u32::try_from(topology.gpu.gpus.len())? })
 }
 
-/// An allocation's part of the node, as its shim shares it out among ranks.
+/// An allocation's part of the node, as its shim distributes it among ranks.
 pub fn placement(topology: &NodeTopology, assigned: &Assignment) -> Placement {
     let own = |core: &Core| Core { cpus: core.cpus.iter().copied().filter(|c| assigned.cpus.contains(c)).collect(), ..core.clone() };
     let gpus = topology.gpu.gpus.iter().filter(|g| assigned.gpus.contains(&g.id));
@@ -55,7 +57,7 @@ pub fn placement(topology: &NodeTopology, assigned: &Assignment) -> Placement {
     }
 }
 
-/// What a rank reads: JSON.
+/// The content of a topology file, in JSON.
 #[derive(Serialize)]
 struct Told<'a> {
     node: &'a str,
@@ -68,12 +70,13 @@ fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("topology")
 }
 
-/// Where an allocation's file lies. Its user can read it there; the allocation's own directory is closed to him.
+/// Path of an allocation's topology file. The user can read it there; the allocation's own
+/// directory is closed to the user.
 pub fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> PathBuf {
     directory(state_dir).join(format!("{allocation}-{epoch}.json"))
 }
 
-/// Writes it, whole or not at all. Not synced: a machine that was restarted has nobody to read it.
+/// Writes the file so that it appears complete. Not synced: after a reboot nobody reads it.
 pub fn tell(state_dir: &Path, node: &str, share: &DesiredShare, topology: &NodeTopology, assigned: &Assignment) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o711).create(directory(state_dir))?;
     let path = file(state_dir, share.allocation, share.epoch);
@@ -83,7 +86,7 @@ pub fn tell(state_dir: &Path, node: &str, share: &DesiredShare, topology: &NodeT
     fs::rename(&part, &path)
 }
 
-/// Removes it.
+/// Removes the file.
 pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::Result<()> {
     match fs::remove_file(file(state_dir, allocation, epoch)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -91,7 +94,7 @@ pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::R
     }
 }
 
-/// Removes what a former life left of allocations that are not here any more.
+/// Removes files left by earlier runs of allocations that are no longer here.
 pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
     for entry in fs::read_dir(directory(state_dir)).into_iter().flatten().flatten() {
         if Path::new(&entry.file_name()).file_stem() == Path::new(hwloc::FILE).file_stem() {

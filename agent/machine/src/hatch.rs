@@ -1,12 +1,12 @@
-//! What lets the `mpirun` of an MPI library start its daemons on an allocation's nodes: variables that name our launcher in the
-//! place of ssh, and a file of the nodes in the form of each library.
+//! Lets the `mpirun` of an MPI library start its daemons on an allocation's nodes: variables that
+//! name our launcher in place of ssh, and a file of the nodes in each library's format.
 //!
-//! Hydra is given `ssh` with our program and not `manual`, which only prints what it would start.
-//! The launcher is `lattice` under the name `lattice-mpi-launcher`, because Hydra calls a program
+//! Hydra gets our program as `ssh` and not as `manual`, which only prints what it would start. The
+//! launcher is `lattice` under the name `lattice-mpi-launcher`, because Hydra calls a program
 //! without arguments of ours. What it starts is a launch, with a launch's user, scope, limits and
-//! end; the variables that would tell the daemon that it is a rank are removed. A variable of a
-//! library that the user set stands. Standard input is not carried: both libraries send it over
-//! their own connections.
+//! end; the variables that would tell the daemon that it is a rank are removed. A library's
+//! variable that the user set is not changed. Standard input is not carried: both libraries send it
+//! over their own connections.
 
 use lattice_model::{AllocationId, DesiredShare, Epoch, NodeId, Placement};
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown, symlink};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The name by which `lattice` is called in the place of ssh.
+/// The name by which `lattice` is called in place of ssh.
 const LAUNCHER: &str = "lattice-mpi-launcher";
-/// The program behind it, beside the agent's own.
+/// The program behind it, in the directory of the agent's own program.
 const PROGRAM: &str = "lattice";
 
-/// How a library wants its nodes, a line each.
+/// A library's format of the list of nodes, one line each.
 #[derive(Clone, Copy)]
 enum Form {
     /// `node:slots`
@@ -48,18 +48,19 @@ impl Form {
     }
 }
 
-/// What one library's `mpirun` reads.
+/// The variables that one library's `mpirun` reads.
 struct Library {
-    /// Names the program that it calls in the place of ssh.
+    /// Variable for the program that it calls in place of ssh.
     launcher: &'static str,
-    /// Names the file of its nodes.
+    /// Variable for the file of nodes.
     hosts: &'static str,
-    /// What else it must be told: to use that program, also where it finds Slurm's variables (`--slurm-env`).
+    /// Further variables, which make it use that program even if it finds Slurm's variables
+    /// (`--slurm-env`).
     more: &'static [(&'static str, &'static str)],
     form: Form,
 }
 
-/// MPICH and what descends from it; Open MPI up to 4; Open MPI from 5 on.
+/// MPICH and its descendants; Open MPI up to 4; Open MPI from 5 on.
 const LIBRARIES: [Library; 3] = [
     // Its launcher `manual`, which looks like the right one, only prints what it would start.
     Library {
@@ -108,8 +109,8 @@ pub enum NoLauncher {
 /// What does not work without the launcher.
 const LOST: &str = "mpirun and mpiexec inside allocations start nothing on other nodes";
 
-/// Makes the launcher: a link to the `lattice` beside this agent's program, which sees by what name it is called. What is
-/// degraded without that, where it is not there.
+/// Installs the launcher: a link to the `lattice` beside this agent's program, which acts by the
+/// name that it is called by. An error says what is missing.
 pub fn install(state_dir: &Path) -> Result<(), NoLauncher> {
     let own = std::env::current_exe().map_err(NoLauncher::FindOwnProgram)?;
     let program = own.with_file_name(PROGRAM);
@@ -131,19 +132,19 @@ pub fn install(state_dir: &Path) -> Result<(), NoLauncher> {
     made().map_err(|source| NoLauncher::MakeLink { link: link.clone(), source })
 }
 
-/// Writes the files of an allocation's nodes, for its user to read; none where it has one node, on which `mpirun` needs nobody.
-/// Not synced: a machine that was restarted has nobody to read them.
+/// Writes the files of an allocation's nodes, readable by its user; none for one node, on which
+/// `mpirun` needs no launcher. Not synced: after a reboot nobody reads them.
 pub fn tell(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement>) -> io::Result<()> {
     if share.nodes.len() < 2 {
         return Ok(());
     }
     fs::DirBuilder::new().recursive(true).mode(0o711).create(directory(state_dir))?;
-    // What a former life wrote may be half of it.
+    // An earlier run may have written only a part of it.
     forget(state_dir, share.allocation, share.epoch)?;
     let nodes: Vec<NodeId> = share.nodes.iter().map(|(node, _)| node.clone()).collect();
     let ranks = share.spec.usual_ranks(&nodes);
     let usual = slots(share, placement);
-    // Where fewer ranks were asked for than there is room for, each node has its part of them.
+    // If fewer ranks were requested than there is room for, each node has its part of them.
     let slots = |node: &NodeId| match ranks.iter().find(|part| &part.node == node) {
         Some(part) if share.spec.launch.ranks > 0 => part.count as usize,
         Some(_) | None => usual,
@@ -158,8 +159,9 @@ pub fn tell(state_dir: &Path, share: &DesiredShare, placement: Option<&Placement
     Ok(())
 }
 
-/// Ranks that a library starts on each node where nobody says how many: the allocation's tasks, or where these are the usual
-/// one, as many as it has cores here. (What it has on other nodes is not known here.)
+/// Ranks that a library starts on each node by default: the allocation's tasks per node, or, if
+/// that is the default of one, as many as it has cores here. (Its cores on other nodes are unknown
+/// here.)
 fn slots(share: &DesiredShare, placement: Option<&Placement>) -> usize {
     if share.spec.tasks_per_node > 1 {
         return share.spec.tasks_per_node as usize;
@@ -168,7 +170,7 @@ fn slots(share: &DesiredShare, placement: Option<&Placement>) -> usize {
     known.unwrap_or(share.resources.cores as usize).max(1)
 }
 
-/// Removes them.
+/// Removes the files.
 pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::Result<()> {
     for form in Form::ALL {
         match fs::remove_file(file(state_dir, allocation, epoch, form)) {
@@ -179,7 +181,7 @@ pub fn forget(state_dir: &Path, allocation: AllocationId, epoch: Epoch) -> io::R
     Ok(())
 }
 
-/// Removes what a former life left of allocations that are not here any more.
+/// Removes files left by earlier runs of allocations that are no longer here.
 pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
     for entry in fs::read_dir(directory(state_dir)).into_iter().flatten().flatten() {
         let allocation = entry.file_name().to_str().and_then(|name| name.get(..36)?.parse::<AllocationId>().ok());
@@ -191,8 +193,8 @@ pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
     }
 }
 
-/// Adds the variables, for each library of which the user says nothing himself. What came along from another allocation is not
-/// his word.
+/// Adds the variables of each library for which the user set none. Variables inherited from another
+/// allocation do not count as the user's.
 pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: &DesiredShare) {
     let launcher = launcher(state_dir);
     for library in &LIBRARIES {
@@ -201,7 +203,8 @@ pub fn environment(env: &mut BTreeMap<String, String>, state_dir: &Path, share: 
             names().for_each(|name| drop(env.remove(name)));
         }
         let hosts = file(state_dir, share.allocation, share.epoch, library.form);
-        // Not there where `lattice` is not installed, or where nobody needs it.
+        // The launcher is missing if `lattice` is not installed, the file if the allocation needs
+        // none.
         let there = launcher.exists() && hosts.exists();
         if there && !names().any(|name| env.contains_key(name)) {
             env.insert(library.launcher.to_owned(), launcher.display().to_string());
@@ -224,7 +227,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("lattice-hatch-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             fs::create_dir_all(path.join("bin")).unwrap();
-            // Any program that is there.
+            // Any existing program will do.
             symlink(std::env::current_exe().unwrap(), launcher(&path)).unwrap();
             Self(path)
         }

@@ -1,15 +1,16 @@
-//! What this node's checks find: the agent's own, and the site's. They are made before the first session begins, then every
-//! `health.period_seconds`, sooner while one of them keeps work off, and after each allocation that was taken away.
+//! Runs the health checks of this node, the agent's own and the site's: before the first session,
+//! then every `health.period_seconds`, sooner while one of them keeps work off the node, and after
+//! each allocation that ended.
 //!
 //! ```text
 //!   looks (blocking, each with a limit) ─┐
 //!   the site's programs ─────────────────┼─▶ Health (pure) ──▶ unwell: with every heartbeat ──▶ Degraded, no new work
-//!   GPUs (agent::gpus) ──────────────────╯                 ├─▶ a drain asked for, failed hardware: a hold, by the leader's clock
+//!   GPUs (agent::gpus) ──────────────────╯                 ├─▶ a requested drain, failed hardware: a hold
 //!                                                          └─▶ `lattice node status`
 //! ```
 //!
-//! What a look cannot say in time is critical, and its thread is left to it: nobody can end a thread that hangs in a mount. The
-//! same look is not begun again while it does.
+//! A look that exceeds its timeout counts as critical. Its thread is left alone, because nobody can
+//! end a thread that hangs in a mount, and the same look is not started again until it returns.
 
 mod looks;
 
@@ -30,41 +31,42 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// In the state folder: for what the node asked to be drained.
+/// File in the state folder with the findings for which this node has requested a drain.
 const OWN_DRAIN: &str = "own-drain.json";
-/// How long one of the agent's own looks may take.
+/// Timeout of each of the agent's own looks.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// Between two rounds while something is critical, and behind allocations that ended, where the period is longer.
+/// Time between two rounds while something is critical, and after allocations that ended, if the
+/// period is longer.
 const UNWELL_PERIOD: Duration = Duration::from_secs(5);
-/// How late the agent's own clock may be before that is said.
+/// How late the agent's own timer may be before that is reported.
 const LAG_MAX: Duration = Duration::from_secs(2);
 
-/// What others may know. Cloneable; all clones are one.
+/// A handle on the results. All clones share them.
 #[derive(Clone, Debug)]
 pub struct Checks {
     health: watch::Receiver<Arc<Health>>,
-    /// How often they were asked for.
+    /// Counts the requests for a new round.
     again: watch::Sender<u64>,
 }
 
 impl Checks {
-    /// All of them, once they were made.
+    /// The results of all checks.
     pub fn now(&self) -> Arc<Health> {
         Arc::clone(&self.health.borrow())
     }
 
-    /// Changes of it.
+    /// A watch on the results.
     pub fn watch(&self) -> watch::Receiver<Arc<Health>> {
         self.health.clone()
     }
 
-    /// Waits until all of them were made once.
+    /// Waits until all checks have run once.
     pub async fn made(&self) {
-        // The other side ends with the agent.
+        // The sender lives as long as the agent.
         let _ = self.health.clone().wait_for(|health| health.checks().next().is_some()).await;
     }
 
-    /// How the node is, as the quorum is told.
+    /// The node's health as it is reported to the quorum.
     pub fn word(&self) -> NodeHealth {
         let health = self.now();
         if let Some(why) = health.failed() {
@@ -75,27 +77,28 @@ impl Checks {
         health.unwell().or_else(unmade).map_or(NodeHealth::Well, |why| NodeHealth::Unwell { why, drain })
     }
 
-    /// They are to be made again soon, by whoever makes some.
+    /// Requests a new round soon from every task that runs checks.
     pub fn again(&self) {
         self.again.send_modify(|asked| *asked = asked.wrapping_add(1));
     }
 
-    /// Changes each time that they are asked for.
+    /// Changes with each request for a new round.
     pub fn asked(&self) -> watch::Receiver<u64> {
         self.again.subscribe()
     }
 }
 
-/// Where is said what was found. Cloneable; all clones are one.
+/// Where tasks report their findings. All clones share them.
 #[derive(Clone, Debug)]
 pub struct Finds {
     health: watch::Sender<Arc<Health>>,
-    /// Where is kept for what a drain was asked: the next agent must not ask for it again.
+    /// The file with the findings for which a drain was requested: after a restart the agent must
+    /// not request it again.
     file: Arc<PathBuf>,
 }
 
 impl Finds {
-    /// Nothing was found yet by this agent.
+    /// Starts without findings, except those for which a drain was requested before.
     fn new(state_dir: &Path) -> Self {
         let file = state_dir.join(OWN_DRAIN);
         let own_drain = read_own_drain(&file).unwrap_or_else(|why| {
@@ -105,14 +108,14 @@ impl Finds {
         Self { health: watch::Sender::new(Arc::new(Health::of(own_drain))), file: Arc::new(file) }
     }
 
-    /// Takes what was found.
+    /// Takes findings.
     pub fn found(&self, found: Vec<(String, Finding)>) {
         let (before, at) = (self.health.borrow().unwell(), now());
         self.health.send_modify(|health| {
             let health = Arc::make_mut(health);
             let asked = health.own_drain().clone();
             found.into_iter().for_each(|(name, finding)| health.found(at, &name, finding));
-            // Before anybody is told. A few times in a node's life.
+            // Stored before anybody sees it. That happens a few times in a node's life.
             if *health.own_drain() != asked {
                 self.keep(health.own_drain());
             }
@@ -140,7 +143,7 @@ fn read_own_drain(file: &Path) -> std::io::Result<OwnDrain> {
     }
 }
 
-/// The side that makes them.
+/// The task that runs the checks.
 pub struct Checking {
     settings: HealthSettings,
     looks: Looks,
@@ -148,12 +151,12 @@ pub struct Checking {
     again: watch::Receiver<u64>,
     /// This node's name, for the site's programs.
     node: String,
-    /// Looks that were not answered in time.
+    /// Looks that exceeded their timeout and have not returned.
     hanging: BTreeMap<String, JoinHandle<Finding>>,
 }
 
 impl Checking {
-    /// Nothing was looked at yet.
+    /// A task and its handle; nothing has been checked yet.
     pub fn new(settings: HealthSettings, node: &NodeId, state_dir: &Path, images: ImageCache) -> (Self, Checks) {
         let finds = Finds::new(state_dir);
         let (asks, again) = watch::channel(0);
@@ -162,22 +165,22 @@ impl Checking {
         (Self { settings, looks, finds, again, node: node.to_string(), hanging: BTreeMap::new() }, checks)
     }
 
-    /// For who looks at something by himself.
+    /// For tasks that check something themselves.
     pub fn finds(&self) -> Finds {
         self.finds.clone()
     }
 
-    /// Makes them until `stop`.
+    /// Runs the checks until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
-            // To its end: a program that is left in its middle would go on behind us.
+            // Not aborted by other events: a program interrupted in the middle would go on running.
             self.round(&stop).await;
             let configured = Duration::from_secs(self.settings.period_seconds);
             let period = if self.finds.health.borrow().unwell().is_some() { configured.min(UNWELL_PERIOD) } else { configured };
             let slept = Instant::now();
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Not behind each of many short ones.
+                // Not after each one of many short allocations.
                 Ok(()) = self.again.changed() => {
                     let pause = tokio::time::sleep_until((slept + UNWELL_PERIOD.min(configured)).into());
                     if stop.run_until_cancelled(pause).await.is_none() {
@@ -197,14 +200,14 @@ impl Checking {
         }
     }
 
-    /// All checks once.
+    /// Runs all checks once.
     async fn round(&mut self, stop: &CancellationToken) {
         let mut found = Vec::new();
         for (name, look) in self.looks.all(now()) {
             let Some(finding) = stop.run_until_cancelled(self.look(&name, look)).await else { return };
             found.push((name, finding));
         }
-        // At the same time: an agent that was started again must not wait for the sum of their limits.
+        // In parallel: a restarted agent must not wait for the sum of their timeouts.
         let sites = self.settings.checks.iter().map(async |check| (check.name.clone(), site(check, &self.node, stop).await));
         found.extend(futures::future::join_all(sites).await);
         self.finds.found(found);
@@ -229,7 +232,8 @@ impl Checking {
     }
 }
 
-/// A program of the site's, by the exit codes of Nagios' plugins: 0 well, 1 warning, 2 critical, 3 unknown. Its last line is told.
+/// Runs a program of the site with the exit codes of Nagios plugins: 0 ok, 1 warning, 2 critical, 3
+/// unknown. The last line of its output becomes the text.
 async fn site(check: &SiteCheck, node: &str, stop: &CancellationToken) -> Finding {
     let env = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LATTICE_NODE", node)];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
@@ -243,7 +247,8 @@ async fn site(check: &SiteCheck, node: &str, stop: &CancellationToken) -> Findin
         ProgramEnd::Exited(0) => Finding::Well,
         ProgramEnd::Exited(1) => Finding::Warning(said()),
         ProgramEnd::Exited(3) => Finding::Unsupported(said()),
-        // Its own word alone: a program that cannot be started, or hangs, says nothing of the hardware.
+        // Only the program's own exit code counts: one that cannot be started, or hangs, says
+        // nothing about the hardware.
         ProgramEnd::Exited(2) if check.failure => Finding::Failure(said()),
         ProgramEnd::Exited(2) => Finding::Critical(said()),
         ProgramEnd::Exited(_) | ProgramEnd::Signalled(_) | ProgramEnd::Unknown | ProgramEnd::TooLong => {

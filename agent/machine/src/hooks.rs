@@ -1,15 +1,18 @@
-//! The site's own programs around an allocation on this node. The contract with them is in `docs/reference/hooks.md`.
+//! The site's own programs around an allocation on this node. `docs/reference/hooks.md` is their
+//! contract.
 //!
 //! ```text
-//!   Preparing: identity, scratch ─▶ prologue ─▶ image, scope, shim        Undoing: no process left ─▶ epilogue ─▶ scratch, scope
+//!   Preparing: identity, scratch ─▶ prologue ─▶ image, scope, shim
+//!   Undoing:   no process left ─▶ epilogue ─▶ scratch, scope
 //! ```
 //!
-//! A hook runs as root in a cgroup of its own beside the scopes, outside of the allocation's limits; what it leaves
-//! running is ended with it. Both may be run again: after a crash of the agent nothing tells how far one came.
+//! A hook runs as root in a cgroup of its own beside the scopes, outside the allocation's limits;
+//! what it leaves running is killed when it ends. Both hooks may run again, because after a crash
+//! of the agent nothing says how far one got.
 //!
-//! The share is released although an epilogue fails; `lattice node status` shows the failure until
-//! a later epilogue succeeds. A share that is held for a hook would be a node that nobody can use
-//! and no command can free. An operator who wants the node kept away from work cordons it.
+//! The share is released even if an epilogue fails; `lattice node status` shows the failure until a
+//! later epilogue succeeds. A share that is held for a hook would be a node that nobody can use and
+//! no command can free. An operator who wants the node kept away from work cordons it.
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::environment::of_domain;
@@ -38,16 +41,16 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Between SIGTERM and SIGKILL of a hook that is given up.
+/// Time between SIGTERM and SIGKILL when a hook is given up.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long killed processes of a hook are waited for.
+/// How long to wait for killed processes of a hook.
 const KILL_WAIT: Duration = Duration::from_secs(3);
-/// Bytes kept of what a hook writes: the last ones.
+/// Bytes of a hook's output that are kept: the last ones.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
-/// Characters of its last line that go into a reason.
+/// Characters of its last line that are included in a reason.
 const LINE_CHARS_MAX: usize = 200;
 
-/// What the site has put around allocations.
+/// The site's hooks.
 #[derive(Clone, Debug, Default)]
 pub struct Hooks {
     prologue: Option<Hook>,
@@ -60,7 +63,7 @@ struct Hook {
     limit: Duration,
 }
 
-/// Which one.
+/// Which of the two hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     Prologue,
@@ -76,7 +79,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Why a program of the site's was not started.
+/// Why a program of the site was not started.
 #[derive(Debug, Error)]
 pub enum NotStartedError {
     #[error(transparent)]
@@ -95,7 +98,7 @@ pub enum NotStartedError {
     Program(#[from] NotStarted),
 }
 
-/// Why processes of a hook are still there.
+/// Why processes of a hook are still running.
 #[derive(Debug, Error)]
 pub enum EndGroupError {
     #[error("{}", with_causes(.0))]
@@ -104,7 +107,7 @@ pub enum EndGroupError {
     StillThere { pids: Vec<i32> },
 }
 
-/// A hook that did not do what it is there for.
+/// Why a hook failed.
 #[derive(Debug, Error)]
 pub enum HookFailure {
     #[error("the site's {moment} {} could not be started: {source}", program.display())]
@@ -118,7 +121,7 @@ pub enum HookFailure {
 }
 
 impl Hooks {
-    /// As configured.
+    /// From the configuration.
     pub fn of(config: &AgentConfig) -> Self {
         let hook = |program: &Path, limit_s| {
             (!program.as_os_str().is_empty()).then(|| Hook { program: program.to_owned(), limit: Duration::from_secs(limit_s) })
@@ -129,13 +132,14 @@ impl Hooks {
         }
     }
 
-    /// Whether there is one to be run before work.
+    /// Whether a prologue is configured.
     pub fn has_prologue(&self) -> bool {
         self.prologue.is_some()
     }
 
-    /// Runs the hook of `moment`, where there is one, to its end or until `cancel`; then nothing of it is left.
-    /// `slice`: below which its processes are. `data`: what it is told of scratch and output.
+    /// Runs the hook of `moment`, if there is one, until it ends or `cancel`; afterwards none of
+    /// its processes is left. `slice`: the parent of the hook's cgroup. `data`: its variables about
+    /// scratch and output.
     pub async fn run(
         &self,
         moment: Moment,
@@ -165,16 +169,16 @@ impl Hooks {
     }
 }
 
-/// How a program of the site's ended.
+/// How a program of the site ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramEnd {
     Exited(i32),
     Signalled(i32),
-    /// Nobody knows how.
+    /// Unknown.
     Unknown,
-    /// It was killed: its time was over.
+    /// Killed, because its timeout was over.
     TooLong,
-    /// It was killed: it is not wanted any more.
+    /// Killed, because it is not wanted any more.
     Cancelled,
 }
 
@@ -190,11 +194,12 @@ impl fmt::Display for ProgramEnd {
     }
 }
 
-/// Runs a program of the site's as root to its end, for `limit` at most, or until `cancel`; then nothing of it is left: neither in
-/// `group`, where there is one, nor in its process group. How it ended, and the end of what it wrote.
+/// Runs a program of the site as root until it ends, for at most `limit`, or until `cancel`.
+/// Afterwards none of its processes is left in `group`, if given, or in its process group. Returns
+/// how it ended and the end of its output.
 ///
 /// # Errors
-/// Why it could not be started.
+/// Why the program could not be started.
 pub async fn run_program(
     program: &Path,
     env: Vec<(String, String)>,
@@ -224,7 +229,7 @@ pub async fn run_program(
     Ok((end, output))
 }
 
-/// Everything that a hook finds in its environment. The owner's own variables are not among it.
+/// All environment variables of a hook. The owner's own variables are not among them.
 fn environment(moment: Moment, me: &NodeId, share: &DesiredShare, data: &[(String, String)]) -> Vec<(String, String)> {
     let nodes: Vec<&str> = share.nodes.iter().map(|(n, _)| n.as_str()).collect();
     let spec = &share.spec;
@@ -255,7 +260,7 @@ struct Started {
     output: OwnedFd,
 }
 
-/// Ends what a former life left of the hook, and starts it.
+/// Kills what an earlier run left of the hook, and starts it.
 fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Result<Started, NotStartedError> {
     let cgroup = match group {
         Some(group) => {
@@ -287,7 +292,7 @@ fn start(program: &Path, env: &[(String, String)], group: Option<&Cgroup>) -> Re
     Ok(Started { pid, pidfd, start, output })
 }
 
-/// Kills whatever is in a hook's cgroup and removes it. Nothing to do where it is gone.
+/// Kills everything in a hook's cgroup and removes it. Does nothing if it does not exist.
 pub fn end_group(group: &Cgroup) -> Result<(), EndGroupError> {
     group.kill()?;
     if !group.wait_empty(KILL_WAIT)? {
@@ -296,7 +301,7 @@ pub fn end_group(group: &Cgroup) -> Result<(), EndGroupError> {
     Ok(group.remove()?)
 }
 
-/// Why a hook is not waited for any more.
+/// Why a hook is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GivenUp {
     No,
@@ -321,7 +326,7 @@ impl Running {
         Ok(Self { pid, ended, start, group, output, open: true, tail: VecDeque::new() })
     }
 
-    /// Takes its output until it has ended, or is to be given up.
+    /// Reads its output until it ends or is given up.
     async fn follow(&mut self, until: Instant, cancel: &CancellationToken) -> GivenUp {
         let mut chunk = [0; 4096];
         loop {
@@ -341,16 +346,17 @@ impl Running {
         }
     }
 
-    /// To its whole group.
+    /// Sends a signal to its whole group.
     fn signal(&self, signal: Signal) {
         match &self.group {
             Some(group) => group.signal(signal as i32),
-            // Ours until it is reaped, and the leader of its group.
+            // The process is not reaped yet, so its id is still its own; it leads its process
+            // group.
             None => drop(killpg(Pid::from_raw(self.pid), signal)),
         }
     }
 
-    /// Kills what is left, and tells how it ended and what it wrote.
+    /// Kills what is left; returns how the program ended and its output.
     async fn end(mut self) -> (Option<RankOutcome>, Option<NotStarted>, Vec<u8>) {
         self.signal(Signal::SIGKILL);
         let _ = tokio::time::timeout(KILL_WAIT, self.ended.readable()).await;
@@ -374,7 +380,8 @@ fn take(tail: &mut VecDeque<u8>, bytes: &[u8]) {
     tail.drain(..tail.len().saturating_sub(OUTPUT_BYTES_MAX));
 }
 
-/// Puts what it wrote beside the allocation's logs. Where that cannot be, the reason still has its last line.
+/// Writes the output beside the allocation's logs. If that fails, the reason still includes its
+/// last line.
 fn keep(dir: &ShimDir, moment: Moment, output: &[u8]) {
     if output.is_empty() {
         return;
@@ -388,7 +395,7 @@ fn keep(dir: &ShimDir, moment: Moment, output: &[u8]) {
     }
 }
 
-/// The last line that says something, without control characters and not too long.
+/// The last line that is not empty, without control characters, and shortened.
 pub fn last_line(output: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(output);
     let line = text.lines().rev().map(str::trim).find(|l| !l.is_empty())?;

@@ -1,13 +1,15 @@
-//! The machine's topology for programs that ask hwloc, read once and handed to the ranks (`HWLOC_XMLFILE`): an MPI rank reads it in its
-//! init otherwise, PCI devices' configuration and all.
+//! The machine's topology for programs that use hwloc, read once and given to the ranks
+//! (`HWLOC_XMLFILE`). Otherwise each MPI rank reads it in its init, including the configuration of
+//! PCI devices.
 //!
-//! `lattice-agent hwloc-xml` reads it, a process of its own: nothing of the library gets into the agent. Launches that begin before it is
-//! there have none, and look for themselves.
+//! `lattice-agent hwloc-xml` reads it in a process of its own. Launches that start before the file
+//! exists do not get it, and discover the topology themselves.
 //!
-//! Version 1 of hwloc's format, which hwloc 1 and 2 both read. Whole nodes only: hwloc 1 does not
-//! ask what is allowed and would take the whole machine. A process of its own keeps the library and
-//! libxml2 out of the agent, and one that hangs is ended after a minute. The file of an earlier
-//! agent stays until it is written anew, because running ranks have its path.
+//! The file has version 1 of hwloc's format, which hwloc 1 and 2 both read. Only allocations of
+//! whole nodes get it: hwloc 1 does not ask what is allowed and would take the whole machine. The
+//! separate process keeps the library and libxml2 out of the agent, and is killed after a minute if
+//! it hangs. The file of an earlier run of the agent stays until it is replaced, because running
+//! ranks have its path.
 
 use lattice_model::{DesiredShare, NodeTopology};
 use std::collections::BTreeMap;
@@ -20,20 +22,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Its name among the allocations' topology files. No other program's is called so: what has it, is one of ours.
+/// Its name among the allocations' topology files. No other program names a file so, so a file of
+/// this name is the agent's.
 pub const FILE: &str = "lattice-hwloc.xml";
-/// How long reading the machine may take.
+/// Timeout of reading the machine.
 const TAKES_MAX: Duration = Duration::from_secs(60);
-/// Between two looks at whether it is done.
+/// Interval of the checks whether it is done.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What hwloc is to leave out: what opens devices, or asks their drivers.
+/// Components that hwloc leaves out, because they open devices or ask drivers.
 const COMPONENTS: &str = "-gl,-opencl,-cuda,-nvml,-rsmi,-levelzero";
-/// Who sets one of these has told hwloc what to look at.
+/// A user who sets one of these has chosen hwloc's source already.
 const USERS_OWN: [&str; 3] = ["HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT"];
-/// That the file is of the machine that it is read on, and that what may be used there is to be asked anew.
+/// Tell hwloc that the file describes this machine, and that it must still ask what may be used
+/// here.
 const AND_IT_IS_HERE: [&str; 2] = ["HWLOC_THISSYSTEM", "HWLOC_THISSYSTEM_ALLOWED_RESOURCES"];
 
-/// The file, and whether launches that begin now are told of it.
+/// The file, and whether new launches get its path.
 #[derive(Clone, Debug)]
 pub struct Export {
     path: PathBuf,
@@ -41,13 +45,14 @@ pub struct Export {
 }
 
 impl Export {
-    /// That of an agent with these files, not offered. What an earlier agent wrote stays where it is until it is written anew: ranks
-    /// that live have its path, and may start programs yet.
+    /// The export of an agent with this state folder, not offered yet. A file of an earlier run
+    /// stays until it is replaced: living ranks have its path, and may still start programs.
     pub fn new(state_dir: &Path) -> Self {
         Self { path: state_dir.join("topology").join(FILE), offered: Arc::default() }
     }
 
-    /// Writes it anew, whole or not at all, and offers it from then on. Takes tens of milliseconds, of another process.
+    /// Writes the file so that it appears complete, and offers it from then on. Takes tens of
+    /// milliseconds, in another process.
     pub fn write(&self) -> io::Result<()> {
         let part = self.path.with_extension("part");
         fs::DirBuilder::new().recursive(true).mode(0o711).create(self.path.parent().unwrap_or(Path::new("/")))?;
@@ -62,9 +67,10 @@ impl Export {
         done
     }
 
-    /// Tells a launch's ranks on this node. Of a part of the node nothing is told: hwloc 1 would take the whole for theirs.
+    /// Sets the variables for a launch's ranks on this node. Not for a part of a node: hwloc 1
+    /// would take the whole machine.
     pub fn tell(&self, env: &mut BTreeMap<String, String>, share: &DesiredShare, topology: &NodeTopology) {
-        // Of the launch that submitted this one, perhaps on another node.
+        // The variables may come from the launch that submitted this one, perhaps on another node.
         if env.get("HWLOC_XMLFILE").is_some_and(|path| Path::new(path).file_name().is_some_and(|name| name == FILE)) {
             env.remove("HWLOC_XMLFILE");
             AND_IT_IS_HERE.iter().for_each(|name| drop(env.remove(*name)));

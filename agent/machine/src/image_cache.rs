@@ -1,4 +1,5 @@
-//! The node's image cache: images come in, are held by work, and leave when nobody uses them and there is too little room.
+//! The node's image cache: images are added, held by work, and removed when nobody uses them and
+//! space is short.
 
 use crate::disk;
 use lattice_model::{Image, Principal};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Cloneable; all clones are one. Its methods block.
+/// A handle on the cache; all clones share it. Its methods block.
 #[derive(Clone, Debug)]
 pub struct ImageCache(Arc<Inner>);
 
@@ -19,27 +20,29 @@ struct Inner {
     dir: PathBuf,
     /// See [`images_to_remove`].
     unused_bytes_max: u64,
-    /// Who removes images: two at once would take each other's locks for use.
+    /// Held while images are removed: two removers at once would mistake each other's locks for
+    /// use.
     removing: Mutex<()>,
 }
 
 impl ImageCache {
-    /// In `state_dir`. Images that nobody uses have at most so many bytes; 0: half of the disk.
+    /// The cache in `state_dir`. `unused_bytes_max`: bytes of images that nobody uses, at most; 0:
+    /// half of the disk.
     pub fn new(state_dir: &Path, unused_bytes_max: u64) -> Self {
         Self(Arc::new(Inner { dir: state_dir.join("images"), unused_bytes_max, removing: Mutex::default() }))
     }
 
-    /// Where the images lie.
+    /// The directory of the images.
     pub fn dir(&self) -> &Path {
         &self.0.dir
     }
 
-    /// See [`image::admit`]. Images that nobody uses make room for it.
+    /// See [`image::admit`]. Unused images are removed to make space.
     pub fn admit(&self, owner: &Principal, wanted: &Image, cancelled: &AtomicBool) -> Result<Admitted, ImageError> {
         image::admit(&self.0.dir, owner, wanted, cancelled, |bytes| self.make_room(IncomingImage { uid: owner.uid, bytes }))
     }
 
-    /// Keeps the image of work that runs already.
+    /// Holds the image of work that is already running.
     pub fn hold(&self, wanted: &Image) -> Option<HeldImage> {
         let held = cache::hold(&self.0.dir, &wanted.sha256);
         held.unwrap_or_else(|error| {
@@ -48,7 +51,7 @@ impl ImageCache {
         })
     }
 
-    /// Removes what nobody uses while it is too much, or too little of the disk is free.
+    /// Removes unused images while there are too many, or too little of the disk is free.
     pub fn tidy(&self) {
         let nothing_comes = self.make_room(IncomingImage { uid: 0, bytes: 0 });
         debug_assert!(nothing_comes.is_ok(), "nothing always fits");
@@ -60,7 +63,7 @@ impl ImageCache {
         let (unused, disk) = match looked {
             Ok(looked) => looked,
             Err(error) => {
-                // The copy says what there is no room for.
+                // If there is no space, copying the image will report it.
                 tracing::warn!(dir = %self.0.dir.display(), %error, "the image cache cannot be looked at: nothing is removed from it");
                 return Ok(());
             }
@@ -71,7 +74,7 @@ impl ImageCache {
             let image = &unused[at];
             match cache::remove_unused(&image.path) {
                 Ok(true) => tracing::info!(image = %image.path.display(), bytes = image.bytes, "an image that nobody uses is removed"),
-                // Somebody began to use it.
+                // Somebody has begun to use it.
                 Ok(false) => {}
                 Err(error) => tracing::warn!(image = %image.path.display(), %error, "an image cannot be removed from the image cache"),
             }

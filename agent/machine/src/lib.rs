@@ -1,11 +1,11 @@
-//! What a node is made of and how it is.
+//! The hardware and software of a node, and its condition.
 //!
 //! ```text
 //!   hwloc, hardware, devices, adapters, questions     what is there
-//!   gpu_standings, gpu_loads, disk, bounds            how it is, and how much work may have of it
+//!   gpu_standings, gpu_loads, disk, bounds            its condition, and how much of it work may have
 //!   health, conformance, wipe, hooks                  what keeps work off, and what the site runs around it
 //!   data_plane, fabric, hatch, image_cache, pmix      what work finds here
-//!   facts, features                                   what the node says of itself
+//!   facts, features                                   what the node publishes about itself
 //! ```
 
 pub mod adapters;

@@ -1,4 +1,5 @@
-//! Whether this node can serve PMIx. `lattice-pmix` says it, which loads the machine's library: nothing of that gets into the agent.
+//! Whether this node can serve PMIx. The program `lattice-pmix` finds out by loading the machine's
+//! library, so that the agent itself does not load it.
 
 use lattice_agent_common::config::AgentConfig;
 use std::io::{self, Read};
@@ -8,11 +9,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The program, beside the shim's.
+/// The program, in the directory of the shim.
 const PROGRAM: &str = "lattice-pmix";
-/// How long it may take to load a library from a disk.
+/// Timeout for loading the library from a disk.
 const TAKES_MAX: Duration = Duration::from_secs(5);
-/// Between two looks at whether it has.
+/// Interval of the checks whether it is done.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Why PMIx is not served here.
@@ -28,12 +29,13 @@ pub enum NoPmix {
     Timeout { program: PathBuf, not_ended: String },
     #[error("{} ended with {status}", .program.display())]
     Ended { program: PathBuf, status: ExitStatus },
-    /// In the program's own words.
+    /// The program's own text.
     #[error("{why}")]
     NoLibrary { why: String },
 }
 
-/// The version of the library that it is served with, or why it is not. Looked for once in the life of an agent.
+/// The version of the PMIx library, or why PMIx is not served. Determined once per run of the
+/// agent.
 pub fn library(config: &AgentConfig) -> &'static Result<String, NoPmix> {
     static FOUND: OnceLock<Result<String, NoPmix>> = OnceLock::new();
     FOUND.get_or_init(|| {

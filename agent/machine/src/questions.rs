@@ -1,4 +1,4 @@
-//! Asking what may never answer.
+//! Asks questions that may never be answered, on helper threads.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -7,21 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Helpers that may be left behind at once: while so many have not come back, nobody new is sent.
+/// Helpers left behind at once: while this many have not returned, no new one is started.
 const LEFT_BEHIND_MAX: usize = 8;
-/// The same of those that ask for the node itself: more than it asks for, each of which has one at most. One server that is away with
-/// many mounts hides no other.
+/// The same for helpers that ask on behalf of the node: more than its subjects, each of which has
+/// at most one. So one unreachable server with many mounts hides no other problem.
 const OF_NODE_MAX: usize = 64;
 
-/// Those of this process that ask for ranks, for mounts of work, for the node's own mounts, its InfiniBand adapters, and GPUs' drivers:
-/// who hangs in one takes no place of another's.
+/// Helpers of this process for ranks, for mounts of work, for the node's own mounts, its InfiniBand
+/// adapters, and GPU drivers: each kind has its own limit, so that one that hangs does not block
+/// the others.
 pub static OF_RANKS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 pub static OF_MOUNTS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 pub static OF_NODE: Helpers = Helpers::new(OF_NODE_MAX);
 pub static OF_ADAPTERS: Helpers = Helpers::new(OF_NODE_MAX);
 pub static OF_GPUS: Helpers = Helpers::new(LEFT_BEHIND_MAX);
 
-/// How many are asking, those left behind among them, and how many may.
+/// Number of helpers that are asking, those left behind included, and its limit.
 #[derive(Debug)]
 pub struct Helpers {
     asking: AtomicUsize,
@@ -32,13 +33,13 @@ pub struct Helpers {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked<T> {
     Answered(T),
-    /// It did not answer in time. Whoever asked waits on, and ends when it does.
+    /// No answer in time. The helper goes on waiting, and ends when the answer comes.
     Silent,
-    /// Too many wait already.
+    /// Too many helpers wait already.
     TooMany,
 }
 
-/// Counts one that asks, until it is dropped.
+/// Counts one helper, until it is dropped.
 struct Asking(&'static Helpers);
 
 impl Drop for Asking {
@@ -52,7 +53,7 @@ impl Helpers {
         Self { asking: AtomicUsize::new(0), max }
     }
 
-    /// Asks on a thread of its own, and waits so long for it.
+    /// Asks on a thread of its own, and waits for the answer at most `within`.
     pub fn ask<T: Send + 'static>(&'static self, within: Duration, question: impl FnOnce() -> T + Send + 'static) -> Asked<T> {
         let before = self.asking.fetch_add(1, Ordering::Relaxed);
         let asking = Asking(self);
@@ -62,7 +63,7 @@ impl Helpers {
         let (out, answer) = mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("diagnosis".to_owned()).spawn(move || {
             let _asking = asking;
-            // Nobody may be there any more.
+            // The caller may be gone.
             let _gone = out.send(question());
         });
         match thread {
@@ -72,19 +73,20 @@ impl Helpers {
     }
 }
 
-/// How long a question waits for the one before it to the same device.
+/// How long a question waits for an earlier one to the same device.
 const QUESTION_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Between two looks whether somebody else's question to the same mount is answered.
+/// Interval of the checks whether the earlier question was answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Mounts that are asked, by device, and since when: they are not asked again while a helper waits for them.
+/// Devices with an outstanding question, and since when: they are not asked again meanwhile.
 static ASKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
-/// One of [`ASKED`], until it is dropped.
+/// An entry in [`ASKED`], until it is dropped.
 pub struct Question(String);
 
 impl Question {
-    /// Waits for the one before it; an error says since when that one waits, which is long enough.
+    /// Waits for an earlier question to the same device; after `QUESTION_WAIT_MAX`, the error
+    /// says since when that one has been waiting.
     pub fn begin(device: &str) -> Result<Self, Instant> {
         loop {
             match ASKED.lock().entry(device.to_owned()) {
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn who_does_not_answer_holds_nobody_up_and_only_so_many_wait() {
         assert_eq!(OWN.ask(Duration::from_secs(10), || 7), Asked::Answered(7));
-        // It answers a moment before it is gone.
+        // The answer arrives a moment before the helper is counted out.
         while OWN.asking.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }

@@ -1,10 +1,12 @@
-//! Wiping this node, when the quorum orders it: the site's program does it, and its word is kept until the quorum has it.
+//! Wipes this node when the quorum orders it: the site's program does it, and its result is stored
+//! until the quorum has it.
 //!
 //! ```text
-//!   ordered ──no share is left──▶ the program runs ──▶ its word on the disk ──▶ told, until the order is gone
+//!   ordered ──no share is left──▶ the program runs ──▶ its result on the disk ──▶ reported, until the order is gone
 //! ```
 //!
-//! An agent that is stopped or killed in the middle runs it again from its beginning: it must be such that this does no harm.
+//! An agent that is stopped or killed in the middle runs the program again from the start: the
+//! program must tolerate that.
 
 use crate::hooks::{ProgramEnd, last_line, run_program};
 use lattice_agent_common::config::AgentConfig;
@@ -19,13 +21,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Before what went wrong with the disk is tried again.
+/// Pause before a retry after a disk error.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What the quorum asks for.
+/// What the quorum orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// It was not heard yet.
+    /// Not known yet.
     Unknown,
     Nothing,
     Order(u64),
@@ -35,11 +37,11 @@ enum Asked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     pub order: u64,
-    /// What went wrong.
+    /// What went wrong; `None`: it succeeded.
     pub failed: Option<String>,
 }
 
-/// What the session knows of it. Cloneable; all clones are one.
+/// The session's handle on wipes. All clones share it.
 #[derive(Clone, Debug)]
 pub struct Wipes {
     asked: watch::Sender<Asked>,
@@ -47,24 +49,24 @@ pub struct Wipes {
 }
 
 impl Wipes {
-    /// The quorum orders this, or nothing.
+    /// The quorum's present order; `None`: no order.
     pub fn ask(&self, order: Option<u64>) {
         let asked = order.map_or(Asked::Nothing, Asked::Order);
         self.asked.send_if_modified(|was| std::mem::replace(was, asked) != asked);
     }
 
-    /// How the last order ended, until the quorum asks for another one or none.
+    /// How the last order ended, until the quorum orders another one or withdraws it.
     pub fn watch(&self) -> watch::Receiver<Option<Done>> {
         self.done.clone()
     }
 }
 
-/// The side that carries them out.
+/// The task that executes orders.
 pub struct Wiping {
     program: PathBuf,
     limit: Duration,
     node: String,
-    /// Its last word.
+    /// The file with the last result.
     file: PathBuf,
     view: watch::Receiver<Arc<NodeView>>,
     asked: watch::Receiver<Asked>,
@@ -72,7 +74,7 @@ pub struct Wiping {
 }
 
 impl Wiping {
-    /// As configured; what was done before is told again where it is still asked for.
+    /// From the configuration. A stored result is reported again if its order still stands.
     pub fn new(config: &AgentConfig, me: &NodeId, view: watch::Receiver<Arc<NodeView>>) -> (Self, Wipes) {
         let file = config.state_dir.join("wipe.json");
         let known = match std::fs::read(&file).map(|bytes| serde_json::from_slice(&bytes)) {
@@ -93,7 +95,7 @@ impl Wiping {
         (wiping, Wipes { asked, done: told })
     }
 
-    /// Carries out what is asked for, until `stop`.
+    /// Executes orders until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let asked = *self.asked.borrow_and_update();
@@ -113,7 +115,7 @@ impl Wiping {
                     if !self.carry_out(order, &stop).await {
                         return;
                     }
-                    // Another one may be asked for meanwhile.
+                    // The order may have changed meanwhile.
                     continue;
                 }
             }
@@ -126,7 +128,7 @@ impl Wiping {
         }
     }
 
-    /// False: the agent stops.
+    /// `false`: the agent stops.
     async fn carry_out(&self, order: u64, stop: &CancellationToken) -> bool {
         tracing::warn!(order, program = %self.program.display(), "this node is wiped");
         let env = [
@@ -150,7 +152,8 @@ impl Wiping {
             }
         };
         let done = Done { order, failed };
-        // Not told before it is written: it would be done again after a crash, while the quorum gives the node away.
+        // Not reported before it is stored: otherwise a crash would wipe the node again after the
+        // quorum has given it to work.
         while let Err(why) = self.keep(&done) {
             tracing::error!(file = %self.file.display(), %why, "what became of the wipe cannot be kept; tried again");
             if stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_none() {
@@ -169,7 +172,8 @@ impl Wiping {
         files::replace(&self.file, &serde_json::to_vec(done)?)
     }
 
-    /// The quorum has it: after a recovery from a backup it may ask for the same once more, and then it is to be done once more.
+    /// The quorum has the result. After a recovery from a backup it may order the same once more,
+    /// and then the node must be wiped again.
     fn forget(&self) {
         if self.done.send_replace(None).is_none() {
             return;

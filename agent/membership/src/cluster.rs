@@ -1,6 +1,7 @@
-//! What an agent knows of the cluster: nodes and live allocations, kept by a watch on the quorum. The quorum tells an agent with a
-//! certificate of role `node` of those allocations alone that have, or had, a share on its node.
-//! When the quorum is away, the last that was known, and how old it is.
+//! What an agent knows of the cluster: nodes and live allocations, from a watch on the quorum. To
+//! an agent with a certificate of role `node`, the quorum sends only the allocations that have, or
+//! had, a share on its node. While the quorum is unreachable, the agent keeps the last state and
+//! marks it as stale.
 
 use crate::{Ask, Membership};
 use lattice_model::{Backoff, DesiredShare, Node, NodeId};
@@ -14,10 +15,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The cluster as the watch has it. Who is alive is not in it: gossip knows that.
+/// The cluster as the watch delivered it. It does not say which nodes are alive: gossip does.
 pub use lattice_scheduler::View as Cluster;
 
-/// Between two tries to open the watch again: every agent does while the quorum is away.
+/// Backoff between attempts to open the watch again: while the quorum is unreachable, every agent
+/// tries.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
 fn take(cluster: &mut Cluster, news: News) {
@@ -27,7 +29,7 @@ fn take(cluster: &mut Cluster, news: News) {
             (revision, all)
         }
         News::Changes { revision, changes } => (revision, changes),
-        // What is known stays, and is old, until the list is there.
+        // The old state stays, marked as stale, until the full list arrives.
         News::StartAgain { .. } => {
             cluster.fresh = false;
             return;
@@ -38,7 +40,7 @@ fn take(cluster: &mut Cluster, news: News) {
     cluster.fresh = true;
 }
 
-/// Where a node's mesh is: as it registered last, or as the allocation's list had it.
+/// A node's mesh address: as it registered last, or else as the allocation's node list has it.
 pub fn mesh_address(cluster: &Cluster, share: &DesiredShare, node: &NodeId) -> Option<String> {
     let known = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
     known.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
@@ -77,14 +79,15 @@ fn apply(cluster: &mut Cluster, change: Change) {
         }
         Change::VniPool(pool) => cluster.vni_pool = Some(pool),
         Change::Limits(limits) => cluster.user_running = limits.users.user_running,
-        // Not asked for.
+        // The watch does not request these.
         Change::Lease(_) | Change::LeaseEnded(_) => {}
     }
 }
 
-/// Watches until `stop`, and tells gossip where others are. A watch that broke goes on where it was, at another member.
+/// Watches the quorum until `stop`, and gives gossip the addresses of new nodes. A broken watch
+/// resumes at the same revision with another member.
 pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Sender<Arc<Cluster>>, stop: CancellationToken) {
-    // Quotas, queues, domains and limits are for who places work.
+    // Only an agent that places work needs quotas, queues, domains and limits.
     let places = quorum.role() == Role::Api;
     let request = WatchRequest {
         nodes: true,
@@ -113,7 +116,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
             }
             Err(error) => {
                 tracing::debug!(%error, "the watch on the quorum broke; it is opened again");
-                // Told once: nobody else has to try again as often as this does.
+                // Send the change to `fresh = false` only once, not at every retry.
                 out.send_if_modified(|cluster| cluster.fresh && std::mem::take(&mut Arc::make_mut(cluster).fresh));
                 tokio::time::sleep(pauses.next_pause().mul_f64(rand::random_range(0.5..1.0))).await;
             }
@@ -121,7 +124,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
     }
 }
 
-/// Nodes at addresses that were not known: gossip may reach them there.
+/// Gossip addresses of nodes that were unknown, or that have a new address.
 fn new_addresses(news: &News, known: &Cluster) -> Vec<SocketAddr> {
     let changes = match news {
         News::List { all: changes, .. } | News::Changes { changes, .. } => &changes[..],

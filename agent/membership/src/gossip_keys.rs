@@ -1,16 +1,17 @@
-//! The keys of this node's gossip: the configured one until the quorum has a ring, then that, kept on disk so that an agent that
-//! starts without a quorum is heard all the same.
+//! The keys of this node's gossip: the configured key until the quorum has a key ring, then that
+//! ring. It is kept on disk, so that an agent that starts without a quorum can still gossip.
 //!
 //! ```text
 //!   gossip-keys.json (mode 0600) ──at the start──▶ gossip ◀── in use ── ring ◀── session (Down::Keyring)
 //!              ▲                                                         │
-//!              └──────────────────── kept ───────────────────────────────┘   only then the quorum is told that the node has it
+//!              └──────────────────── kept ───────────────────────────────┘   only then reported to the quorum
 //! ```
 //!
-//! **After a recovery from a backup** the quorum's ring may be older than what the agents seal with. Gossip among them must not
-//! stop for that: an agent that seals with a newer key than the ring names goes on with it, and opens with the ring's besides,
-//! until a rotation has brought all of them to the ring's next key. A key that the ring had before its oldest one was retired by all
-//! and is dropped.
+//! **After a recovery from a backup** the quorum's ring may be older than the key that the agents
+//! seal with. Gossip among them must not stop: an agent that seals with a newer key than the ring
+//! has goes on sealing with it, and also opens with the ring's keys, until a rotation has brought
+//! all agents to the ring's next key. A key older than the ring's oldest one was retired by all
+//! agents and is dropped.
 
 use crate::Membership;
 use lattice_agent_common::files;
@@ -25,10 +26,10 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 const VERSION: u32 = 1;
-/// What this node's troubles name.
+/// The subject in this node's problems.
 const SUBJECT: &str = "gossip keys";
 
-/// Why the file of the keys cannot be used.
+/// Why the key file cannot be used.
 #[derive(Debug, Error)]
 enum UnusableRing {
     #[error("it cannot be read: {0}")]
@@ -45,10 +46,10 @@ enum UnusableRing {
     Keyring(#[from] KeyringError),
 }
 
-/// A ring as the agent has it.
+/// A key ring, as the agent uses and stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Ring {
-    /// Its place among the quorum's rings: the newest is the true one.
+    /// Order among the quorum's rings: the newest one counts.
     generation: Generation,
     revision: Revision,
     seals: u32,
@@ -57,7 +58,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Before the quorum has any.
+    /// The ring before the quorum has one: the configured key alone.
     fn configured() -> Self {
         Self { generation: Generation(0), revision: Revision(0), seals: CONFIGURED, keys: BTreeMap::from([(CONFIGURED, None)]) }
     }
@@ -71,7 +72,7 @@ impl Ring {
         Self { generation, revision: ring.revision, seals: ring.seals, keys }
     }
 
-    /// The quorum's ring in the place of this one.
+    /// The ring to use after the quorum has sent `next`; see the module's last paragraph.
     fn followed_by(&self, mut next: Self) -> Self {
         if next.keys.first_key_value().is_some_and(|(oldest, _)| self.seals > *oldest)
             && let Some(key) = self.keys.get(&self.seals)
@@ -109,20 +110,21 @@ impl Ring {
     }
 }
 
-/// The keys and their file.
+/// The keys in use and their file.
 pub struct GossipKeys {
     path: PathBuf,
     configured: Key,
     ring: Ring,
     keyring: Keyring,
-    /// What is in use and will be after a start: what the quorum is told.
+    /// The ring that is in use and on disk: this one is reported to the quorum.
     kept: Ring,
     troubles: Troubles,
 }
 
 impl GossipKeys {
-    /// The ring of the last time, or the configured key. A file that cannot be used is moved aside, and said in `notes`: without
-    /// the ring the node is not heard before the quorum has sent it again.
+    /// Loads the stored ring, or else the configured key. An unusable file is set aside and
+    /// reported in `notes`: without the ring, other nodes ignore this node's gossip until the
+    /// quorum has sent it again.
     pub fn open(state_dir: &Path, configured: Key, troubles: Troubles, notes: &mut Vec<String>) -> Self {
         let path = state_dir.join("gossip-keys.json");
         let found = match std::fs::read(&path) {
@@ -146,12 +148,12 @@ impl GossipKeys {
         Self { path, configured, kept: ring.clone(), ring, keyring, troubles }
     }
 
-    /// What gossip begins with.
+    /// The keys that gossip starts with.
     pub fn keyring(&self) -> &Keyring {
         &self.keyring
     }
 
-    /// What the quorum is told that this node has.
+    /// The keys that this node has, as reported to the quorum.
     pub fn held(&self) -> HeldKeys {
         self.kept.held()
     }
@@ -175,7 +177,7 @@ impl GossipKeys {
         self.keep();
     }
 
-    /// Writes what is in use, where that is not done yet: without room on the disk it is tried again.
+    /// Writes the ring to disk unless that is done. If the disk is full, a later call tries again.
     pub fn keep(&mut self) {
         if self.kept == self.ring {
             return;
@@ -217,7 +219,7 @@ mod tests {
             now = now.followed_by(next.clone());
             assert_eq!(now, next);
         }
-        // Two rotations were missed.
+        // The agent missed two rotations.
         assert_eq!(ids(&ring(1, 1, &[0], 0).followed_by(ring(1, 9, &[2, 3], 2))), (vec![2, 3], 2));
         assert_eq!(ids(&ring(1, 1, &[1, 2], 1).followed_by(ring(1, 9, &[3], 3))), (vec![3], 3));
     }

@@ -1,6 +1,7 @@
-//! The shell around gossip's core: a UDP socket, timers, and a view that others read.
+//! The tokio shell around gossip's core: a UDP socket, timers, and a published list of members.
 //!
-//! A life above the one of the node's start is written down (`gossip-life.json`): the next start begins above it.
+//! Whenever gossip raises this node's life number during a run, the new one is stored in
+//! `gossip-life.json`, so that the next start begins above it.
 
 pub mod cluster;
 pub mod gossip_keys;
@@ -24,39 +25,40 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What is asked of gossip from outside.
+/// Requests to the gossip task.
 #[derive(Debug)]
 pub enum Ask {
     /// Join through this address.
     Join(SocketAddr),
-    /// Say this about ourselves.
+    /// Publish this fact about this node.
     Say(Fact),
-    /// Use these keys, and say when they are in use.
+    /// Use these keys, and answer when they are in use.
     Rekey(Box<Keyring>, oneshot::Sender<()>),
 }
 
-/// Changes that wait for one who follows them; of more, the oldest go, and it is told so.
+/// Changes queued for one follower; beyond this, the oldest are dropped and the follower is
+/// notified of that.
 const CHANGES_MAX: usize = 1_024;
 
-/// What gossip has counted, and how slow this node believes itself to be.
+/// Gossip's counters, and its estimate of how slow this node is.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
-    /// See there.
+    /// See [`Counters`].
     pub counters: Counters,
     /// See [`Core::health`].
     pub health: u32,
 }
 
-/// One change of the view.
+/// One change of the list of members.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What it was.
+    /// The kind of change.
     pub news: News,
-    /// The node as it is now, unless it is forgotten.
+    /// The node after the change; `None`: it was forgotten.
     pub member: Option<Member>,
 }
 
-/// A cloneable handle.
+/// A cloneable handle on the gossip task.
 #[derive(Clone)]
 pub struct Membership {
     asks: mpsc::Sender<Ask>,
@@ -67,9 +69,9 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Begins to gossip over `socket`, by a task of `tasks`.
+    /// Starts gossip over `socket` as a task of `tasks`.
     ///
-    /// A later life than this start's is kept in `state_dir`.
+    /// If gossip raises this node's life number, the new one is stored in `state_dir`.
     pub fn start(core: Core, socket: UdpSocket, state_dir: &Path, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         let (asks, queue) = mpsc::channel(64);
         let (view, members) = watch::channel(Arc::new(Vec::new()));
@@ -83,45 +85,45 @@ impl Membership {
         Self { asks, members, counted, changes, began }
     }
 
-    /// Asks; waits while gossip is busy.
+    /// Sends a request; waits while the task's queue is full.
     pub async fn ask(&self, ask: Ask) {
         let _ = self.asks.send(ask).await;
     }
 
-    /// All members that gossip lists, by node.
+    /// All members that gossip lists, ordered by node.
     pub fn members(&self) -> Arc<Vec<Member>> {
         Arc::clone(&self.members.borrow())
     }
 
-    /// Uses these keys from now on; returns when it does.
+    /// Replaces the keys; returns once the new ones are in use.
     pub async fn rekey(&self, keys: Keyring) {
         let (done, in_use) = oneshot::channel();
         self.ask(Ask::Rekey(Box::new(keys), done)).await;
-        // An error: gossip has ended, with the agent.
+        // An error means that gossip has stopped together with the agent.
         let _ended = in_use.await;
     }
 
-    /// Datagrams that were not taken, by reason.
+    /// Datagrams refused, by reason.
     pub fn refused(&self) -> Refusals {
         self.counted.borrow().counters.refused
     }
 
-    /// What was counted.
+    /// A snapshot of the counters.
     pub fn counted(&self) -> Counted {
         self.counted.borrow().clone()
     }
 
-    /// For how long a member has been seen as it is.
+    /// How long, in milliseconds, a member has been in its present state.
     pub fn for_ms(&self, member: &Member) -> u64 {
         self.ago_ms(member.since_ms)
     }
 
-    /// How long ago it was `since_ms` on gossip's clock.
+    /// Milliseconds since the time `since_ms` on gossip's clock.
     pub fn ago_ms(&self, since_ms: u64) -> u64 {
         ms(self.began.elapsed()).saturating_sub(since_ms)
     }
 
-    /// The warning about this node, `me`, where others contradict it.
+    /// A warning if other members contradict what this node, `me`, says of itself.
     pub fn contradiction(&self, me: &NodeId) -> Option<String> {
         let members = self.members();
         let since_ms = members.iter().find(|member| member.node == *me)?.contradicted_since_ms?;
@@ -132,17 +134,17 @@ impl Membership {
         ))
     }
 
-    /// What changes in the view from now on.
+    /// A stream of all changes from now on.
     pub fn follow(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
 
-    /// Told when the view changes.
+    /// A watch on the list of members.
     pub fn watch(&self) -> watch::Receiver<Arc<Vec<Member>>> {
         self.members.clone()
     }
 
-    /// The nodes that are seen alive.
+    /// The nodes that gossip sees alive.
     pub fn alive(&self) -> BTreeSet<NodeId> {
         let alive = |m: &&Member| m.liveness == Liveness::Alive;
         self.members.borrow().iter().filter(alive).map(|m| m.node.clone()).collect()
@@ -162,7 +164,7 @@ struct Task {
     tasks: TaskTracker,
 }
 
-/// A token that never decides the order of timers.
+/// Compares equal to all tokens, so that it never decides the order of timers.
 struct TimerToken(Token);
 
 impl PartialEq for TimerToken {
@@ -194,7 +196,8 @@ impl Task {
                     return;
                 }
                 received = self.socket.recv_from(&mut buffer) => {
-                    // An error here is an ICMP answer to something we sent: a member that is away.
+                    // Such an error is an ICMP answer to a datagram of ours: the receiver is
+                    // unreachable.
                     if let Ok((n, from)) = received {
                         self.handle(Event::Datagram { from, bytes: &buffer[..n] });
                     }
@@ -237,7 +240,8 @@ impl Task {
         for output in out {
             match output {
                 Output::Datagram { to, bytes } => {
-                    // Gossip is made for lost datagrams; a full socket buffer is one more.
+                    // Gossip tolerates lost datagrams; one that the socket's full buffer refuses is
+                    // just another one.
                     let _ = self.socket.try_send_to(&bytes, to);
                 }
                 Output::Timer { after_ms, token } => {
@@ -261,7 +265,8 @@ impl Task {
         news
     }
 
-    /// Written in the background: where it fails, or comes too late, the next start finds out from the others.
+    /// Stores the life number in the background. If that fails or comes too late, the next start
+    /// learns the number from other members.
     fn keep_life(&self) {
         let (path, life) = (self.life_file.clone(), self.core.life());
         self.tasks.spawn_blocking(move || {
@@ -280,7 +285,8 @@ fn life_file(state_dir: &Path) -> PathBuf {
     state_dir.join("gossip-life.json")
 }
 
-/// The life to begin with, above all that this node has had: `life` is above all of its starts.
+/// The life number to start with, above all earlier ones of this node. `life` is above those of all
+/// earlier starts; the stored one may be higher.
 pub fn first_life(state_dir: &Path, life: u64) -> u64 {
     let read = || {
         let json: serde_json::Value = serde_json::from_slice(&std::fs::read(life_file(state_dir)).ok()?).ok()?;

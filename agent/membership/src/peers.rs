@@ -1,5 +1,5 @@
-//! Where other nodes were, kept on disk: an agent that starts while it is cut off from the quorum finds some of them without one, and through
-//! them the quorum.
+//! Last known addresses of other nodes, on disk: an agent that starts while it cannot reach the
+//! quorum finds some peers, and through them the quorum.
 
 use crate::Membership;
 use crate::cluster::Cluster;
@@ -18,14 +18,14 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-/// So many are kept, of however many there are.
+/// Nodes in the list at most, whatever the cluster's size.
 const KEPT_MAX: usize = 32;
-/// More than as many as are kept need.
+/// Upper bound of the file's size, more than `KEPT_MAX` nodes need.
 const BYTES_MAX: u64 = 64 * 1024;
-/// Between two looks at who is there.
+/// Interval between updates of the list.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Where a node is reached.
+/// Addresses of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     gossip: String,
@@ -40,7 +40,7 @@ impl Place {
 
 type Places = BTreeMap<NodeId, Place>;
 
-/// Those that are kept. Cloneable; all clones are one.
+/// The stored list. All clones share it.
 #[derive(Clone, Debug)]
 pub struct Peers {
     path: Arc<PathBuf>,
@@ -48,7 +48,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Those of the last time. A file that cannot be read counts for nothing: there are gossip's seeds, and the quorum.
+    /// Loads the stored list. An unreadable file is ignored: there are gossip's seeds and the
+    /// quorum as well.
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("peers.json");
         let places = match read(&path) {
@@ -61,17 +62,18 @@ impl Peers {
         Self { path: Arc::new(path), places: Arc::new(Mutex::new(places)) }
     }
 
-    /// Where gossip is received by them.
+    /// The gossip addresses of the listed nodes.
     pub fn gossip(&self) -> Vec<String> {
         self.places.lock().values().map(|place| place.gossip.clone()).collect()
     }
 
-    /// Where the mesh of one of them is.
+    /// The mesh address of a listed node.
     pub fn mesh(&self, node: &NodeId) -> Option<String> {
         self.places.lock().get(node).map(|place| place.mesh.clone())
     }
 
-    /// Keeps the list until `stop`: who is there stays on it, and others come for who is not.
+    /// Updates the list until `stop`: nodes that are alive stay on it, others replace those that
+    /// are not.
     pub async fn keep(self, me: NodeId, membership: Membership, cluster: watch::Receiver<Arc<Cluster>>, stop: CancellationToken) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -87,7 +89,7 @@ impl Peers {
             let Some(next) = followed(&before, there, |node| known.nodes.get(node).map(Place::of)) else { continue };
             let path = Arc::clone(&self.path);
             let bytes = serde_json::to_vec(&next).unwrap_or_default();
-            // Without room on the disk it is tried again with the next look.
+            // If the disk is full, the next update tries again.
             match tokio::task::spawn_blocking(move || files::replace(&path, &bytes)).await {
                 Ok(Ok(())) => *self.places.lock() = next,
                 Ok(Err(error)) => tracing::debug!(%error, "where other nodes are is not kept"),
@@ -97,7 +99,7 @@ impl Peers {
     }
 }
 
-/// Why the list of the last time is not used.
+/// Why the stored list is not used.
 #[derive(Debug, Error)]
 enum UnusableList {
     #[error("{0} bytes")]
@@ -118,8 +120,10 @@ fn read(path: &Path) -> Result<Places, UnusableList> {
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
-/// The next list; `None`: it stays as it is. Who is there comes first, and of them who is on it; then who was on it and is a node yet. Nobody
-/// is struck off while nobody is there to follow: then it is this node that is cut off.
+/// The next list, `None` if it does not change. Alive nodes come first, those that are already on
+/// the list before others; the rest of the room goes to listed nodes that are not alive but still
+/// registered. If no registered node is alive, the list stays as it is: then this node is the one
+/// that is cut off.
 fn followed<'a>(
     before: &Places,
     there: impl Iterator<Item = &'a NodeId> + Clone,
@@ -165,7 +169,8 @@ mod tests {
         let second = next(&first, &rest, &all).unwrap();
         assert!(second.len() == KEPT_MAX && !second.contains_key(gone));
         assert_eq!(first.keys().filter(|node| second.contains_key(*node)).count(), KEPT_MAX - 1);
-        // Those that are away stay for as long as there is room and they are nodes; where they have moved to is what counts.
+        // Unreachable nodes stay as long as there is room and they are registered; their newest
+        // address counts.
         let few = Places::from([place(3), place(4)]);
         assert_eq!(next(&few, &all[5..6], &all).unwrap(), Places::from([place(3), place(4), place(5)]));
         let moved = (place(3).0, place(99).1);

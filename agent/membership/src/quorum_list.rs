@@ -1,19 +1,20 @@
-//! The members of the quorum as it last said, kept on disk: an agent that was away finds a quorum that moved meanwhile.
+//! The quorum's last list of its members, on disk: an agent that was down can still find a quorum
+//! that has moved meanwhile.
 
 use lattice_agent_common::files;
 use lattice_quorum_client::QuorumClient;
 use lattice_quorum_client::wire::MemberList;
 use std::path::{Path, PathBuf};
 
-/// The list and its file.
+/// The list of members and its file.
 pub struct QuorumList {
     client: QuorumClient,
     path: PathBuf,
 }
 
 impl QuorumList {
-    /// Reads the list of the last time into `client`. One that cannot be read counts for nothing: the configured
-    /// members are asked.
+    /// Loads the stored list into `client`. If the file cannot be read, the client uses the
+    /// configured members.
     pub fn open(client: QuorumClient, state_dir: &Path) -> Self {
         let path = state_dir.join("quorum.json");
         let unused = |why: String| {
@@ -28,7 +29,8 @@ impl QuorumList {
         Self { client, path }
     }
 
-    /// Takes what a member says, unless a newer list is known. Without the file the next start asks the configured members.
+    /// Takes a member's list, unless a newer one is known. If the file cannot be written, the next
+    /// start uses the configured members.
     pub fn learn(&self, list: &MemberList) {
         if !self.client.learn(list) {
             return;

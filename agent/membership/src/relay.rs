@@ -1,17 +1,20 @@
-//! Sessions that an agent carries for others, and its own that others carry: where an agent reaches no member, a peer that does takes
-//! its bytes there.
+//! Relayed sessions: an agent that reaches no member of the quorum sends its session through a peer
+//! that does.
 //!
 //! ```text
 //!   agent ── a stream of the mesh ──▶ peer ── TCP ──▶ the member of the peer's own session
 //!     └────────────── TLS of the agent's session, from end to end ──────────────┘
 //! ```
 //!
-//! Nobody has to trust the peer: the member sees the agent's own certificate in its own handshake, and what a peer reads, changes or
-//! repeats TLS refuses at either end. Heartbeats, their acknowledgements (so run leases are counted as ever, from when the agent
-//! sent them), reports and lists all go that way. What a peer can do is carry nothing, and then another one is asked.
+//! Nobody has to trust the peer: the member sees the agent's own certificate in the handshake, and
+//! TLS refuses at either end whatever a peer changes or repeats, and hides what it carries.
+//! Heartbeats and their acknowledgements, reports and lists all go this way. Run leases therefore
+//! count as usual, from when the agent sent the heartbeat. The worst that a peer can do is to relay
+//! nothing; the agent then asks another one.
 //!
-//! A peer connects to the member of its own session and to nothing else, and carries nothing while its own session is carried: there
-//! are no chains. It is told by name whom it carries, and how many at most by `relay_max`.
+//! A peer connects only to the member of its own session. It relays nothing while its own session
+//! is relayed, so there are no chains. It knows by name whom it relays for, and `relay_max` limits
+//! how many.
 
 use crate::Membership;
 use crate::cluster::Cluster;
@@ -37,20 +40,21 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-/// How long a member is looked for straight before peers are asked.
+/// How long an agent tries to reach a member directly before it asks peers.
 const HEAD_START: Duration = Duration::from_secs(1);
-/// Peers that are asked in one try.
+/// Peers asked in one attempt.
 const PEERS: usize = 3;
-/// How long one of them may take until it carries.
+/// Timeout for one peer to begin relaying.
 const ANSWER: Duration = Duration::from_secs(4);
-/// How long a peer tries to reach its member.
+/// Timeout of a peer's connect to its member.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Between two tries: where the whole quorum is away, everybody asks.
+/// Backoff between attempts: if the whole quorum is unreachable, every agent asks its peers.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-/// Streams of one agent that are carried at once: one that is over at its end may not be so at ours yet.
+/// Streams relayed for one agent at once: this end may not yet have noticed that the agent closed
+/// the earlier one.
 const OF_ONE_MAX: usize = 2;
 
-/// Why a peer's session is not carried.
+/// Why this agent does not relay a peer's session.
 #[derive(Debug, Error)]
 enum NotCarried {
     #[error("it carries nobody's session (relay_max: 0)")]
@@ -67,7 +71,7 @@ enum NotCarried {
     Connect { member: String, source: io::Error },
 }
 
-/// Why no peer carries this agent's session.
+/// Why no peer relays this agent's session.
 #[derive(Debug, Error)]
 pub enum RelayError {
     #[error("they were asked a moment ago")]
@@ -78,7 +82,7 @@ pub enum RelayError {
     Peers(Vec<(NodeId, PeerError)>),
 }
 
-/// Why one peer does not carry it.
+/// Why one peer does not relay it.
 #[derive(Debug, Error)]
 pub enum PeerError {
     #[error("no answer in time")]
@@ -87,7 +91,7 @@ pub enum PeerError {
     Open(#[from] MeshError),
     #[error(transparent)]
     Ask(FrameError),
-    /// It sent no answer, for people.
+    /// The peer sent no answer; the reason is text for people.
     #[error("{why}")]
     NoAnswer { why: String },
     #[error("{why}")]
@@ -102,7 +106,7 @@ fn all_of(peers: &[(NodeId, PeerError)]) -> String {
     peers.iter().map(|(peer, error)| format!("{peer}: {error}")).collect::<Vec<_>>().join("; ")
 }
 
-/// Whom this agent carries now.
+/// The agents that this one relays for now.
 #[derive(Clone)]
 pub struct Carried {
     most: usize,
@@ -110,19 +114,19 @@ pub struct Carried {
     of: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
-/// A place among them, until it is dropped.
+/// One agent's entry in [`Carried`], until it is dropped.
 struct Place {
     name: String,
     of: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Carried {
-    /// So many at most; to the member of this session.
+    /// Relays for at most `most` agents, to the member of `session`.
     pub fn new(most: usize, session: watch::Receiver<SessionState>) -> Self {
         Self { most, session, of: Arc::default() }
     }
 
-    /// Who is carried now, for people.
+    /// Names of the agents that this one relays for, for people.
     pub fn names(&self) -> Vec<String> {
         self.of.lock().keys().cloned().collect()
     }
@@ -140,7 +144,8 @@ impl Carried {
         Ok(Place { name: name.to_owned(), of: Arc::clone(&self.of) })
     }
 
-    /// The member that is reached from here.
+    /// The member of this agent's own session; an error if there is none, or if that session is
+    /// relayed itself.
     fn member(&self) -> Result<String, NotCarried> {
         match &*self.session.borrow() {
             SessionState::Connected { member, through: None } => Ok(member.clone()),
@@ -162,7 +167,7 @@ impl Drop for Place {
     }
 }
 
-/// Carries a peer's session, until either end closes it.
+/// Relays a peer's session until either end closes it.
 pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
     let begun = async {
         let place = carried.place(&peer.name)?;
@@ -180,26 +185,26 @@ pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut r
     frame::write(&mut send, &CarryAnswer::Begun { member: member.clone() }).await?;
     tracing::info!(peer = %peer.name, %member, "the session of a peer that reaches no member is carried");
     let mut there = tokio::io::join(&mut recv, &mut send);
-    // However it ends: both ends notice.
+    // Both ends notice the end, whatever its cause.
     let ended = tokio::io::copy_bidirectional(&mut there, &mut stream).await;
     tracing::info!(peer = %peer.name, error = ended.err().map(|e| e.to_string()), "it is carried no more");
     Ok(())
 }
 
-/// The way to the quorum through peers.
+/// The relays of this agent's own session.
 pub struct Relay {
     me: NodeId,
     cluster: watch::Receiver<Arc<Cluster>>,
     membership: Membership,
-    /// Where the meshes of others were, for those of which the quorum has said nothing yet.
+    /// Stored mesh addresses, for peers that the quorum has not listed yet.
     known: Peers,
     mesh: Mesh,
-    /// Before this moment no peer is asked again.
+    /// No peer is asked before this moment.
     again: Instant,
     pauses: Backoff,
 }
 
-/// A session that a peer carries.
+/// A session that a peer relays.
 pub struct Through {
     pub peer: NodeId,
     pub up: mpsc::Sender<Up>,
@@ -211,7 +216,8 @@ impl Relay {
         Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: PAUSES }
     }
 
-    /// Opens a session through some peer that gossip has alive, once a member had time to answer without; why none could.
+    /// Opens a session through a peer that gossip sees alive, after waiting `HEAD_START` for a
+    /// direct connection; or says why no peer could relay it.
     pub async fn open(&mut self, quorum: &QuorumClient, register: &Up) -> Result<Through, RelayError> {
         if Instant::now() < self.again {
             return Err(RelayError::AskedJustNow);
@@ -232,7 +238,7 @@ impl Relay {
         Err(if failed.is_empty() { RelayError::NoPeers } else { RelayError::Peers(failed) })
     }
 
-    /// Some that gossip has alive and whose mesh is known, at random.
+    /// Up to `PEERS` random peers that gossip sees alive and whose mesh address is known.
     fn peers(&self) -> Vec<(NodeId, String)> {
         let cluster = Arc::clone(&self.cluster.borrow());
         let members = self.membership.members();

@@ -1,4 +1,5 @@
-//! Whose certificates count no more, as the quorum said last, on disk: an agent that starts without a quorum keeps them out as well.
+//! The quorum's last list of revoked certificates, on disk: an agent that starts without a quorum
+//! refuses them as well.
 
 use lattice_agent_common::files;
 use lattice_agent_common::troubles::Troubles;
@@ -10,17 +11,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
-/// What this node's troubles name.
+/// The subject in this node's problems.
 const SUBJECT: &str = "revoked certificates";
 
 #[derive(Serialize, Deserialize)]
 struct Kept {
     version: u32,
-    /// Each with the time before which certificates of that name were issued that count no more.
+    /// By name on the certificate: certificates issued before this time are revoked.
     names: BTreeMap<String, Timestamp>,
 }
 
-/// The list that the mesh and the sessions go by, and its file.
+/// The revocation list that the mesh and the sessions check, and its file.
 pub struct Revocations {
     path: PathBuf,
     list: RevocationList,
@@ -29,8 +30,8 @@ pub struct Revocations {
 }
 
 impl Revocations {
-    /// Learns what was kept. A file that cannot be used is moved aside, and said in `notes`: until the quorum has sent the list
-    /// again, certificates that were revoked count here.
+    /// Loads the stored list. An unusable file is set aside and reported in `notes`: until the
+    /// quorum has sent the list again, this node accepts revoked certificates.
     pub fn open(state_dir: &Path, list: RevocationList, troubles: Troubles, notes: &mut Vec<String>) -> Self {
         let path = state_dir.join("revocations.json");
         let kept = match std::fs::read(&path) {
@@ -58,13 +59,13 @@ impl Revocations {
         Self { path, list, kept, troubles }
     }
 
-    /// Takes what the quorum says: first into use, then onto the disk.
+    /// Takes the quorum's list: first into use, then onto the disk.
     pub fn learn(&mut self, names: Vec<(String, Timestamp)>) {
         self.list.learn(names);
         self.keep();
     }
 
-    /// Writes what is in use, where that is not done yet: without room on the disk it is tried again.
+    /// Writes the list to disk unless that is done. If the disk is full, a later call tries again.
     pub fn keep(&mut self) {
         let names = self.list.names();
         if names == self.kept {

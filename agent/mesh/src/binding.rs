@@ -1,4 +1,5 @@
-//! [`BindingRequest`] on the wire: each word by its place in the list of names that users write.
+//! [`BindingRequest`] on the wire: each option as an index into the list of the names that users
+//! write.
 
 use super::frame::FrameError;
 use lattice_model::RankBinding;

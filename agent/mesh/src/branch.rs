@@ -1,7 +1,8 @@
-//! What the agents of a launch's tree say to each other. One stream for each edge, opened by the parent.
+//! Messages between the agents of a launch's tree. One stream for each edge, opened by the parent.
 //!
-//! Whoever is connected again tells all that it knows (decision 4), so nothing here is acknowledged but standard input, which nobody
-//! could tell again. Of calls the shims themselves see to it that they are answered.
+//! After a reconnect an agent sends everything that it knows (decision 4), so nothing here is
+//! acknowledged, except standard input, which nobody could send again. Calls need no
+//! acknowledgement: the shims themselves make sure that they are answered.
 
 use super::call::WireCall;
 use super::frame::FrameError;
@@ -11,19 +12,19 @@ use super::shape::WireShape;
 use lattice_pmi::{FANOUT_MAX, FANOUT_MIN, Subtree};
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// A subtree of a launch, for the agent of its first part.
+/// A subtree of a launch, for the agent that runs its first part.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct BranchOpen {
     pub launch: WireLaunch,
     pub shape: WireShape,
-    /// The head's: all agents of a launch reckon with the same.
+    /// The head's fan-out: all agents of a launch compute the tree with the same one.
     pub fanout: u32,
     pub first: u32,
     pub end: u32,
 }
 
 impl BranchOpen {
-    /// The subtree, within the launch's parts, and the fan-out.
+    /// The subtree and the fan-out; an error if the subtree is not within the launch's parts.
     pub fn subtree(&self) -> Result<(Subtree, u32), FrameError> {
         let subtree = Subtree { first: self.first, end: self.end };
         let whole = Subtree::whole(u32::try_from(self.launch.nodes.len()).unwrap_or(u32::MAX));
@@ -34,44 +35,48 @@ impl BranchOpen {
     }
 }
 
-/// From a parent: for the whole subtree.
+/// From a parent to the whole subtree.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum Down {
-    /// Every part came to this fence. `packed_from`: so many bytes, of which `blob` is the zstd.
+    /// Every part has reached this fence. `packed_from`: `blob` is zstd-compressed, and has this
+    /// many bytes when decompressed.
     FenceDone { number: u32, blob: Vec<u8>, packed_from: Option<u32> },
-    /// A fence waits too long: who of each node's ranks has not come?
+    /// A fence has waited too long: report the ranks that have not reached it.
     NameAbsent,
-    /// Bring the ranks down.
+    /// End the ranks.
     Abort { code: i32, why: String },
-    /// The launch is over and its end was told: it need not be remembered.
+    /// The launch has ended and the end was reported: the subtree may forget it.
     Forget,
-    /// Standard input, for those parts that have ranks which read it.
+    /// Standard input for the parts that have ranks which read it.
     Input(Box<WirePiece>),
-    /// For the server of one part.
+    /// A call for the server of one part.
     Call(Box<WireCall>),
 }
 
 /// From the agent that serves a subtree.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum Up {
-    /// It is served. Said first.
+    /// The agent serves the subtree. Sent first.
     Serving,
-    /// Of one part.
+    /// A message of one part.
     Said { part: u32, said: ToHead },
-    /// All of the subtree came to this fence.
+    /// All parts of the subtree have reached this fence.
     Fence { number: u32, blob: Vec<u8> },
-    /// Parts of the subtree that cannot be reached now, or have not told yet all that they know; until this is said, all.
+    /// Parts of the subtree that are unreachable now, or have not yet sent all that they know.
+    /// Before the first of these, that holds for all parts.
     Away { parts: Vec<u32> },
-    /// Parts of the subtree that others of it wait for.
+    /// Parts that have not reached a fence in which others of the subtree wait.
     Absent { number: u32, parts: Vec<u32> },
-    /// Another parent has this subtree now. Nothing follows.
+    /// Another parent serves this subtree now. Nothing follows.
     Replaced,
-    /// Its agent does not have the allocation under this epoch: it has not taken its work up yet, or its share ended by itself, which
-    /// the quorum is told. It is asked again, until the quorum says what becomes of the allocation. Nothing follows.
+    /// The agent does not have the allocation under this epoch: either it has not adopted its work
+    /// yet, or its share ended by itself, and the agent reports that to the quorum. The parent
+    /// retries until the quorum decides about the allocation. Nothing follows.
     NotHere { why: String },
-    /// A part of the subtree, whose agent is not reached from the one above it: perhaps the head reaches it. Said again from time to time.
+    /// The agent above this part cannot reach the part's agent; perhaps the head can. Repeated from
+    /// time to time.
     Unreached { part: u32 },
-    /// How much of standard input every rank of the subtree took that reads it; not said before all such parts have told. `again`:
-    /// what is beyond is to be sent.
+    /// How much of standard input every reading rank of the subtree has taken; first sent when all
+    /// parts with such ranks have reported. `again`: send what follows that position.
     Input { taken: WireTaken, again: bool },
 }

@@ -1,10 +1,10 @@
-//! Calls between the servers of a launch's nodes, on the wire.
+//! The wire form of calls between the PMI servers of a launch's nodes.
 
 use super::frame::FrameError;
 use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// [`Call`].
+/// The wire form of [`Call`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireCall {
     pub from: u32,
@@ -15,7 +15,7 @@ pub struct WireCall {
     pub body: Vec<u8>,
 }
 
-/// [`Service`].
+/// The wire form of [`Service`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum WireService {
     Names,

@@ -1,73 +1,75 @@
-//! What agents say to each other about checkpoints.
+//! Messages between agents about checkpoints.
 
 use lattice_node::Saved;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// From an `api` agent, for a user: save the allocation whose head you are. The same id again follows the checkpoint that there is.
+/// From an `api` agent, for a user: save the allocation whose head is here. A request with the id
+/// of an existing checkpoint follows that one.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct CheckpointOpen {
     pub id: [u8; 16],
     pub allocation: [u8; 16],
     pub epoch: u64,
-    /// How long it may take, in milliseconds.
+    /// Timeout of the checkpoint, in milliseconds.
     pub length_ms: u64,
     pub uid: u32,
     pub user: String,
 }
 
-/// How it goes.
+/// Progress of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum CheckpointItem {
-    /// It was not begun.
+    /// The checkpoint was not begun.
     Refused { why: String },
-    /// The checkpoint of this id is that far; it is another one's where there was one under way. A word, and for people what is
-    /// waited for.
+    /// State of the checkpoint with this id; it is another id than the requested one if a
+    /// checkpoint was already under way. `word` names the state; `detail` tells people what it
+    /// waits for.
     Stands { id: [u8; 16], word: String, detail: String },
-    /// It is over. Nothing follows.
+    /// The checkpoint has ended. Nothing follows.
     Ended { id: [u8; 16], word: String, why: String, complete: bool, step: Option<u64>, bytes: u64 },
 }
 
-/// Work that saves itself now, whose head tells of it.
+/// The allocations that are saving themselves now, as their head reports them.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct SavingNow {
     /// At most 1000.
     pub allocations: Vec<[u8; 16]>,
 }
 
-/// From the allocation's head, to each of its nodes: its part of a round.
+/// From the allocation's head to each of its nodes: the node's part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct PartOpen {
     pub id: [u8; 16],
     pub allocation: [u8; 16],
     pub epoch: u64,
     pub round: u32,
-    /// By when, in milliseconds since 1970: for the application.
+    /// The application's deadline, in milliseconds since 1970.
     pub deadline_ms: u64,
 }
 
-/// From the head, after it.
+/// From the head, after [`PartOpen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum ToSaver {
-    /// Every node would hear: send the signal.
+    /// Every node can deliver the request: send the signal.
     Go,
-    /// Nobody waits for this round any more.
+    /// The head has given this checkpoint up.
     Stop,
 }
 
-/// What a node says of its part; the last word counts.
+/// State of a node's part; the last message counts.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FromSaver {
-    /// What runs there would hear; `idle`: nothing of the allocation runs there.
+    /// What runs there can be asked to save itself; `idle`: nothing of the allocation runs there.
     Able { idle: bool },
-    /// It was asked.
+    /// The application was asked.
     Saving,
-    /// It cannot, or came to nothing.
+    /// The node cannot save its part, or it failed.
     Failed { why: String },
-    /// It is in the store.
+    /// The part is in the store.
     Saved { files: u64, bytes: u64, step: Option<u64>, manifest: Option<String> },
-    /// The application wants to be asked again after so long.
+    /// The application asks to be asked again after this time.
     Deferred { for_ms: u64 },
-    /// How far it says that it is.
+    /// Progress as the application reports it.
     Progressed { percent: Option<u8>, left_ms: Option<u64> },
 }
 

@@ -1,15 +1,15 @@
-//! What a node is made of, on the wire.
+//! The wire form of a node's conformance fingerprint.
 
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// The answer.
+/// The answer to [`Open::Fingerprint`](super::open::Open::Fingerprint).
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FingerprintAnswer {
     Refused { why: String },
     Told(WireFound),
 }
 
-/// What was found.
+/// A component and the value that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireFound {
     pub components: Option<Vec<(String, String)>>,

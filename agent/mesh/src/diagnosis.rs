@@ -1,19 +1,19 @@
-//! What is the matter with an allocation's work on a node, on the wire.
+//! The wire form of a diagnosis of an allocation's work on a node.
 
 use super::frame::FrameError;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Processes that one node tells of.
+/// Processes that one node reports at most.
 pub const PROCESSES_MAX: usize = 256;
-/// Calls of one kernel stack.
+/// Functions of one kernel stack.
 pub const STACK_MAX: usize = 32;
-/// Facts that one node tells.
+/// Facts that one node reports at most.
 pub const FACTS_MAX: usize = 512;
-/// GPUs that one node tells of.
+/// GPUs that one node reports at most.
 pub const GPUS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Whose work, and what is wanted of it.
+/// The work, and what is asked about it.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct DiagnosisOpen {
     pub allocation: [u8; 16],
@@ -27,21 +27,21 @@ pub struct DiagnosisOpen {
     pub storage: bool,
 }
 
-/// The answer.
+/// The answer to [`DiagnosisOpen`].
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum DiagnosisAnswer {
     Refused { why: String },
     Told(WireDiagnosis),
 }
 
-/// Of GPUs that the work has there, as they were at the newest look.
+/// The GPUs that the work has on this node, at their newest measurement.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct DiagnosisGpus {
-    /// How many of the facts about them are of that look, the first ones.
+    /// How many of the diagnosis's facts are from that measurement; they are the first ones.
     pub facts: u32,
-    /// How long ago that was.
+    /// Age of that measurement.
     pub age_ms: u64,
-    /// How busy each is, 0 to 1.
+    /// How busy each GPU is, 0 to 1.
     pub busy: Vec<(String, f64)>,
     pub source: String,
 }
@@ -54,14 +54,15 @@ impl DiagnosisGpus {
     }
 }
 
-/// What one node finds.
+/// The findings of one node.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct WireDiagnosis {
     pub processes: Vec<WireProcess>,
-    /// Processes beyond [`PROCESSES_MAX`].
+    /// How many processes beyond [`PROCESSES_MAX`] are missing.
     pub left_out: u32,
     pub facts: Vec<WireFact>,
-    /// Of facts that were looked at before somebody asked: which one, and how many milliseconds before.
+    /// Facts that were determined before the request: index of the fact, and its age in
+    /// milliseconds.
     pub ages: Vec<(u32, u64)>,
     pub gpus: DiagnosisGpus,
 }
@@ -70,42 +71,43 @@ pub struct WireDiagnosis {
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct WireProcess {
     pub pid: i32,
-    /// 0 is the script; `None`: an attached terminal's.
+    /// The launch's number; 0 is the script; `None`: the process belongs to an attached terminal.
     pub launch: Option<u32>,
     pub rank: Option<u32>,
     pub name: String,
-    /// The kernel's letter, of its first thread or of one that waits uninterruptibly.
+    /// The kernel's state letter, of a thread in uninterruptible sleep if there is one, else of the
+    /// first thread.
     pub state: String,
     pub threads: u32,
-    /// What it waits for in the kernel; empty: nothing, or it cannot be told.
+    /// The kernel function in which it waits; empty: none, or unknown.
     pub waits_in: String,
-    /// How long ago that thread last ran.
+    /// Time since that thread last ran.
     pub still_ms: Option<u64>,
     pub cpu_seconds: f64,
     pub memory_bytes: u64,
     pub open_files: Option<u64>,
     pub open_files_max: Option<u64>,
-    /// The kernel's calls, innermost first; names alone.
+    /// Functions of the kernel stack, innermost first; names only.
     pub stack: Vec<String>,
-    /// What is wrong or cannot be told, for people.
+    /// What is wrong or unknown about the process, for people.
     pub notes: Vec<String>,
 }
 
-/// Something that was found out.
+/// One finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireFact {
     /// `work`, `gpus`, `network` or `storage`.
     pub part: String,
-    /// Such as an interface or a mount.
+    /// The subject within the part, such as an interface or a mount.
     pub about: String,
     pub text: String,
     pub source: String,
-    /// Whether somebody should look at it.
+    /// Whether the fact is a problem that somebody should look at.
     pub wrong: bool,
 }
 
 impl WireDiagnosis {
-    /// What a node can say; its words go to people's terminals.
+    /// Checks the bounds and refuses control characters: the texts are printed on users' terminals.
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
         let process = |p: &WireProcess| {
@@ -123,7 +125,8 @@ impl WireDiagnosis {
     }
 }
 
-/// A text as [`WireDiagnosis::checked`] takes it: names of processes and mounts are whatever somebody called them.
+/// Makes a text acceptable to [`WireDiagnosis::checked`]: users choose the names of processes and
+/// mounts.
 pub fn plain(text: &str) -> String {
     let mut plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let mut end = plain.len().min(TEXT_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! [`NodeFact`] and [`NodePulse`] on the wire.
+//! The wire forms of [`NodeFact`] and [`NodePulse`].
 
 use super::frame::FrameError;
 use lattice_model::constraint::{FEATURE_BYTES_MAX, FEATURES_MAX};
@@ -6,39 +6,40 @@ use lattice_model::fact::{Gpus, IMAGES_MAX, NodeFact, NodePulse, Pressure, RUNNI
 use lattice_model::{AllocationId, Hold, HoldKind, NodeState, Timestamp};
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Bytes of a reason that are believed, and of a name.
+/// Longest accepted reason and name, in bytes.
 const REASON_BYTES_MAX: usize = 2048;
 const NAME_BYTES_MAX: usize = 128;
-/// Models of GPUs that are believed of one node.
+/// GPU models accepted from one node.
 const MODELS_MAX: usize = 16;
 
-/// What the asking agent has already.
+/// The part of the answer that the calling agent has already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct FactOpen {
-    /// The digest of the fact that it knows of this life; it is not sent again.
+    /// Digest of the fact that the caller has of this life of the node; that fact is not sent
+    /// again.
     pub known: Option<u64>,
 }
 
-/// The answer.
+/// The answer to [`FactOpen`].
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct FactAnswer {
     pub digest: u64,
-    /// Absent: it is the one that is known.
+    /// Absent: the caller has it already.
     pub fact: Option<WireFact>,
     pub pulse: WirePulse,
 }
 
-/// See [`NodeFact`]. The node is who answers.
+/// The wire form of [`NodeFact`]. The node is the answering one.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireFact {
-    /// By its name, as the kinds of holds: a later version has more of them.
+    /// The state by its name; kinds of holds likewise, because a later version has more of them.
     pub state: String,
     pub reason: String,
     pub holds: Vec<WireHold>,
     pub schedulable: bool,
     pub cores: u32,
     pub memory_bytes: u64,
-    /// Model, healthy, allocatable.
+    /// Model, number healthy, number allocatable.
     pub gpus: Vec<(String, u32, u32)>,
     pub topology_group: Option<String>,
     pub features: Vec<String>,
@@ -47,7 +48,7 @@ pub struct WireFact {
     pub images_all: u32,
 }
 
-/// See [`Hold`]; times in milliseconds since 1970.
+/// The wire form of [`Hold`]; times in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireHold {
     pub kind: String,
@@ -58,7 +59,7 @@ pub struct WireHold {
     pub deadline_ms: Option<u64>,
 }
 
-/// See [`NodePulse`].
+/// The wire form of [`NodePulse`].
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct WirePulse {
     pub running: Vec<[u8; 16]>,
@@ -100,7 +101,7 @@ impl From<&Hold> for WireHold {
 }
 
 impl WireFact {
-    /// What `node` says, where it can be what a node says.
+    /// The fact of `node`; an error if no node could have sent this.
     pub fn of(self, node: &lattice_model::NodeId) -> Result<NodeFact, FrameError> {
         let plain = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
         let bounded = plain(&self.reason, REASON_BYTES_MAX)

@@ -1,11 +1,12 @@
-//! What agents say to each other: rkyv, checked before it is touched, bounded, with a version in front.
+//! Frames between agents: rkyv, validated before use, bounded, with a version in front.
 //!
 //! ```text
 //!   frame = version (u8), 3 zero bytes, length (u32, little endian), rkyv
 //! ```
 //!
-//! Every stream begins with an [`Open`](super::open::Open) that says what it is for; what follows is of that purpose's types. The whole
-//! protocol's version is in the handshake (ALPN), which refuses every other one.
+//! The first frame of every stream is an [`Open`](super::open::Open), which says what the stream is
+//! for and so which message types follow. The version of the whole protocol is also in the
+//! handshake (ALPN), which refuses every other one.
 
 use bytes::Bytes;
 use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator};
@@ -19,12 +20,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The protocol's version, in each frame and in [`ALPN`].
 pub const VERSION: u8 = 2;
-/// The handshake's protocol name.
+/// The protocol name in the TLS handshake.
 pub const ALPN: &[u8] = b"lattice-mesh/2";
 /// The longest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Frames refused since the agent began, by reason.
+/// Frames refused since the agent started, by reason.
 pub static REFUSED: Refused = Refused { version: AtomicU64::new(0), too_large: AtomicU64::new(0), malformed: AtomicU64::new(0) };
 
 /// See [`REFUSED`].
@@ -35,7 +36,7 @@ pub struct Refused {
     pub malformed: AtomicU64,
 }
 
-/// A frame that was not taken, or a stream that broke.
+/// A refused frame, or a broken stream.
 #[derive(Debug, Error)]
 pub enum FrameError {
     #[error("a frame of version {0}; this agent speaks {VERSION}")]
@@ -51,7 +52,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// Why an agent that was asked did not answer, for people.
+    /// Why an agent did not answer a request, for people.
     pub fn unanswered(self) -> String {
         match self {
             Self::Ended | Self::Io(_) => "its agent does not answer: it is stopping, or cannot be reached".to_owned(),
@@ -60,12 +61,12 @@ impl FrameError {
     }
 }
 
-/// One message as it travels: what is passed on to several peers is made once.
+/// One encoded message: what goes to several peers is encoded once.
 #[derive(Clone, Debug)]
 pub struct Frame(Bytes);
 
 impl Frame {
-    /// A message's frame.
+    /// Encodes a message.
     pub fn of<T>(message: &T) -> Result<Self, FrameError>
     where
         T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
@@ -77,7 +78,7 @@ impl Frame {
         Ok(Self(Bytes::from_owner(body)))
     }
 
-    /// Its message.
+    /// Decodes the message.
     pub fn message<T>(&self) -> Result<T, FrameError>
     where
         T: Archive,
@@ -89,14 +90,14 @@ impl Frame {
         })
     }
 
-    /// Writes it without a copy of its body.
+    /// Sends the frame without copying its body.
     pub async fn send(&self, stream: &mut quinn::SendStream) -> Result<(), FrameError> {
         stream.write_all(&self.header()?).await.map_err(std::io::Error::from)?;
         stream.write_chunk(self.0.clone()).await.map_err(std::io::Error::from)?;
         Ok(())
     }
 
-    /// Reads one. [`FrameError::Ended`] where the peer finished between two.
+    /// Reads one frame. [`FrameError::Ended`] if the peer finished between two frames.
     pub async fn read<R: AsyncRead + Unpin>(stream: &mut R) -> Result<Self, FrameError> {
         let mut header = [0u8; 8];
         match stream.read_exact(&mut header).await {
@@ -131,7 +132,7 @@ impl Frame {
     }
 }
 
-/// Writes one message.
+/// Encodes and writes one message.
 pub async fn write<T, W>(stream: &mut W, message: &T) -> Result<(), FrameError>
 where
     T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
@@ -144,7 +145,7 @@ where
     Ok(())
 }
 
-/// Reads one message. [`FrameError::Ended`] where the peer finished between two.
+/// Reads and decodes one message. [`FrameError::Ended`] if the peer finished between two messages.
 pub async fn read<T, R>(stream: &mut R) -> Result<T, FrameError>
 where
     T: Archive,

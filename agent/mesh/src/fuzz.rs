@@ -1,4 +1,5 @@
-//! Frames of an agent whose certificate is in wrong hands. `docs/fuzzing.md` has all targets.
+//! Fuzz targets: frames from an agent whose certificate was stolen. `docs/fuzzing.md` lists all
+//! targets.
 
 use super::branch::{BranchOpen, Down, Up};
 use super::checkpoint::{CheckpointItem, FromSaver, SavingNow, ToSaver};
@@ -26,7 +27,7 @@ use rkyv::ser::allocator::ArenaHandle;
 use rkyv::util::AlignedVec;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// The frame with these bytes behind its header. Reading from memory never waits.
+/// A frame with this body. Reading from memory never blocks.
 fn framed(body: &[u8]) -> Frame {
     let mut bytes = vec![frame::VERSION, 0, 0, 0];
     bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
@@ -43,7 +44,7 @@ fn read(bytes: &[u8]) -> Result<Frame, frame::FrameError> {
     }
 }
 
-/// The bytes of messages, without headers.
+/// The encoded messages, without frame headers.
 fn bodies<T: for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Error>>>(messages: &[T]) -> Vec<Vec<u8>> {
     messages.iter().map(|message| rkyv::to_bytes::<Error>(message).unwrap().to_vec()).collect()
 }
@@ -106,7 +107,7 @@ fn launch_open() -> LaunchOpen {
     }
 }
 
-/// What the first frame of a stream leads to before anything is asked of the node.
+/// Runs what the first frame of a stream causes before the node is involved.
 fn opened(open: Open) {
     match open {
         Open::Launch(launch) => {
@@ -142,7 +143,7 @@ fn streams() {
     });
 }
 
-/// What follows the first frame.
+/// The frames after the first one.
 #[test]
 fn messages() {
     let call =
@@ -156,7 +157,7 @@ fn messages() {
         bodies(&[LaunchItem::Started { number: 1, nodes: vec![("n1".into(), 0, 1)] }]),
         bodies(&[HeadAnswer::Refused { why: "w".into() }]),
     ];
-    // Of the others, zeros are the seed: mutation finds their few lengths.
+    // The other message types start from zeros: mutation finds the few lengths that they have.
     let others = (6..=25).map(|which| [&[which][..], &[0; 64]].concat());
     Target::new("agent-mesh-messages", numbered(seeds).into_iter().chain(others).collect()).fuzz(|bytes| {
         let Some((which, body)) = bytes.split_first() else { return };

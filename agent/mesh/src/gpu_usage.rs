@@ -1,49 +1,50 @@
-//! What each GPU of an allocation does on a node, on the wire.
+//! The wire form of the activity of an allocation's GPUs on one node.
 
 use super::frame::FrameError;
 use super::usage::Shown;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// GPUs that are believed of one node, numbers of each, and bytes of each text.
+/// Bounds on what one node may send: GPUs, numbers of each GPU, bytes of each text.
 const GPUS_MAX: usize = 64;
 const SHOWN_MAX: usize = 32;
 const THROTTLED_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 128;
 const WHY_BYTES_MAX: usize = 1024;
 
-/// The answer.
+/// The answer to [`Open::UsageGpus`](super::open::Open::UsageGpus).
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum GpusAnswer {
     Refused { why: String },
     Told(GpusTold),
 }
 
-/// What was measured.
+/// The newest measurement.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct GpusTold {
-    /// How long ago.
+    /// Age of the measurement.
     pub age_ms: u64,
-    /// Those that the allocation has here, whether they tell or not.
+    /// All GPUs that the allocation has here, with or without numbers.
     pub gpus: Vec<GpuTold>,
 }
 
-/// One of them.
+/// One GPU.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct GpuTold {
     pub id: String,
     pub model: String,
-    /// Why there are no numbers; empty: there are.
+    /// Why there are no numbers; empty: there are numbers.
     pub silent: String,
     pub shown: Vec<Shown>,
-    /// Why its clocks are held down.
+    /// Why the GPU's clocks are throttled.
     pub throttled: Vec<String>,
 }
 
 impl GpusTold {
-    /// What a node can say; texts go to people's terminals.
+    /// Checks the bounds and refuses control characters, because the texts are printed on users'
+    /// terminals; in `silent` it replaces control characters and cuts what is too long.
     pub fn checked(mut self) -> Result<Self, FrameError> {
         for gpu in &mut self.gpus {
-            // Some of it is a driver's.
+            // Part of this text may come from a driver.
             gpu.silent = gpu.silent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_BYTES_MAX).collect();
         }
         let plain = |text: &String| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);

@@ -1,28 +1,28 @@
-//! Standard input of a launch, on the wire.
+//! The wire form of a launch's standard input.
 
 use super::frame::FrameError;
 use lattice_model::input::{PIECE_BYTES_MAX, Place, Taken};
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// A piece of it, for every rank below that reads it.
+/// A piece of standard input, for every rank below that reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WirePiece {
-    /// Bytes before it.
+    /// Position of the piece: bytes before it.
     pub offset: u64,
     pub bytes: Vec<u8>,
-    /// Nothing follows.
+    /// Whether this is the last piece.
     pub last: bool,
 }
 
 impl WirePiece {
-    /// Where it belongs, of one that is not too long.
+    /// The piece's place in the input; an error if the piece is too long.
     pub fn place(&self) -> Result<Place, FrameError> {
         let place = Place { offset: self.offset, bytes: self.bytes.len(), last: self.last };
         if place.bytes > PIECE_BYTES_MAX { Err(FrameError::Malformed) } else { Ok(place) }
     }
 }
 
-/// [`Taken`].
+/// The wire form of [`Taken`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum WireTaken {
     UpTo(u64),

@@ -1,4 +1,4 @@
-//! A launch, and what its head and its parts say to each other.
+//! The wire form of a launch, and the messages between its head and its parts.
 
 use super::binding::WireBinding;
 use super::call::WireCall;
@@ -8,7 +8,7 @@ use lattice_model::binding::BindingRequest;
 use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks, RankBinding, RankOutcome, TerminalSize};
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// [`LaunchSpec`] on the wire.
+/// The wire form of [`LaunchSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireLaunch {
     pub id: [u8; 16],
@@ -19,32 +19,34 @@ pub struct WireLaunch {
     pub env: Vec<(String, String)>,
     pub working_dir: String,
     pub nodes: Vec<(String, u32, u32)>,
-    /// Rows and columns of the first rank's terminal, where it has one.
+    /// Rows and columns of the first rank's terminal, if it has one.
     pub pty: Option<(u16, u16)>,
     pub binding: WireBinding,
 }
 
-/// From a head to a part. Between agents it goes as a [`super::branch::Down`].
+/// From a head to a part. Between agents it travels as a [`super::branch::Down`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToPart {
-    /// Every part came to this fence.
+    /// Every part has reached this fence.
     FenceDone { number: u32, blob: Vec<u8> },
-    /// Bring the ranks down.
+    /// End the ranks.
     Abort { code: i32, why: String },
-    /// The launch is over and its end was told: it need not be remembered.
+    /// The launch has ended and the end was reported: the part may forget it.
     Forget,
-    /// A fence waits too long: who of this node's ranks has not come? Answered by [`ToHead::Absent`], where the shim knows.
+    /// A fence has waited too long: report this node's ranks that have not reached it. Answered by
+    /// [`ToHead::Absent`], if the shim knows.
     NameAbsent,
-    /// Standard input. Only to a part that has said how much it has.
+    /// Standard input. Sent only to a part that has reported how much it has.
     Input(Box<WirePiece>),
-    /// For the server of one part, by that of another.
+    /// A call from the server of another part to this part's server.
     Call(Box<WireCall>),
 }
 
-/// From a part to its head. After each connect everything that is known is said again, then `Synced`.
+/// From a part to its head. After each connect the part sends everything it knows again, then
+/// `Synced`.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum ToHead {
-    /// The shim has the launch: from here on it is remembered on this node.
+    /// The shim has the launch: from here on this node remembers it.
     Begun,
     RankEnded {
         rank: u32,
@@ -70,20 +72,21 @@ pub enum ToHead {
         had_bytes: Option<u64>,
         limit_bytes: Option<u64>,
     },
-    /// Ranks that have not come to the fence in which others wait.
+    /// Ranks that have not reached the fence in which others wait.
     Absent {
         ranks: Vec<u32>,
     },
-    /// How much of standard input its ranks took. `again`: what is beyond is to be sent.
+    /// How much of standard input the part's ranks have taken. `again`: send what follows that
+    /// position.
     Input {
         taken: WireTaken,
         again: bool,
     },
-    /// From its server, for that of another part.
+    /// A call from this part's server to that of another part.
     Call(Box<WireCall>),
 }
 
-/// [`RankOutcome`] on the wire.
+/// The wire form of [`RankOutcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum WireOutcome {
     Exited(u8),
@@ -108,7 +111,7 @@ impl From<&LaunchSpec> for WireLaunch {
     }
 }
 
-/// The ranks of each node, on the wire.
+/// The wire form of the ranks of each node: (node, first rank, count).
 pub fn wire_nodes(nodes: &[NodeRanks]) -> Vec<(String, u32, u32)> {
     nodes.iter().map(|n| (n.node.to_string(), n.first, n.count)).collect()
 }
@@ -141,7 +144,7 @@ impl TryFrom<WireLaunch> for LaunchSpec {
             pty: wire.pty.map(|(rows, columns)| TerminalSize { rows, columns }),
             binding: BindingRequest::try_from(wire.binding)?.over(RankBinding::default()),
             shape: LaunchShape::default(),
-            // The head's affair alone.
+            // Only the head acts on this.
             kill_on_bad_exit: false,
         })
     }

@@ -1,8 +1,8 @@
 //! The mesh: one QUIC endpoint per agent, mutual TLS, streams only.
 //!
-//! A peer is who its certificate says (common name = node id, organisational unit = role). A connection is dialled
-//! under the node's name, so that an agent at the wrong address is not taken for another. Connections are kept and
-//! shared; a stream costs no handshake.
+//! A peer's identity is its certificate (common name = node id, organisational unit = role). An
+//! agent dials a peer under the node's name, so that an agent at a wrong address is not mistaken
+//! for another one. Connections are kept and shared; a stream costs no handshake.
 
 pub mod binding;
 pub mod branch;
@@ -51,17 +51,19 @@ use tokio_util::task::TaskTracker;
 
 /// Streams that one peer may have open at once.
 const STREAMS_PER_PEER: u32 = 4096;
-/// A peer that says nothing for so long is gone; keep-alives go out three times as often.
+/// A connection ends after this long without a packet from the peer; keep-alives are sent three
+/// times as often.
 const IDLE: Duration = Duration::from_secs(3);
-/// How long a dial may take.
+/// Timeout of a dial.
 const DIAL: Duration = Duration::from_secs(3);
-/// Bytes that may wait in the socket, with what the kernel needs for each packet. With its default of 208 KiB a fence's bytes were dropped
-/// and sent again where an agent waited for a processor (docs/benchmarks.md).
+/// Size of the socket's receive buffer in bytes, with the kernel's overhead for each packet. With
+/// the default of 208 KiB, packets of a fence were dropped and sent again when the agent waited for
+/// a processor (docs/benchmarks.md).
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Incoming streams waiting for the agent.
+/// Incoming streams that may wait for the agent.
 const INCOMING: usize = 256;
 
-/// Why no stream could be had.
+/// Why no stream could be opened.
 #[derive(Debug, Error)]
 pub enum MeshError {
     #[error("TLS of the mesh: {0}")]
@@ -89,7 +91,7 @@ pub enum UnreachedNode {
     Frame(#[from] FrameError),
 }
 
-/// Why another node did not answer a question over the mesh.
+/// Why another node did not answer a request over the mesh.
 #[derive(Debug, Error)]
 pub enum UnansweredNode {
     #[error("where its mesh is was never heard of the quorum")]
@@ -106,13 +108,13 @@ pub enum UnansweredNode {
     Timeout,
     #[error("what it tells is not of a form that this version knows")]
     UnknownForm,
-    /// In the words of the other node, without control characters.
+    /// The other node's own reason, without control characters.
     #[error("{why}")]
     Refused { why: String },
 }
 
 impl UnansweredNode {
-    /// Its answer did not come.
+    /// The error of reading an answer.
     pub fn reading(error: FrameError) -> Self {
         match error {
             FrameError::Ended | FrameError::Io(_) => Self::Away(error),
@@ -133,7 +135,7 @@ pub struct Incoming {
 pub struct Mesh {
     endpoint: Endpoint,
     credentials: Credentials,
-    /// What is dialled with from now on.
+    /// The TLS configuration for new connections.
     dialling: watch::Receiver<ClientConfig>,
     connections: Arc<Connections>,
     counts: Arc<Counts>,
@@ -141,10 +143,10 @@ pub struct Mesh {
     stop: CancellationToken,
 }
 
-/// Those that were opened from here, by node and address.
+/// Connections that this agent opened, by node and address.
 type Connections = Mutex<HashMap<(NodeId, String), Connection>>;
 
-/// What happened on the mesh, for metrics.
+/// Counters for metrics.
 #[derive(Debug, Default)]
 struct Counts {
     opened: AtomicU64,
@@ -152,12 +154,12 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// [`Counts`] at one moment.
+/// A snapshot of the mesh's counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
-    /// Connections opened from here that stand.
+    /// Open connections that this agent dialled.
     pub connections: u64,
-    /// Streams that began from here, and from peers.
+    /// Streams opened by this agent, and streams accepted from peers.
     pub opened: u64,
     pub accepted: u64,
     /// Streams that could not be opened.
@@ -165,8 +167,8 @@ pub struct Counted {
 }
 
 impl Mesh {
-    /// Listens, and hands over the streams that peers open until `stop`. A new certificate is shown from the next
-    /// connection on; those that stand stay.
+    /// Listens until `stop`, and hands over the streams that peers open. A new certificate is used
+    /// from the next connection on; open connections stay.
     pub fn listen(
         address: SocketAddr,
         credentials: &Credentials,
@@ -199,7 +201,7 @@ impl Mesh {
         Ok((Self { endpoint, credentials: credentials.clone(), dialling, connections, counts, tasks, stop }, receive))
     }
 
-    /// Opens a stream to `node`, whose mesh is at `address`, over the connection that there is or a new one.
+    /// Opens a stream to `node`, whose mesh is at `address`, over an open connection or a new one.
     pub async fn open(&self, node: &NodeId, address: &str) -> Result<(SendStream, RecvStream), MeshError> {
         let opened = self.dial(node, address).await;
         let counter = if opened.is_ok() { &self.counts.opened } else { &self.counts.failed };
@@ -207,7 +209,7 @@ impl Mesh {
         opened
     }
 
-    /// What happened so far.
+    /// A snapshot of the counters.
     pub fn counted(&self) -> Counted {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let connections = self.connections.lock();
@@ -251,7 +253,7 @@ impl Mesh {
         Ok(stream)
     }
 
-    /// Says good-bye to all peers, and waits a moment for the tasks that serve them.
+    /// Closes all connections, and waits a moment for the tasks that serve them.
     pub async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the agent stops");
         self.stop.cancel();
@@ -261,10 +263,11 @@ impl Mesh {
     }
 }
 
-/// A socket with room for what comes while this process waits for a processor.
+/// A UDP socket whose buffer holds what arrives while this process waits for a processor.
 fn endpoint(server: ServerConfig, address: SocketAddr) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(address)?;
-    // Beyond `net.core.rmem_max` with CAP_NET_ADMIN alone; without it, as much as that allows.
+    // Only CAP_NET_ADMIN may exceed `net.core.rmem_max`; without it, the buffer is as large as that
+    // allows.
     setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
     Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime))
 }
@@ -287,7 +290,8 @@ fn both_ends(material: &Material) -> Result<(ServerConfig, ClientConfig), MeshEr
     Ok((server, client))
 }
 
-/// A stream waits for the peer's leave. It gives none where so many are open already.
+/// Limits the wait for a new stream: the peer must allow it, and does not while it has its maximum
+/// open.
 async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T, StreamTimeout> {
     tokio::time::timeout(limit, stream).await.map_err(|_| StreamTimeout { limit })
 }
@@ -298,7 +302,7 @@ struct StreamTimeout {
     limit: Duration,
 }
 
-/// The certificate that is at the other end, and that TLS has verified.
+/// The peer's certificate, as TLS verified it.
 fn shown(connection: &Connection) -> Option<Shown> {
     let certificates = connection.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
     Shown::from_certificates(&certificates).ok()
@@ -310,7 +314,7 @@ fn refuse_revoked(connection: &Connection, credentials: &Credentials, revoked: &
     connection.close(VarInt::from_u32(1), why.as_bytes());
 }
 
-/// Ends the connections from here whose other end's certificate comes to count no more.
+/// Closes the connections that this agent dialled once the peer's certificate is revoked.
 async fn close_revoked(connections: Arc<Connections>, credentials: Credentials, stop: CancellationToken) {
     let mut changes = credentials.revoked().changes();
     while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
@@ -325,15 +329,15 @@ async fn close_revoked(connections: Arc<Connections>, credentials: Credentials, 
     }
 }
 
-/// Whether it is another agent: neither a member nor a person.
+/// Whether the peer is another agent: neither a member nor a person.
 fn is_agent(peer: &Caller) -> bool {
     matches!(peer.role, Role::Api | Role::Node)
 }
 
-/// Counts a handshake that this agent ended, not its peer.
+/// Counts a handshake that this agent refused; not one that the peer refused.
 fn count(credentials: &Credentials, remote: SocketAddr, error: &ConnectionError) {
     if let ConnectionError::TransportError(error) = error {
-        // TLS alerts are the last byte of such a code (RFC 9001, 4.8).
+        // The last byte of such a code is the TLS alert (RFC 9001, 4.8).
         let code = u64::from(error.code);
         if let (1, Ok(alert)) = (code >> 8, u8::try_from(code & 0xff)) {
             credentials.refused().count(Cause::of_alert(alert), &format_args!("{remote}: {error}"));

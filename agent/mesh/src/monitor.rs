@@ -1,15 +1,15 @@
-//! What is told of an allocation's work while it runs, on the wire: numbers as they are measured, alerts as they come and go, and what a
-//! node says of a launch that may hang.
+//! The wire form of monitoring: numbers as they are measured, alerts as they are raised and
+//! cleared, and how long a launch's ranks have been idle.
 
 use super::frame::FrameError;
 use super::usage::Told;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Metrics that can be asked for at once.
+/// Metrics that one request may name.
 pub const METRICS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1000;
 
-/// Whose, and what.
+/// The allocation, and what is requested about it.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct MonitorOpen {
     pub allocation: [u8; 16],
@@ -20,51 +20,55 @@ pub struct MonitorOpen {
     pub what: MonitorWhat,
 }
 
-/// What is wanted.
+/// What is requested.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum MonitorWhat {
-    /// Alerts, and numbers every so often, until the work ends here. `interval_ms` 0: no numbers; `metrics`: of these names, all where
-    /// there is none. Answered by [`MonitorItem`], the first of them [`MonitorItem::Begun`].
+    /// Alerts, and numbers every `interval_ms`, until the work ends here. `interval_ms` 0: no
+    /// numbers; `metrics`: only these names, or all if it is empty. Answered by [`MonitorItem`]s,
+    /// of which [`MonitorItem::Begun`] is the first.
     Follow { interval_ms: u64, metrics: Vec<String> },
-    /// How long this node's ranks of a launch have done nothing. Answered by one [`MonitorItem::Word`].
+    /// How long this node's ranks of a launch have been idle. Answered by one
+    /// [`MonitorItem::Word`].
     Idle { launch: u32 },
 }
 
-/// What is said.
+/// An item of the answer.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum MonitorItem {
     Refused {
         why: String,
     },
-    /// It is followed. All alerts that are raised come next.
+    /// Monitoring has begun. All alerts that are raised now follow.
     Begun,
     Numbers(Told),
     Alert(Box<WireAlert>),
-    /// Changes of alerts are missing here; all that are raised come next.
+    /// Changes of alerts were lost. All alerts that are raised now follow.
     Missed,
-    /// There is nothing to say, and the agent lives.
+    /// Nothing to report; the agent is alive.
     Alive,
-    /// `idle_ms`: `None`: there are no such ranks; `moved`: they were seen to do something before, else it may be longer.
+    /// `idle_ms` is `None` if there are no such ranks. `moved`: the agent has seen the ranks do
+    /// something before; if not, they may have been idle for longer.
     Word {
         idle_ms: Option<u64>,
         moved: bool,
     },
 }
 
-/// An alert that came or went.
+/// An alert that was raised or cleared.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireAlert {
     pub alert: String,
     pub launch: Option<u32>,
     pub severity: String,
     pub raised: bool,
-    /// How long ago it was raised.
+    /// Time since the alert was raised.
     pub for_ms: u64,
     pub text: String,
 }
 
 impl MonitorItem {
-    /// What a node can say; names and texts go to people's terminals.
+    /// Checks the bounds and refuses control characters: names and texts are printed on users'
+    /// terminals.
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
         match self {

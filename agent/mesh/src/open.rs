@@ -1,4 +1,4 @@
-//! What streams are opened for, and what is said by those that have no file of their own.
+//! The first frame of each stream, and the messages that have no file of their own.
 
 use super::binding::WireBinding;
 use super::launch::WireOutcome;
@@ -6,83 +6,95 @@ use super::shape::WireAsk;
 use lattice_model::Principal;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// The first frame of a stream: what it is for.
+/// The first frame of a stream: the request that the stream is for.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum Open {
-    /// From an `api` agent, for a user: an allocation's output on this node. Then [`LogItem`].
+    /// From an `api` agent, for a user: send the output that an allocation wrote on this node.
+    /// [`LogItem`]s follow.
     Logs(Box<LogsOpen>),
-    /// From an `api` agent, for a user: start a launch on its head. Then [`LaunchItem`].
+    /// From an `api` agent, for a user: start a launch with this node as its head. [`LaunchItem`]s
+    /// follow.
     Launch(Box<LaunchOpen>),
-    /// From an `api` agent, for a user: bring a launch of this head down. Then one [`HeadAnswer`].
+    /// From an `api` agent, for a user: abort a launch whose head is here. One [`HeadAnswer`]
+    /// follows.
     Abort(AbortOpen),
-    /// From an agent, for a user: a program on a terminal. Then [`super::terminal::ToTerminal`] one way and
-    /// [`super::terminal::FromTerminal`] the other.
+    /// From an agent, for a user: run a program on a terminal. [`super::terminal::ToTerminal`]s
+    /// follow in one direction and [`super::terminal::FromTerminal`]s in the other.
     Attach(super::terminal::AttachOpen),
-    /// From an `api` agent, for a user: what is typed at the terminal of a launch of this head. Then
-    /// one [`HeadAnswer`], and [`super::terminal::ToTerminal`] after it.
+    /// From an `api` agent, for a user: type at the terminal of a launch whose head is here. One
+    /// [`HeadAnswer`] follows, and after it [`super::terminal::ToTerminal`]s.
     Keyboard(AbortOpen),
-    /// From an `api` agent, for a user: how an allocation's entry point goes, of its head. Then [`EntryItem`].
+    /// From an `api` agent, for a user: follow the entry point of an allocation whose head is here.
+    /// [`EntryItem`]s follow.
     Entry(EntryOpen),
-    /// From an `api` agent: what this one says of allocations on its node. Then one [`Words`].
+    /// From an `api` agent: describe the state of allocations on this node. One [`Words`] follows.
     Words(WordsOpen),
-    /// From any agent: what this one says of its node. Then one [`super::fact::FactAnswer`].
+    /// From any agent: describe this node. One [`super::fact::FactAnswer`] follows.
     Fact(super::fact::FactOpen),
-    /// From an agent that reaches no member: carry a session there. Then one [`CarryAnswer`], and behind [`CarryAnswer::Begun`] no
-    /// frames any more: the bytes of the session's TLS.
+    /// From an agent that reaches no member: relay a session to one. One [`CarryAnswer`] follows.
+    /// After [`CarryAnswer::Begun`] the stream carries the raw bytes of the session's TLS and no
+    /// more frames.
     Carry,
-    /// From an agent of a launch's tree: serve a subtree of it. Then [`super::branch::Down`] one way and [`super::branch::Up`] the other.
+    /// From an agent of a launch's tree: serve a subtree. [`super::branch::Down`]s follow in one
+    /// direction and [`super::branch::Up`]s in the other.
     Branch(Box<super::branch::BranchOpen>),
-    /// From an `api` agent, for a user: standard input of a launch of this head. Then one [`HeadAnswer`]; after it [`WirePiece`](super::input::WirePiece) one way
-    /// and [`WireTaken`](super::input::WireTaken) the other.
+    /// From an `api` agent, for a user: standard input of a launch whose head is here. One
+    /// [`HeadAnswer`] follows, then [`WirePiece`](super::input::WirePiece)s in one direction and
+    /// [`WireTaken`](super::input::WireTaken)s in the other.
     Input(AbortOpen),
-    /// From an `api` agent, for a user: a checkpoint of an allocation of this head. Then [`super::checkpoint::CheckpointItem`].
+    /// From an `api` agent, for a user: make a checkpoint of an allocation whose head is here.
+    /// [`super::checkpoint::CheckpointItem`]s follow.
     Checkpoint(Box<super::checkpoint::CheckpointOpen>),
-    /// From an allocation's head: this node's part of a checkpoint. Then [`super::checkpoint::ToSaver`] one way and
-    /// [`super::checkpoint::FromSaver`] the other.
+    /// From an allocation's head: save this node's part of a checkpoint.
+    /// [`super::checkpoint::ToSaver`]s follow in one direction and
+    /// [`super::checkpoint::FromSaver`]s in the other.
     CheckpointPart(Box<super::checkpoint::PartOpen>),
-    /// From an `api` agent or one of the allocation's nodes, for a user: what the allocation's work uses of this node. Then one
-    /// [`super::usage::UsageAnswer`].
+    /// From an `api` agent or a node of the allocation, for a user: what the allocation's work uses
+    /// on this node. One [`super::usage::UsageAnswer`] follows.
     Usage(super::usage::UsageOpen),
-    /// From an `api` agent or one of the allocation's nodes, for a user: what is told of the allocation's work on this node while it runs.
-    /// Then [`super::monitor::MonitorItem`].
+    /// From an `api` agent or a node of the allocation, for a user: monitor the allocation's work
+    /// on this node while it runs. [`super::monitor::MonitorItem`]s follow.
     Monitor(Box<super::monitor::MonitorOpen>),
-    /// From the same, for a user: what is the matter with the allocation's work on this node. Then one
-    /// [`super::diagnosis::DiagnosisAnswer`].
+    /// From an `api` agent or a node of the allocation, for a user: diagnose the allocation's work
+    /// on this node. One [`super::diagnosis::DiagnosisAnswer`] follows.
     Diagnosis(Box<super::diagnosis::DiagnosisOpen>),
-    /// As [`Open::Usage`]: what each GPU does that the allocation has on this node. Then one [`super::gpu_usage::GpusAnswer`].
+    /// Callers as for [`Open::Usage`]: the activity of each GPU that the allocation has on this
+    /// node. One [`super::gpu_usage::GpusAnswer`] follows.
     UsageGpus(Box<super::usage::UsageOpen>),
-    /// From an `api` agent, for an operator: look once more at what this node is made of. Then one
-    /// [`super::conformance::FingerprintAnswer`].
+    /// From an `api` agent, for an operator: take a new fingerprint of this node's software and
+    /// firmware. One [`super::conformance::FingerprintAnswer`] follows.
     Fingerprint,
-    /// From the broker: which work whose head this node is saves itself now. Then one [`super::checkpoint::SavingNow`].
+    /// From the broker: list the allocations with their head here that are saving themselves now.
+    /// One [`super::checkpoint::SavingNow`] follows.
     Saving,
-    /// As [`Open::Usage`]: what each rank does of the allocation's launches on this node. Then one [`super::ranks::RanksAnswer`].
+    /// Callers as for [`Open::Usage`]: the activity of each rank of the allocation's launches on
+    /// this node. One [`super::ranks::RanksAnswer`] follows.
     Ranks(Box<super::usage::UsageOpen>),
-    /// From an `api` agent, for a user: a signal to the allocation's work on this node. Then one
-    /// [`super::signal::SignalAnswer`].
+    /// From an `api` agent, for a user: send a signal to the allocation's work on this node. One
+    /// [`super::signal::SignalAnswer`] follows.
     Signal(Box<super::signal::SignalOpen>),
 }
 
-/// Whether a session is carried.
+/// Whether the agent relays the session.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum CarryAnswer {
-    /// To the member that serves there, `host:port`.
+    /// It does, to the member that serves at this address, `host:port`.
     Begun { member: String },
-    /// It is not.
+    /// It does not.
     Refused { why: String },
 }
 
-/// Whose word is wanted.
+/// Allocations whose state is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WordsOpen {
     pub allocations: Vec<[u8; 16]>,
 }
 
-/// What the agent says of each of them, for people; empty: nothing.
+/// One line for people about each allocation asked for; empty: nothing to say.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct Words(pub Vec<String>);
 
-/// Whose output is wanted, and from where on.
+/// Which output is requested, and from where on.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct LogsOpen {
     pub allocation: [u8; 16],
@@ -93,24 +105,24 @@ pub struct LogsOpen {
     pub stdout: bool,
     pub stderr: bool,
     pub follow: bool,
-    /// Unfinished lines as well, as they come.
+    /// Whether unfinished lines are sent as well, as they are written.
     pub at_once: bool,
-    /// What the caller has: (rank, stderr, segment, bytes of that segment).
+    /// What the caller has already: (rank, stderr, segment, bytes of that segment).
     pub received: Vec<(u32, bool, u32, u64)>,
-    /// Only that many last lines of each stream.
+    /// Only this many last lines of each stream.
     pub tail: Option<u64>,
-    /// Only what was written after this, in milliseconds since 1970.
+    /// Only output written after this time, in milliseconds since 1970.
     pub since_ms: Option<u64>,
-    /// Only what was written by this, in milliseconds since 1970.
+    /// Only output written up to this time, in milliseconds since 1970.
     pub until_ms: Option<u64>,
-    /// Whether [`LogItem::Written`] is wanted.
+    /// Whether to send [`LogItem::Written`].
     pub dated: bool,
     /// The user for whom the calling agent vouches.
     pub uid: u32,
     pub user: String,
 }
 
-/// A piece of output.
+/// An item of an answer to [`LogsOpen`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum LogItem {
     Chunk {
@@ -122,18 +134,19 @@ pub enum LogItem {
         /// Where the piece ends, in bytes from the segment's beginning.
         end: u64,
     },
-    /// What is missing, for people.
+    /// What is missing from the output, as text for people.
     Notice(String),
-    /// Nothing lies here: there was none, or it was removed. The log store may have it. Nothing follows.
+    /// This node has no such output: there was none, or it was removed. The log store may have it.
+    /// Nothing follows.
     NotHere,
-    /// There is no more, and will be no more.
+    /// The output is complete. Nothing follows.
     End,
-    /// When the pieces that follow had been written, in milliseconds since 1970, up to the next of these. Only where
-    /// [`LogsOpen::dated`] asks for it.
+    /// When the chunks up to the next `Written` were written, in milliseconds since 1970. Sent only
+    /// if [`LogsOpen::dated`] is set.
     Written(u64),
 }
 
-/// A launch that a user asks for.
+/// A launch that a user requests.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct LaunchOpen {
     pub id: [u8; 16],
@@ -147,13 +160,13 @@ pub struct LaunchOpen {
     pub env: Vec<(String, String)>,
     /// Rows and columns of a terminal for the first rank.
     pub pty: Option<(u16, u16)>,
-    /// How its ranks are to lie, and what is to be told of them.
+    /// How the ranks are distributed, and what is reported about the launch.
     pub ask: WireAsk,
     pub uid: u32,
     pub user: String,
 }
 
-/// A launch of a user's that is there already.
+/// An existing launch of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct AbortOpen {
     pub id: [u8; 16],
@@ -163,7 +176,7 @@ pub struct AbortOpen {
     pub user: String,
 }
 
-/// An allocation of a user's.
+/// An allocation of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct EntryOpen {
     pub allocation: [u8; 16],
@@ -172,27 +185,27 @@ pub struct EntryOpen {
     pub user: String,
 }
 
-/// How an entry point goes, as its head has it.
+/// Progress of an entry point, as its head knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum EntryItem {
-    /// It was told to begin: its nodes have files.
+    /// It was ordered to start: its nodes have log files.
     Runs,
-    /// It ended by itself with this code, and the allocation with it. Nothing follows. A stream that ends without this leaves the
-    /// end for the quorum to tell.
+    /// It ended by itself with this code, and the allocation with it. Nothing follows. If the
+    /// stream ends without this item, the caller learns the end from the quorum.
     Ended { code: i32 },
 }
 
-/// What a head says to an [`AbortOpen`].
+/// The head's answer to a request with an [`AbortOpen`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum HeadAnswer {
-    /// Its end follows, or it has ended; or what is typed is taken.
+    /// Accepted: the launch ends soon or has ended, or the head takes the input.
     Done,
     Refused {
         why: String,
     },
 }
 
-/// How a launch goes.
+/// Progress of a launch.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum LaunchItem {
     Started {
@@ -206,12 +219,13 @@ pub enum LaunchItem {
     Refused {
         why: String,
     },
-    /// How ranks ended, before [`LaunchItem::Ended`], where that was asked for: each with its node's place in
-    /// [`LaunchItem::Started`], ascending; `None`: its node was lost with it.
+    /// How ranks ended, if the caller asked for it; sent before [`LaunchItem::Ended`]. Per rank:
+    /// (rank, index of its node in [`LaunchItem::Started`], outcome), ascending; outcome `None`:
+    /// the rank was lost with its node.
     Exits(Vec<(u32, u32, Option<WireOutcome>)>),
 }
 
-/// The user that an `api` agent vouches for.
+/// The user for whom an `api` agent vouches.
 pub fn vouched(uid: u32, user: &str) -> Principal {
     Principal { name: user.to_owned(), uid, gid: u32::MAX, groups: Vec::new() }
 }

@@ -1,53 +1,54 @@
-//! What each rank of an allocation's launches does on a node, on the wire.
+//! The wire form of the activity of ranks on a node.
 
 use super::frame::FrameError;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Ranks that one node tells of.
+/// Ranks that one node reports at most.
 pub const RANKS_MAX: usize = 1024;
 const TEXT_BYTES_MAX: usize = 128;
 
-/// The answer.
+/// The answer to [`Open::Ranks`](super::open::Open::Ranks).
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum RanksAnswer {
     Refused { why: String },
     Told(RanksTold),
 }
 
-/// What was read of all of them, twice.
+/// Two readings of all ranks, compared.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct RanksTold {
-    /// Between the two looks.
+    /// Time between the two readings.
     pub over_ms: u64,
-    /// Launch by launch, ascending.
+    /// Ascending by launch.
     pub ranks: Vec<WireRank>,
-    /// Ranks and processes beyond what is told and read.
+    /// Ranks and processes beyond the limits, which are not included.
     pub left_out: u32,
-    /// Processes of which it cannot be told which rank they are of.
+    /// Processes that could not be attributed to a rank.
     pub unknown: u32,
 }
 
-/// One rank: all of its processes together.
+/// One rank: the sum over its processes.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct WireRank {
-    /// 0 is the script.
+    /// The launch's number; 0 is the script.
     pub launch: u32,
     pub rank: u32,
-    /// The process that its launch began, and its name.
+    /// The process that the launch started, and its name.
     pub pid: i32,
     pub name: String,
     pub processes: u32,
-    /// Processors kept busy between the looks; `None`: it was not there at the first one.
+    /// Processors kept busy between the readings; `None`: the rank did not exist at the first one.
     pub cpu_cores: Option<f64>,
-    /// What is resident; what its processes share is in it once for each.
+    /// Resident bytes; memory that the rank's processes share counts once for each of them.
     pub memory_bytes: u64,
     pub threads: u32,
-    /// The kernel's letter: of a thread that waits uninterruptibly, else of one that runs, else of its first one.
+    /// The kernel's state letter: of a thread in uninterruptible sleep, else of a running one, else
+    /// of the first one.
     pub state: String,
 }
 
 impl RanksTold {
-    /// What a node can say; its words go to people's terminals.
+    /// Checks the bounds and refuses control characters: the texts are printed on users' terminals.
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
         let good = |rank: &WireRank| {

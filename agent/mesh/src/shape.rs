@@ -1,4 +1,4 @@
-//! [`LaunchShape`] and what is asked for of one, on the wire.
+//! The wire forms of [`LaunchShape`] and of the request for one.
 
 use super::frame::FrameError;
 use super::launch::WireLaunch;
@@ -7,17 +7,17 @@ use lattice_model::layout::{Program, ShapeRequest};
 use lattice_model::{Distribution, LaunchShape, LaunchSpec};
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// See the module.
+/// The wire form of [`LaunchShape`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireShape {
     pub distribution: WireDistribution,
-    /// Ranks and arguments.
+    /// Number of ranks and arguments of each program.
     pub programs: Vec<(u32, Vec<String>)>,
     pub cpus_per_task: u32,
     pub slurm_env: bool,
 }
 
-/// [`Distribution`].
+/// The wire form of [`Distribution`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum WireDistribution {
     Block,
@@ -26,7 +26,7 @@ pub enum WireDistribution {
     Explicit(Vec<(u32, u32)>),
 }
 
-/// [`ShapeRequest`], and what is to be told of the launch.
+/// The wire form of [`ShapeRequest`], and what is reported about the launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireAsk {
     pub distribution: Option<WireDistribution>,
@@ -36,7 +36,7 @@ pub struct WireAsk {
     pub slurm_env: bool,
     pub kill_on_bad_exit: Option<bool>,
     pub nodes: u32,
-    /// Whether it is to be told how each rank ended.
+    /// Whether the head reports how each rank ended.
     pub exits: bool,
 }
 
@@ -82,11 +82,11 @@ impl From<&LaunchShape> for WireShape {
 }
 
 impl WireShape {
-    /// The launch of this shape.
+    /// Applies the shape to `launch`.
     pub fn of(self, launch: WireLaunch) -> Result<LaunchSpec, FrameError> {
         let Self { distribution, programs: wire, cpus_per_task, slurm_env } = self;
         let shape = LaunchShape { distribution: distribution.into(), programs: programs(wire), cpus_per_task, slurm_env };
-        // By its counts alone: which ranks these are follows from them.
+        // The wire carries only counts: which ranks a node has follows from them.
         let mut first = 0u32;
         let blocks = launch.nodes.iter().map(|(node, _, count)| {
             let block = (node.clone(), first, *count);
@@ -102,7 +102,7 @@ impl WireShape {
 }
 
 impl WireAsk {
-    /// `exits`: see there.
+    /// `exits`: see [`Self::exits`].
     pub fn new(asked: &ShapeRequest, exits: bool) -> Self {
         Self {
             distribution: asked.distribution.as_ref().map(WireDistribution::from),

@@ -1,8 +1,8 @@
-//! A signal to an allocation's work on a node, on the wire.
+//! The wire form of a signal to an allocation's work on a node.
 
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Whose work gets which signal.
+/// The signal, and the work that gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct SignalOpen {
     pub allocation: [u8; 16],
@@ -14,7 +14,7 @@ pub struct SignalOpen {
     pub to: WireWhom,
 }
 
-/// As [`lattice_runtime::shim::SignalWhom`].
+/// The wire form of [`lattice_runtime::shim::SignalWhom`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum WireWhom {
     Ranks,
@@ -22,13 +22,13 @@ pub enum WireWhom {
     Script,
 }
 
-/// The answer.
+/// The answer to [`SignalOpen`].
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum SignalAnswer {
     Refused {
         why: String,
     },
-    /// To so many processes.
+    /// The signal was sent to this many processes.
     Sent {
         processes: u32,
     },

@@ -1,16 +1,17 @@
-//! What travels of a terminal between the agent that a user asked and the one that has the allocation.
+//! Messages of a terminal session, between the agent that a user called and the one that has the
+//! allocation.
 
 use lattice_runtime::pty::Size;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// A terminal that a user wants.
+/// A request for a terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct AttachOpen {
     pub allocation: [u8; 16],
     pub epoch: u64,
-    /// Empty: the owner's shell.
+    /// The program; empty: the owner's shell.
     pub argv: Vec<String>,
-    /// The caller's kind of terminal; empty: none.
+    /// The caller's terminal type (`TERM`); empty: none.
     pub term: String,
     pub rows: u16,
     pub columns: u16,
@@ -21,7 +22,7 @@ pub struct AttachOpen {
     pub user: String,
 }
 
-/// What the user does.
+/// The user's actions.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum ToTerminal {
     Input(Vec<u8>),
@@ -29,12 +30,12 @@ pub enum ToTerminal {
         rows: u16,
         columns: u16,
     },
-    /// Nothing more will be typed.
+    /// The user closed the input.
     EndOfInput,
 }
 
 impl ToTerminal {
-    /// About how many bytes it takes to keep.
+    /// Approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Input(bytes) => size_of::<Self>() + bytes.len(),
@@ -43,7 +44,8 @@ impl ToTerminal {
     }
 }
 
-/// What the user sees. The last is `Ended` or `Refused`; a stream that ends without is one that broke.
+/// Output for the user. The last one is `Ended` or `Refused`; if the stream ends without it, the
+/// stream broke.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FromTerminal {
     Started,
@@ -53,7 +55,7 @@ pub enum FromTerminal {
     Refused { why: String },
 }
 
-/// A terminal's size; without one, the usual.
+/// A terminal's size; the default size if one of the two is 0.
 pub fn size(rows: u16, columns: u16) -> Size {
     if rows == 0 || columns == 0 { Size::default() } else { Size { rows, columns } }
 }

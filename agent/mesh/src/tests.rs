@@ -1,4 +1,4 @@
-//! Whom the mesh takes for whom.
+//! Which peers the mesh accepts, and under which name.
 
 use super::*;
 use lattice_model::with_causes;
@@ -51,7 +51,7 @@ impl Agent {
         Self { mesh, incoming, credentials, address, _stop: stop.drop_guard() }
     }
 
-    /// Asks the node at the other's address, and why there is no answer.
+    /// Sends a request to `node` at the other agent's address, and returns why there is no answer.
     async fn refused_by(&self, node: &str, other: &Self) -> String {
         let (mut send, mut recv) = match self.mesh.open(&node.parse().unwrap(), &other.address).await {
             Ok(streams) => streams,
@@ -81,12 +81,12 @@ async fn a_peer_is_who_its_certificate_says_and_others_are_refused_and_counted()
     assert_eq!(one.incoming.recv().await.unwrap().peer, Caller { name: "n2".to_owned(), role: Role::Api });
     assert_eq!((one.counted(), two.counted()), (vec![], vec![]));
 
-    // Who dials looks for the node that it wants.
+    // The dialling side verifies that it reached the node that it wants.
     let said = two.refused_by("n9", &one).await;
     assert!(said.contains("not valid for name"), "{said}");
     assert_eq!(two.counted(), vec![("certificates of another name".to_owned(), 1)]);
 
-    // Another authority's, an ended one, and a member's.
+    // Certificates of another authority, an expired one, and a member's.
     let foreign =
         ClientTls { ca: two.credentials.material().borrow().pem.ca.clone(), ..issued(&dir.authority("other"), "n3", Role::Api, day) };
     let said = Agent::new(foreign).refused_by("n1", &one).await;
@@ -95,7 +95,7 @@ async fn a_peer_is_who_its_certificate_says_and_others_are_refused_and_counted()
     let began = std::time::Instant::now();
     while one.counted().iter().all(|(what, _)| what != "expired certificates") {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", one.counted());
-        // It is over when the second has passed in which it was made.
+        // It expires when the second has passed in which it was made.
         let _said = Agent::new(ended.clone()).refused_by("n1", &one).await;
     }
     let said = Agent::new(issued(&ours, "member-1", Role::Quorum, day)).refused_by("n1", &one).await;
@@ -134,7 +134,7 @@ async fn a_revoked_certificates_connections_end_at_both_ends_and_no_others_come_
     assert!(said.contains("the certificate of n1 is revoked"), "{said}");
     assert!(two.counted().iter().any(|(what, count)| what == "revoked certificates" && *count >= 4), "{:?}", two.counted());
 
-    // The thief's certificate still counts nowhere when its owner has another one.
+    // The stolen certificate stays refused after its owner has got a new one.
     while std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() <= u128::from(before.0) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -1,53 +1,53 @@
-//! What an allocation's work uses of a node, on the wire.
+//! The wire form of what an allocation's work uses on a node.
 
 use super::frame::FrameError;
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// Numbers that are believed of one node, and bytes of each name.
+/// Bounds on what one node may send: numbers, and bytes of each name.
 const SHOWN_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 64;
 
-/// Whose numbers are wanted.
+/// The allocation and the time span that are asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct UsageOpen {
     pub allocation: [u8; 16],
     pub epoch: u64,
-    /// How far back means and maxima are to reach.
+    /// Time span of means and maxima, back from now.
     pub duration_ms: u64,
     /// The user for whom the calling agent vouches.
     pub uid: u32,
     pub user: String,
 }
 
-/// The answer.
+/// The answer to [`UsageOpen`].
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub enum UsageAnswer {
     Refused { why: String },
     Told(Told),
 }
 
-/// What was measured.
+/// The newest measurement.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct Told {
-    /// How long ago.
+    /// Age of the measurement.
     pub age_ms: u64,
     pub shown: Vec<Shown>,
 }
 
-/// One number. Names, units and sources are words: a later version has more of them.
+/// One number. Names, units and sources are strings, because a later version has more of them.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct Shown {
     pub name: String,
     pub unit: String,
     pub source: String,
     pub now: f64,
-    /// Over the time that was asked for, where that is kept.
+    /// Mean and maximum over the requested time, if it is recorded that far back.
     pub mean: Option<f64>,
     pub max: Option<f64>,
 }
 
 impl Told {
-    /// What a node can say; names go to people's terminals.
+    /// Checks the bounds and refuses control characters: the names are printed on users' terminals.
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &str| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
         let good = |shown: &Shown| {

@@ -1,18 +1,18 @@
-//! Alerts of the work on this node, as the thread that measures finds them.
+//! Alerts of the work on this node, found by the measuring thread.
 //!
 //! ```text
 //!   each look's numbers ──▶ Standing of each rule ─┐
 //!   processor time of each launch ──▶ Idle ─┐      ├──▶ alerts.json, /metrics, `lattice watch`
-//!   other nodes' words ──▶ hangs ──▶ Verdict ┴─────┘
+//!   other nodes' reports ─▶ hangs ─▶ Verdict ┴─────┘
 //! ```
 //!
-//! What is raised is on the disk, so that an agent that was killed does not begin by taking everything back: an alert is cleared by what is
-//! measured, never by a restart. So is since when a launch does nothing: the count of its processor time says whether it did
-//! anything while no agent looked.
+//! Raised alerts are stored on disk, so that a restarted agent does not begin by clearing
+//! everything: only a measurement clears an alert, never a restart. It is also stored since when a
+//! launch is idle: its processor time tells whether it did anything while no agent looked.
 //!
-//! Alerts are found where work is measured, so that they need no store. What is not measured for a
-//! while raises nothing and clears nothing. A rule that makes no sense stops the agent at its
-//! start: an alert that nobody gets is found out too late.
+//! Alerts are found where work is measured, so they need no store. What is not measured for a while
+//! raises nothing and clears nothing. An invalid rule stops the agent at its start: that an alert
+//! reaches nobody would be found out too late.
 
 pub mod saved;
 
@@ -26,22 +26,23 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
-/// How often launches are looked at for whether they do something.
+/// How often launches are checked for activity.
 pub const IDLE_EVERY: Duration = Duration::from_secs(5);
-/// Changes of one allocation's alerts that are kept for those who follow them; who is further behind is told how all of them stand.
+/// Changes of one allocation's alerts that are kept for followers; a follower that is further
+/// behind gets all raised alerts.
 const CHANGES_MAX: usize = 64;
 
-/// An alert that came or went.
+/// An alert that was raised or cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub alert: String,
-    /// The launch that it is about, where it is about one.
+    /// The launch that it is about, if it is about one.
     pub launch: Option<u32>,
     pub severity: Severity,
     pub raised: bool,
     /// When it was raised, on the clock of the windows.
     pub since_ms: u64,
-    /// For people.
+    /// Text for people.
     pub text: String,
 }
 
@@ -49,17 +50,17 @@ pub struct Change {
 #[derive(Debug, Default)]
 pub struct Alerts {
     standings: BTreeMap<String, Standing>,
-    /// Rules whose measure there was at the last look.
+    /// Rules whose measure had a value at the last look.
     measured: BTreeSet<String>,
     idle: BTreeMap<u32, Idle>,
-    /// Which launches were looked at in this life of the agent.
+    /// Which launches were checked in this run of the agent.
     looked: Looked,
-    /// What was looked at to see whether launches move, and what could not be.
+    /// Names of what was checked for activity, and of what could not be measured.
     looked_at: Vec<&'static str>,
     unmeasured: Vec<&'static str>,
-    /// Launches that hang, with since when that is told.
+    /// Launches that hang, and since when the alert is raised.
     hung: BTreeMap<u32, u64>,
-    /// Alerts that were ever raised.
+    /// All alerts that were ever raised.
     ever: BTreeMap<String, Severity>,
     changes: VecDeque<Change>,
     /// How many changes there have been.
@@ -69,16 +70,16 @@ pub struct Alerts {
 /// See [`Alerts::looked`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Looked {
-    /// None yet: what is known is of a former life.
+    /// None yet: what is known comes from an earlier run.
     #[default]
     No,
-    /// Not all: there are too many.
+    /// Only some, because there are too many.
     AtSome,
     AtAll,
 }
 
 impl Alerts {
-    /// Looks at what was measured. `true`: what is raised changed.
+    /// Evaluates the rules on new numbers. `true`: the raised alerts have changed.
     pub fn look(&mut self, settings: &AlertSettings, now_ms: u64, value_of: impl Fn(&str) -> Option<f64>) -> bool {
         let before = self.count;
         for rule in &settings.rules {
@@ -103,7 +104,8 @@ impl Alerts {
         self.count != before
     }
 
-    /// Looks at its launches. `moved`: what of them all moved besides their processor time, by name; `None`: it is not measured here.
+    /// Checks its launches. `moved`: for each activity besides processor time, by name, whether it
+    /// moved; `None`: it is not measured here.
     pub fn look_at_launches(&mut self, now_ms: u64, parts: &Parts, moved: &[(&'static str, Option<bool>)]) {
         let names = |measured| moved.iter().filter(move |(_, moved)| moved.is_some() == measured).map(|(name, _)| *name);
         self.looked_at = std::iter::once("cpu").chain(names(true)).collect();
@@ -117,8 +119,8 @@ impl Alerts {
         }
     }
 
-    /// The report of this node about its ranks of a launch. For the script: about all that runs here, because the
-    /// script waits for what it launched.
+    /// This node's report about its ranks of a launch. For the script: about everything that runs
+    /// here, because the script waits for what it launched.
     pub fn report(&self, launch: u32) -> IdleReport {
         let idle = match launch {
             0 => self.idle.values().max_by_key(|idle| idle.since_ms),
@@ -131,9 +133,10 @@ impl Alerts {
         }
     }
 
-    /// The launches that may hang or are told to: those that do nothing here for so long, and those that hang already.
+    /// The launches that may hang or have a hang alert: those that have been idle here for
+    /// `limit_ms`, and those that hang already.
     pub fn suspects(&self, limit_ms: u64) -> BTreeSet<u32> {
-        // A script waits for its launches: it is of interest where it has none.
+        // A script waits for its launches: it matters only if it has none.
         let alone = self.idle.len() == 1;
         let suspect = |(launch, idle): (&u32, &Idle)| {
             let long = idle.idle_ms() >= limit_ms;
@@ -142,14 +145,15 @@ impl Alerts {
         self.idle.iter().filter_map(suspect).chain(self.hung.keys().copied()).collect()
     }
 
-    /// Its work is over: nothing of it is raised any more.
+    /// The work has ended: clears all its alerts.
     pub fn end(&mut self) {
         self.standings.clear();
         self.hung.clear();
         self.idle.clear();
     }
 
-    /// What was found of a launch on all its nodes. `true`: what is raised changed.
+    /// Takes the verdict about a launch, reached from all its nodes. `true`: the raised alerts have
+    /// changed.
     pub fn decide(&mut self, launch: u32, verdict: Verdict, now_ms: u64, limit_ms: u64) -> bool {
         let looked_at = self.told_looked_at();
         let severity = Severity::Warning;
@@ -188,19 +192,19 @@ impl Alerts {
         self.count += 1;
     }
 
-    /// How many changes there have been: where who begins to follow begins.
+    /// How many changes there have been: a follower begins here.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// What changed behind the first `known` changes; `None`: not all of that is kept.
+    /// The changes after the first `known` ones; `None`: not all of them are kept.
     pub fn since(&self, known: u64) -> Option<Vec<Change>> {
         let missing = usize::try_from(self.count.checked_sub(known)?).unwrap_or(usize::MAX);
         let first = self.changes.len().checked_sub(missing)?;
         Some(self.changes.iter().skip(first).cloned().collect())
     }
 
-    /// All that is raised now.
+    /// All alerts that are raised now.
     pub fn raised(&self, settings: &AlertSettings) -> Vec<Change> {
         let by_rule = settings.rules.iter().filter_map(|rule| {
             let since_ms = self.standings.get(&rule.name)?.raised_since()?;
@@ -220,12 +224,12 @@ impl Alerts {
         by_rule || (alert == HANG && !self.hung.is_empty())
     }
 
-    /// Whether there was what this rule is about.
+    /// Whether the measure of this rule had a value at the last look.
     pub fn measures(&self, rule: &Rule) -> bool {
         self.measured.contains(&rule.name)
     }
 
-    /// Its series.
+    /// Adds the allocation's alert metrics.
     pub fn tell(&self, id: &str, samples: &mut Samples) {
         for (alert, severity) in &self.ever {
             samples.add(&family::ACTIVE, &[id, alert, severity.name()], u32::from(self.is_raised(alert)));
@@ -255,9 +259,9 @@ fn told(rule: &Rule, raised: bool, since_ms: u64, value: Option<f64>) -> Change 
 #[derive(Debug, Default)]
 pub struct NetworkErrors(VecDeque<(u64, u64)>);
 
-/// Looks of [`IDLE_EVERY`] that half a minute has, and one more.
+/// Looks at [`IDLE_EVERY`] in half a minute, and one more.
 const NETWORK_LOOKS: usize = 7;
-/// Of fewer packets no share is told: one error among a few is not a bad network.
+/// With fewer packets there is no share: one error among a few packets does not make a bad network.
 const PACKETS_MIN: u64 = 1000;
 
 impl NetworkErrors {
@@ -274,10 +278,10 @@ impl NetworkErrors {
         }
     }
 
-    /// The share; `None`: it cannot be told.
+    /// The share of errors; `None`: unknown.
     pub fn ratio(&self) -> Option<f64> {
         let (first, last) = (self.0.front()?, self.0.back().filter(|_| self.0.len() == NETWORK_LOOKS)?);
-        // An interface that went takes its counts along.
+        // An interface that disappeared took its counts along.
         let (packets, errors) = (last.0.checked_sub(first.0)?, last.1.checked_sub(first.1)?);
         match (packets, errors) {
             (_, 0) => Some(0.0),
@@ -287,7 +291,7 @@ impl NetworkErrors {
     }
 }
 
-/// Of all interfaces but loopback: packets and errors, both ways.
+/// Packets and errors of all interfaces but loopback, both directions.
 fn packets_and_errors(dev: &str) -> (u64, u64) {
     let mut sums = (0u64, 0u64);
     for line in dev.lines() {
@@ -353,20 +357,20 @@ mod tests {
         assert!(alerts.decide(1, Verdict::Hangs, 10_000, 10_000) && !alerts.decide(1, Verdict::Unknown, 11_000, 10_000));
         let text = &alerts.since(0).unwrap()[0].text;
         assert!(text.contains("launch 1") && text.ends_with("(looked at: cpu; not measured: io)"), "{text}");
-        // It went on, and is still asked about.
+        // It went on, but is still a suspect.
         alerts.look_at_launches(20_000, &of(&[part(0, 0), part(1, 900_000)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [1].into());
         assert!(alerts.decide(1, Verdict::Moves, 20_000, 10_000));
         alerts.look_at_launches(30_000, &of(&[part(0, 0)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [0].into());
-        // What it launches then computes, and it is no hang that it waits for that.
+        // What it launches then computes, and waiting for that is no hang.
         assert!(alerts.decide(0, Verdict::Hangs, 30_000, 10_000));
         alerts.look_at_launches(35_000, &of(&[part(0, 0), part(2, 0)]), &nothing);
         alerts.look_at_launches(40_000, &of(&[part(0, 0), part(2, 900_000)]), &nothing);
         assert_eq!(alerts.suspects(10_000), [0].into());
         assert_eq!(alerts.report(0), IdleReport::There { idle_ms: 0, moved: true });
         assert!(alerts.decide(0, Verdict::Moves, 40_000, 10_000));
-        // On another node, the script's launches are what it waits for.
+        // On another node, the script waits for its launches.
         let mut other = Alerts::default();
         other.look_at_launches(0, &of(&[part(2, 0), part(3, 0)]), &nothing);
         other.look_at_launches(30_000, &of(&[part(2, 0), part(3, 900_000)]), &nothing);

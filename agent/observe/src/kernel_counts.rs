@@ -1,13 +1,14 @@
-//! What our programs in the kernel count of each allocation.
+//! Counts of each allocation by our programs in the kernel.
 //!
 //! ```text
-//!   scope made ──▶ track ──▶ counted from 0 ── each look ──▶ Reader ──▶ Usage (with what was counted in former lives of the agent)
-//!                                                  └──▶ kernel-counts, a file in the state folder, before anybody is told
+//!   scope made ──▶ track ──▶ counted from 0 ── each look ──▶ Reader ──▶ Usage (plus the counts of earlier runs)
+//!                                                └──▶ kernel-counts, a file in the state folder, written first
 //! ```
 //!
-//! The programs and their sums are this process's, and end with it however it ends: nothing is left in the kernel. What they had
-//! counted stands in a file that is written before a look is told, so that no counter of an allocation falls when the agent is
-//! started again; what happens while there is no agent is not counted. The file is not synced: work does not outlive the machine either.
+//! The programs and their sums belong to this process and end with it, however it ends: nothing is
+//! left in the kernel. The counts are stored in a file before a look is shown, so that no counter
+//! of an allocation decreases when the agent restarts. What happens while no agent runs is not
+//! counted. The file is not synced, because work does not outlive the machine either.
 
 mod disks;
 mod overhead;
@@ -38,15 +39,15 @@ use std::time::Instant;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// The file with what was counted.
+/// The file with the counts.
 const FILE: &str = "kernel-counts";
-/// Its first bytes; the last says which layout of the words it has.
+/// Its first bytes; the last one is the version of the layout of the words.
 const MAGIC: [u8; 8] = *b"lattkc\0\x03";
 const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
-/// Records that are read: more than a node runs at once.
+/// Records that are read at most: more than a node runs at once.
 const RECORDS_MAX: usize = 4096;
 
-/// The upper ends of the ranges that the kernel counts in, and of those that are told: every second one, so that four
+/// Upper bounds of the kernel's ranges, and of the exported ranges: every second one, so that four
 /// histograms of each allocation are not a hundred series.
 static FINE_SECONDS: [f64; RANGES - 1] = bounds(1);
 static TOLD_SECONDS: [f64; RANGES / 2] = bounds(2);
@@ -61,7 +62,7 @@ const fn bounds<const N: usize>(step: usize) -> [f64; N] {
     bounds
 }
 
-/// Which counter needs which program, and which number it is.
+/// The program that each counter needs, the counter's index, and its measure.
 const COUNTERS: [(&str, usize, Measure); 13] = [
     ("sched_switch", SWITCHES_VOLUNTARY, Measure::SwitchesVoluntary),
     ("sched_switch", SWITCHES_INVOLUNTARY, Measure::SwitchesInvoluntary),
@@ -84,7 +85,7 @@ const HISTOGRAMS: [(&str, usize, Distribution); 4] = [
     ("block_rq_complete", BLOCK_WRITE, Distribution::BlockWrite),
 ];
 
-/// One life of an allocation's work here.
+/// An allocation's work here under one claim.
 pub type Key = (AllocationId, Epoch);
 
 /// Why nothing is counted in the kernel.
@@ -96,7 +97,7 @@ pub enum NotCounting {
     Off { why: String },
 }
 
-/// Why the kernel does not tell what work opens and whom it connects to.
+/// Why the kernel cannot report what work opens and what it connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoAudits {
     #[error(transparent)]
@@ -118,12 +119,12 @@ enum ProbesError {
     Load(#[source] LoadError),
 }
 
-/// The kernel's verifier adds many.
+/// The kernel's verifier adds many lines.
 fn first_line(error: &LoadError) -> String {
     with_causes(error).lines().next().unwrap_or_default().to_owned()
 }
 
-/// Cloneable; all clones are one.
+/// A handle on the counts; all clones share them.
 #[derive(Clone, Default)]
 pub struct KernelCounts(Arc<Mutex<State>>);
 
@@ -137,14 +138,14 @@ enum State {
 
 struct Counting {
     probes: Probes,
-    /// `None`: nothing is kept, for there is no restart (doctor).
+    /// `None`: nothing is stored, because there is no restart (doctor).
     file: Option<PathBuf>,
     kept: BTreeMap<Key, Kept>,
-    /// What the file has.
+    /// The content of the file.
     written: Vec<u8>,
-    /// It may have something else than it should.
+    /// Whether the counts may differ from the file.
     differs: bool,
-    /// Each said once.
+    /// So that each problem is logged once.
     cannot_write: bool,
     cannot_track: bool,
     names: Names,
@@ -153,13 +154,13 @@ struct Counting {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
-    /// The inode of the directory of all its work.
+    /// Inode of the cgroup directory that contains all its work.
     cgroup: u64,
-    /// What was counted in former lives of the agent.
+    /// Counts of earlier runs of the agent.
     before: Counts,
-    /// That, and what this life has counted, at the last look.
+    /// Counts of all runs of the agent, at the last look.
     total: Counts,
-    /// This life counts it.
+    /// Whether this run counts it.
     is_tracked: bool,
 }
 
@@ -168,8 +169,8 @@ impl KernelCounts {
         self.0.lock()
     }
 
-    /// Loads the programs: takes a tenth of a second. `state_dir`: where what was counted is kept. What cannot be had is said by
-    /// [`KernelCounts::probes`].
+    /// Loads the programs, which takes a tenth of a second. `state_dir`: where counts are stored.
+    /// [`KernelCounts::probes`] reports which programs are missing.
     pub fn begin(&self, slice: Option<&Slice>, state_dir: Option<&Path>) {
         keep_little_free();
         let state = match load(slice) {
@@ -207,7 +208,8 @@ impl KernelCounts {
         *self.state() = State::Off(why.to_owned());
     }
 
-    /// Counts an allocation's work from now on. `work`: the directory of all of it.
+    /// Counts an allocation's work from now on. `work`: the cgroup directory that contains all of
+    /// it.
     pub fn track(&self, key: Key, work: &Path) {
         let Ok(cgroup) = fs::metadata(work).map(|work| work.ino()) else { return };
         if let State::Counting(counting) = &mut *self.state() {
@@ -215,18 +217,18 @@ impl KernelCounts {
         }
     }
 
-    /// Who reads what is counted of it, from now on.
+    /// A reader of its counts.
     pub fn reader(&self, key: Key) -> Box<dyn Reader> {
         Box::new(KernelReader { counts: self.clone(), key, counted: None })
     }
 
-    /// What is counted now.
+    /// The allocations that are counted now.
     pub fn tracked(&self) -> Vec<Key> {
         let State::Counting(counting) = &*self.state() else { return Vec::new() };
         counting.kept.iter().filter(|(_, kept)| kept.is_tracked).map(|(key, _)| *key).collect()
     }
 
-    /// Ends the counting of these; gives each with its last numbers.
+    /// Stops counting these; returns the last numbers of each.
     pub fn end(&self, ended: Vec<Key>) -> Vec<(Key, Usage)> {
         let State::Counting(counting) = &mut *self.state() else { return Vec::new() };
         let mut out = Vec::new();
@@ -244,7 +246,8 @@ impl KernelCounts {
         out
     }
 
-    /// Writes down what was read, before anybody is told. Who makes a scope does not wait for the disk.
+    /// Stores what was read, before anybody sees it. The file is written without the lock, so that
+    /// creating a scope does not wait for the disk.
     pub fn keep(&self) {
         let changed = match &mut *self.state() {
             State::Counting(counting) => counting.changed(),
@@ -264,7 +267,7 @@ impl KernelCounts {
         }
     }
 
-    /// Whether the kernel can tell what work opens and whom it connects to.
+    /// Whether the kernel can report what work opens and what it connects to.
     pub fn audits(&self) -> Result<(), NoAudits> {
         match &*self.state() {
             State::NotYet => Err(NotCounting::Loading.into()),
@@ -276,14 +279,14 @@ impl KernelCounts {
         }
     }
 
-    /// What of audits cannot be had, and why: programs beside the first one.
+    /// Which parts of audits are missing, and why; they are programs besides the first one.
     pub fn audit_lacks(&self) -> Vec<String> {
         let State::Counting(counting) = &*self.state() else { return Vec::new() };
         let parts = counting.probes.audit_parts().iter().skip(1);
         parts.filter_map(|part| part.why_not.as_ref().map(|why| format!("{}: {why}", part.name))).collect()
     }
 
-    /// Begins, ends and asks about audits; an error says why there are none.
+    /// Calls `of` with the audits; an error says why there are none.
     pub fn audit<T>(&self, of: impl FnOnce(&mut Auditing<'_>) -> T) -> Result<T, NotCounting> {
         match &mut *self.state() {
             State::NotYet => Err(NotCounting::Loading),
@@ -301,7 +304,7 @@ impl KernelCounts {
         }
     }
 
-    /// Has what the programs cost counted, or tells it: with each look.
+    /// Turns the accounting of the programs' cost on or off; call it with each look.
     pub fn account(&self, now: Instant) {
         if let State::Counting(counting) = &mut *self.state() {
             let Counting { probes, overhead, .. } = &mut **counting;
@@ -309,7 +312,7 @@ impl KernelCounts {
         }
     }
 
-    /// What is told without a token.
+    /// The metrics that are served without a token.
     pub fn collect(&self, samples: &mut Samples) {
         let state = self.state();
         let State::Counting(counting) = &*state else {
@@ -333,21 +336,22 @@ impl KernelCounts {
     }
 }
 
-/// Reading the kernel's types takes tens of megabytes for a moment. By itself the allocator learns from the largest buffer that was
-/// freed how much to keep free in each thread's heap, and would keep megabytes from then on: it is told instead.
+/// Reading the kernel's types takes tens of megabytes for a moment. By default the allocator adapts
+/// to the largest buffer that was freed, and would keep megabytes free in each thread's heap from
+/// then on; fixed limits prevent that.
 fn keep_little_free() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it sets limits, and changes nothing that anybody has.
+    // SAFETY: it sets limits, and changes no memory in use.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
     }
 }
 
-/// What lies free between what is kept.
+/// Returns free memory between used blocks to the kernel.
 fn give_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it gives free pages back, and changes nothing that anybody has.
+    // SAFETY: it returns free pages, and changes no memory in use.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -355,7 +359,7 @@ fn give_back() {
 
 fn load(slice: Option<&Slice>) -> Result<Probes, ProbesError> {
     let slice = slice.ok_or(ProbesError::NoCgroups)?.path();
-    // It is made with the first scope; packets are counted at it.
+    // The slice is otherwise created with the first scope; packets are counted at it.
     fs::create_dir_all(&slice).map_err(|source| ProbesError::MakeSlice { path: slice.clone(), source })?;
     Probes::load(&slice).map_err(ProbesError::Load)
 }
@@ -364,7 +368,7 @@ impl Counting {
     fn track(&mut self, key: Key, cgroup: u64) {
         match self.kept.get(&key) {
             Some(kept) if kept.cgroup == cgroup && kept.is_tracked => return,
-            // Its directory was made anew: the work in it begins again.
+            // The cgroup was created anew: its work begins again.
             Some(kept) if kept.cgroup != cgroup && kept.is_tracked => self.probes.forget(kept.cgroup),
             _ => {}
         }
@@ -381,34 +385,36 @@ impl Counting {
         self.differs = true;
     }
 
-    /// Takes what is counted now; `None`: nothing is.
+    /// Reads the present counts; `None`: it is not counted.
     fn count(&mut self, key: Key) -> Option<&Counts> {
         let kept = self.kept.get_mut(&key).filter(|kept| kept.is_tracked)?;
         let total = self.probes.counts(kept.cgroup, &kept.before)?;
         self.differs |= kept.total != total;
         kept.total = total;
-        // A device that was told by its name is told so from now on, whatever else comes.
+        // A place that was shown for a device stays that device's, whatever other devices follow.
         for place in (DEVICES..DEVICES_OTHER).step_by(DEVICE_WORDS) {
             kept.before[place + DEVICE] = kept.total[place + DEVICE];
         }
         Some(&kept.total)
     }
 
-    /// Tells what was counted last.
+    /// Adds the last counts to `usage`.
     fn tell(&mut self, key: Key, usage: &mut Usage) {
         let Some(kept) = self.kept.get(&key) else { return };
         let names = &mut self.names;
         offer(&kept.total, |probe| self.probes.has(probe), |id| names.of(id), usage);
     }
 
-    /// What moves whenever something of the work ran, began or ended; `None`: not all of that is counted.
+    /// A number that changes whenever something of the work ran, started or ended; `None`: not all
+    /// of that is counted.
     fn events(&self, total: &Counts) -> Option<u64> {
         let counted = ["sched_switch", "sched_process_fork", "sched_process_exit"].iter().all(|probe| self.probes.has(probe));
         let words = [SWITCHES_VOLUNTARY, SWITCHES_INVOLUNTARY, PROCESSES_STARTED, PROCESSES_EXITED];
         counted.then(|| words.iter().fold(0, |sum: u64, word| sum.wrapping_add(total[*word])))
     }
 
-    /// What the file should have and has not. It is taken to have it from now on.
+    /// The new content of the file, if it differs. The caller must write it: it counts as written
+    /// from now on.
     fn changed(&mut self) -> Option<(PathBuf, Vec<u8>)> {
         let file = self.file.as_ref()?;
         if !std::mem::take(&mut self.differs) {
@@ -422,7 +428,7 @@ impl Counting {
 struct KernelReader {
     counts: KernelCounts,
     key: Key,
-    /// The cgroup of which there are counts to tell.
+    /// The cgroup that the counts are of.
     counted: Option<u64>,
 }
 
@@ -431,7 +437,7 @@ impl KernelReader {
         self.counted = None;
         let Some(cgroup) = group.inode() else { return };
         if let State::Counting(counting) = &mut *self.counts.state() {
-            // What was there before the programs were.
+            // It existed before the programs were loaded.
             counting.track(self.key, cgroup);
             if let Some(total) = counting.count(self.key).copied() {
                 self.counted = Some(cgroup);
@@ -452,7 +458,7 @@ impl Reader for KernelReader {
 
     fn read(&mut self, group: &Group, _text: &mut Text, usage: &mut Usage) {
         if self.counted != group.inode() {
-            // It was made anew meanwhile.
+            // It was created anew meanwhile.
             self.count(group, &mut Signs::default());
         }
         if self.counted.is_some()
@@ -479,7 +485,7 @@ fn offer(total: &Counts, has: impl Fn(&str) -> bool, name: impl FnMut(u64) -> St
     }
 }
 
-/// In the ranges that are told.
+/// The counts in the exported ranges.
 pub fn coarser(fine: &histogram::Counts) -> histogram::Counts {
     let mut buckets = vec![0; TOLD_SECONDS.len() + 1];
     for (n, count) in fine.buckets.iter().enumerate() {
@@ -502,7 +508,7 @@ fn encoded(kept: &BTreeMap<Key, Kept>) -> Vec<u8> {
     bytes
 }
 
-/// Records that are whole; what is of another version or damaged is left out.
+/// The intact records; those of another version, and damaged ones, are left out.
 fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
     let records = bytes.strip_prefix(&MAGIC).unwrap_or_default().chunks_exact(RECORD_BYTES);
     let record = |record: &[u8]| {
@@ -517,7 +523,7 @@ fn decoded(bytes: &[u8]) -> BTreeMap<Key, Kept> {
     records.filter_map(record).collect()
 }
 
-/// What a former life counted of the scopes that are there.
+/// The counts of earlier runs for the scopes that exist.
 fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|file| file.take((RECORDS_MAX * RECORD_BYTES) as u64).read_to_end(&mut bytes));
@@ -537,10 +543,11 @@ fn kept_of(file: &Path, slice: &Slice) -> BTreeMap<Key, Kept> {
     kept
 }
 
-/// Whole, or not at all; for root's eyes, as all that is told of allocations without a token.
+/// Writes a file so that it appears complete. Only root may read it, as everything about
+/// allocations that is available without a token.
 pub fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = file.with_extension("new");
-    // What a killed agent left may have another mode.
+    // A file left by a killed agent may have another mode.
     match fs::remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -616,7 +623,7 @@ mod tests {
         let (fine, _) = usage.distribution(Distribution::RunQueue).unwrap();
         let told = coarser(fine);
         assert_eq!((fine.count(), told.count(), told.sum), (26, 26, 2.0));
-        // How many are at most a bound is the same in both.
+        // The number of values up to a bound is the same in both.
         for (bound, count) in told.cumulative() {
             assert_eq!(fine.cumulative().find(|(of, _)| *of == bound), Some((bound, count)));
         }

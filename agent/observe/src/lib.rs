@@ -1,4 +1,4 @@
-//! What work uses and does.
+//! Measures what work uses and does.
 //!
 //! ```text
 //!   kernel_counts (programs in the kernel) ──▶ measuring (a thread) ──▶ alerting

@@ -1,19 +1,21 @@
-//! What each allocation's work uses of this node, measured once a second on a thread of its own.
+//! Measures once a second, on a thread of its own, what each allocation's work uses of this node.
 //!
 //! ```text
-//!   GPUs' drivers (lattice_machine::gpu_loads), RAPL ─┐
-//!   thread: for each allocation a Meter ──▶ Usage ──▶ rates ──▶ windows ──┐
-//!                                                                         ├──▶ /metrics and push (Collect)
-//!                                                                         ├──▶ `lattice top`, here and for other agents (Open::Usage)
-//!                                                                         └──▶ alerts (crate::alerting) ──▶ `lattice watch`
+//!   for each allocation a Meter ──▶ Usage ──▶ rates ──▶ windows ─┐
+//!   GPUs' drivers (lattice_machine::gpu_loads), RAPL ────────────┤
+//!                                                                ├──▶ /metrics and push (Collect)
+//!                                                                ├──▶ `lattice top`, everywhere (Open::Usage)
+//!                                                                └──▶ alerts (crate::alerting) ──▶ `lattice watch`
 //! ```
 //!
-//! The kernel's files answer at once, but a machine under pressure may take its time: nobody waits for this thread but those who ask
-//! how things are, and they do so with a limit. Where nothing runs it only looks whether something does. Looking takes at most a
-//! twentieth of a processor: what takes long is done less often (`looks`). Work that is put in debug mode is looked at soon all the
-//! same (`haste`).
+//! The kernel's files answer at once, but a machine under pressure may be slow: only requests for
+//! numbers wait for this thread, and only with a timeout. While no work runs, the thread only
+//! checks whether some does. Looking takes at most a twentieth of a processor: if looks take long,
+//! there are fewer of them (`looks`). Work that is put in debug mode is nevertheless looked at soon
+//! (`haste`).
 //!
-//! What has ended is told for two more intervals of the push, so that its last numbers get into the store.
+//! The last numbers of ended work are exported for two more intervals of remote write, so that they
+//! reach the store.
 
 pub mod alerts;
 mod debug;
@@ -64,28 +66,29 @@ use thiserror::Error;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// Between two looks.
+/// Interval between two looks.
 const EVERY: Duration = Duration::from_secs(1);
-/// A look at one allocation that took longer than this share of the time since the one before says nothing of rates: its numbers are
-/// not of one moment.
+/// A look at one allocation that took longer than this share of the time since the one before gives
+/// no rates: its numbers are not of one moment.
 const BLUR_MAX: f64 = 0.1;
-/// Allocations that are measured, and that are kept after their end; what is beyond is told.
+/// Allocations that are measured, and that are kept after their end; how many exceed it is
+/// reported.
 const ALLOCATIONS_MAX: usize = 512;
 /// How far back `lattice top` can look.
 pub const DURATION_MAX: Duration = Duration::from_secs(3600);
-/// How long who asks waits for numbers of work that has just begun.
+/// How long a request waits for numbers of work that has just begun.
 const FIRST_WAIT: Duration = Duration::from_secs(4);
-/// How long another agent may take to answer: longer than that one waits.
+/// Timeout of another agent's answer: longer than that agent waits itself.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What was measured. Cloneable; all clones are one.
+/// The measured numbers. All clones share them.
 #[derive(Clone)]
 pub struct Measuring(Arc<Inner>);
 
 struct Inner {
     handles: Handles,
     alerts: AlertSettings,
-    /// Of what is exported alone.
+    /// Only for exported windows.
     smoothing: Smoothing,
     known: Mutex<Known>,
     left_out: AtomicU64,
@@ -99,43 +102,44 @@ struct Inner {
 #[derive(Default)]
 struct Known {
     running: BTreeMap<AllocationId, Tracked>,
-    /// None that runs again.
+    /// Ended allocations, and when they ended; none that runs again.
     ended: BTreeMap<AllocationId, (Instant, Tracked)>,
-    /// When the newest pass was, on the clock of the windows.
+    /// Time of the newest pass, on the clock of the windows.
     now_ms: u64,
-    /// What was found of launches since the last pass.
+    /// Verdicts about launches since the last pass.
     verdicts: Vec<(Key, u32, Verdict)>,
-    /// How often each alert was raised in this life of the agent.
+    /// How often each alert was raised in this run of the agent.
     raised: BTreeMap<String, u64>,
-    /// Errors among the packets of this node's interfaces.
+    /// Share of errors among the packets of this node's interfaces.
     network_errors: Option<f64>,
-    /// What this node's processors and memory have drawn.
+    /// Energy of this node's processors and memory.
     node_energy: NodeMeter,
 }
 
 /// One allocation's numbers.
 struct Tracked {
     share: Arc<DesiredShare>,
-    /// Of the newest look.
+    /// From the newest look.
     usage: Arc<Usage>,
-    /// The two newest looks at one moment each, from which rates are: the last, and the one before it.
+    /// The two newest looks that each are of one moment, from which rates are computed: the last,
+    /// and the one before.
     last: Option<(Instant, Arc<Usage>)>,
     before: Option<(Instant, Arc<Usage>)>,
-    /// When the last was, on the clock of the windows.
+    /// Time of the last look, on the clock of the windows.
     at_ms: u64,
     histories: Histories,
     /// Its GPUs here.
     devices: Devices,
     alerts: Alerts,
-    /// What it had moved at the last look at launches.
+    /// Its activity at the last check of launches.
     moving: Moving,
-    /// What debug mode and audit mode have kept of it, while it is in that mode.
+    /// Counts of debug mode and of audit mode, while it is in that mode.
     kept: Option<Kept>,
     audited: Option<Kept>,
 }
 
 impl Measuring {
-    /// With the site's rules.
+    /// Measures with the site's alert rules.
     pub fn new(alerts: AlertSettings, smoothing: Smoothing, handles: Handles) -> Self {
         let (known, left_out, kernel) = (Mutex::default(), AtomicU64::new(0), KernelCounts::default());
         let seconds = Histogram::new(LATENCY_SECONDS);
@@ -146,7 +150,8 @@ impl Measuring {
         self.0.known.lock()
     }
 
-    /// Loads the programs in the kernel, where they are wanted: a tenth of a second. Before it is said what this node can do.
+    /// Loads the programs in the kernel if they are wanted, which takes a tenth of a second. Call
+    /// it before the node reports its abilities.
     pub fn load(&self, in_kernel: bool) {
         if in_kernel {
             let Handles { slice, state_dir, .. } = &self.0.handles;
@@ -161,12 +166,13 @@ impl Measuring {
         &self.0.kernel
     }
 
-    /// An allocation's work begins here: what is counted in the kernel is counted from its first process on.
+    /// Begins to count an allocation's work in the kernel, before its first process.
     pub fn track(&self, share: &DesiredShare, work: &Path) {
         self.0.kernel.track((share.allocation, share.epoch), work);
     }
 
-    /// What the work of an allocation uses here; waits a moment where it has just begun. An error says why there is nothing.
+    /// What an allocation's work uses here; waits up to `FIRST_WAIT` if it has just begun. An error
+    /// says why there are no numbers.
     async fn told(&self, allocation: AllocationId, epoch: Epoch, duration: Duration) -> Result<Told, UsageError> {
         let mut looked = self.0.looked.subscribe();
         let until = tokio::time::Instant::now() + FIRST_WAIT;
@@ -187,7 +193,7 @@ impl Measuring {
 
 impl Known {
     fn take(&mut self, share: &Arc<DesiredShare>, look: Look, at_ms: u64) {
-        // Its series are this life's now.
+        // The series belong to the new run now.
         self.ended.remove(&share.allocation);
         let of = self.running.entry(share.allocation).or_insert_with(|| Tracked::new(Arc::clone(share)));
         if of.share.epoch != share.epoch {
@@ -196,19 +202,20 @@ impl Known {
         of.take(look, at_ms);
     }
 
-    /// When this was looked at last.
+    /// When this allocation was looked at last.
     fn looked(&self, (allocation, epoch): &Key) -> Option<Instant> {
         let of = self.running.get(allocation).filter(|of| of.share.epoch == *epoch)?;
         of.last.as_ref().map(|(at, _)| *at)
     }
 
-    /// The last numbers of what has ended, which the kernel kept when its processes were gone.
+    /// Takes the last numbers of ended work, which the kernel kept after its processes were gone.
     fn last_of_kernel(&mut self, (allocation, epoch): Key, last: &Usage) {
         let Some(of) = self.running.get_mut(&allocation).filter(|of| of.share.epoch == epoch) else { return };
         Arc::make_mut(&mut of.usage).take_newer(last, Source::Ebpf);
     }
 
-    /// Ends those that do not run, and lets go what ended long enough ago, or of too many the first.
+    /// Ends allocations that no longer run. Removes ended ones after `ended_for`, or the oldest if
+    /// there are too many.
     fn keep(&mut self, now: Instant, (ended_for, smoothing): (Duration, Smoothing), runs: impl Fn(&Tracked) -> bool) {
         for (id, mut tracked) in self.running.extract_if(.., |_, tracked| !runs(tracked)) {
             tracked.end(smoothing);
@@ -222,7 +229,7 @@ impl Known {
         }
     }
 
-    /// Each with when it ended.
+    /// All allocations, each with when it ended.
     fn all(&self) -> impl Iterator<Item = (&Tracked, Option<Instant>)> {
         let running = self.running.values().map(|tracked| (tracked, None));
         running.chain(self.ended.values().map(|(at, tracked)| (tracked, Some(*at))))
@@ -242,7 +249,7 @@ impl Tracked {
         if let Some((bytes, _)) = self.usage.get(Measure::Memory) {
             self.histories.memory.push(at_ms, bytes);
         }
-        // The first look is as blurred as that of a second would be.
+        // The first look may be as blurred as one after a second.
         let since = self.last.as_ref().map_or(EVERY, |(last, _)| at.saturating_duration_since(*last));
         if took > since.mul_f64(BLUR_MAX) {
             return;
@@ -253,7 +260,7 @@ impl Tracked {
         self.histories.take(at_ms, self.cpu_rate(), rates, &self.usage);
     }
 
-    /// Nothing more comes: what there is of a window is all of it.
+    /// Closes the windows: nothing more follows.
     fn end(&mut self, smoothing: Smoothing) {
         self.histories.close(smoothing);
         self.devices.end(smoothing);
@@ -264,7 +271,7 @@ impl Tracked {
         let ((then, before), (at, usage)) = (self.before.as_ref()?, self.last.as_ref()?);
         let ((was, from), (is, source)) = (of(before)?, of(usage)?);
         let seconds = at.saturating_duration_since(*then).as_secs_f64();
-        // A source that changed in between begins elsewhere.
+        // If the source has changed in between, the counts are not comparable.
         (seconds > 0.0 && from == source && is >= was).then(|| ((is - was) / seconds, source))
     }
 
@@ -272,7 +279,7 @@ impl Tracked {
         self.per_second(|usage| usage.get(measure))
     }
 
-    /// A bound that so many of what came between the two newest looks do not exceed.
+    /// A bound that `percent` of the requests between the two newest looks do not exceed.
     fn percentile_of_rate(&self, of: Distribution, percent: u64) -> Option<(f64, Source)> {
         let ((_, before), (_, usage)) = (self.before.as_ref()?, self.last.as_ref()?);
         let ((was, from), (is, source)) = (before.distribution(of)?, usage.distribution(of)?);
@@ -286,8 +293,8 @@ impl Tracked {
         self.per_second(Usage::cpu_seconds)
     }
 
-    /// What there is to say now of what is `wanted`, by the names of `lattice top` and of alert rules; nothing before there are rates.
-    /// `network_errors`: the node's.
+    /// The present numbers that are `wanted`, by the names of `lattice top` and of alert rules;
+    /// none before there are rates. `network_errors`: the node's.
     fn numbers(&self, network_errors: Option<f64>, wanted: impl Fn(&str) -> bool) -> Vec<Number<'_>> {
         type Value = Option<(f64, Source)>;
         let (mut numbers, histories) = (Vec::new(), &self.histories);
@@ -337,7 +344,7 @@ impl Tracked {
         numbers
     }
 
-    /// As `lattice top` shows it; `None` before there are rates.
+    /// The numbers for `lattice top`; `None` before there are rates.
     fn told(&self, duration: Duration, network_errors: Option<f64>) -> Option<Told> {
         let (Some((at, _)), Some(_)) = (&self.last, &self.before) else { return None };
         let since_ms = self.at_ms.saturating_sub(u64::try_from(duration.min(DURATION_MAX).as_millis()).unwrap_or(u64::MAX));
@@ -350,7 +357,7 @@ impl Tracked {
     }
 }
 
-/// Why it is not known what an allocation's work uses of a node.
+/// Why it is unknown what an allocation's work uses of a node.
 #[derive(Debug, Error)]
 pub enum UsageError {
     #[error("allocation {} is not running on this node", .allocation.short())]
@@ -368,7 +375,7 @@ pub enum UsageError {
     Node(#[from] UnansweredNode),
 }
 
-/// Why a peer is not answered about an allocation.
+/// Why a peer gets no answer about an allocation.
 #[derive(Debug, Error)]
 pub enum MayNotKnow {
     #[error("refused: the asking agent may not vouch for users")]
@@ -377,7 +384,7 @@ pub enum MayNotKnow {
     NotTheOwner,
 }
 
-/// What an allocation's work uses of `node`, for a user who may know.
+/// What an allocation's work uses of `node`, for a user who may see it.
 pub async fn of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<Told, UsageError> {
     let (allocation, epoch) = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if *node == measuring.0.handles.me {
@@ -417,7 +424,9 @@ async fn local(measuring: &Measuring, peer: &Caller, open: &UsageOpen) -> Result
     measuring.told(allocation, epoch, Duration::from_millis(open.duration_ms)).await
 }
 
-/// The same as for output: an agent of the allocation's nodes, or one that vouches for users, asks for its owner.
+/// Whether a peer may see an allocation's numbers. The same rule as for output: the peer must be an
+/// agent of one of the allocation's nodes, or one that vouches for users, and must ask for the
+/// owner.
 pub fn may_know(peer: &Caller, share: &DesiredShare, user: &Principal) -> Result<(), MayNotKnow> {
     let shares_it = share.nodes.iter().any(|(node, _)| node.as_str() == peer.name);
     if peer.role != Role::Api && !shares_it {

@@ -1,22 +1,25 @@
-//! What is kept of work that is measured closely: in debug mode every look, in audit mode what it opens and whom it connects to.
+//! Records of work that is observed closely: in debug mode every look, in audit mode what it opens
+//! and what it connects to.
 //!
 //! ```text
-//!   the quorum's list ──▶ Recorder, one for each mode: which allocations, and for how long (mode.json, audit.json)
-//!   each look (the measuring thread), each event (agent::audit) ──▶ Recorder ──▶ one line ──▶ <state>/traces/<allocation>-<epoch>/….open
-//!                                                                      │ after log_flush_seconds, or a mebibyte: ….jsonl
-//!                                                                      ▼
-//!                                                         flush ──▶ zstd ──▶ object store ──▶ removed here
+//!   the quorum's list ──▶ Recorder, one for each mode: which allocations, for how long (mode.json, audit.json)
+//!   each look (the measuring thread), each event (agent::audit)
+//!       ──▶ Recorder ──▶ one line ──▶ <state>/traces/<allocation>-<epoch>/….open
+//!                          │ after log_flush_seconds, or a mebibyte: ….jsonl
+//!                          ▼
+//!                        flush ──▶ zstd ──▶ object store ──▶ removed here
 //! ```
 //!
-//! A line is with the kernel before the next look, so an agent that is killed loses none; the machine's work does not outlive the machine,
-//! so nothing is synced. What was put and not removed is put again under the same name. While the store is away the newest are kept here,
-//! up to [`SPOOL_BYTES_MAX`].
+//! A line is written to the kernel before the next look, so an agent that is killed loses none.
+//! Work does not outlive the machine, so nothing is synced. A file that was stored and not removed
+//! is stored again under the same name. While the store is unreachable the newest files are kept
+//! here, up to [`SPOOL_BYTES_MAX`].
 //!
 //! The request is committed and is in the nodes' lists: a message from agent to agent would be as
 //! fast, but nobody would know afterwards which nodes record, and which of them missed the end. It
-//! ends by the leader's clock, by each node's own clock since the boot, or with the claim.
-//! Measuring does not change, only what is stored. Lattice removes nothing from the store: how long
-//! traces stay is a lifecycle rule of the bucket.
+//! ends by the leader's clock, by each node's own clock since boot, or with the claim. Measuring
+//! does not change, only what is stored. Lattice removes nothing from the store: how long traces
+//! stay is a lifecycle rule of the bucket.
 
 mod chunk;
 mod flush;
@@ -38,43 +41,44 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Bytes that wait for the store on this node, of all allocations together. Then the oldest go.
+/// Bytes that may wait for the store on this node, of all allocations together; beyond, the oldest
+/// are removed.
 pub const SPOOL_BYTES_MAX: u64 = 64 << 20;
-/// A piece that is longer is closed, in bytes.
+/// Size in bytes at which a file is completed.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// All of this node's. Cloneable; all clones are one.
+/// The traces of this node. All clones share them.
 #[derive(Clone)]
 pub struct Traces(Arc<Inner>);
 
 struct Inner {
     dir: PathBuf,
     store: Option<LogStore>,
-    /// How long lines wait before they are put.
+    /// How long lines wait before they are stored.
     flush: Duration,
-    /// Something is to be put.
+    /// Notified when a file is ready to be stored.
     closed: Notify,
-    /// The same, for who looks at how much waits while it is put.
+    /// The same, for the check of how much waits while a file is being stored.
     more: Notify,
     debug: Tally,
     audit: Tally,
 }
 
-/// What one mode has kept in this life of the agent.
+/// Counts of one mode in this run of the agent.
 #[derive(Default)]
 struct Tally {
     points: AtomicU64,
     lost: AtomicU64,
-    /// What is in this mode now.
+    /// Allocations that are in this mode now.
     open: Mutex<BTreeSet<Key>>,
-    /// The same counts of each allocation that was in it, while it has this node.
+    /// The same counts for each allocation that was in the mode, while it has this node.
     kept: Mutex<BTreeMap<Key, Kept>>,
-    /// What went with whole files since somebody asked: the record itself has to say so.
+    /// Events lost with removed files since the last request: the record itself has to report them.
     dropped: Mutex<BTreeMap<Key, u64>>,
 }
 
-/// What a mode has kept of an allocation in this life of the agent: looks or events that were written down, and those that were not, or
-/// went before the store had them.
+/// Counts of an allocation in one mode in this run of the agent: looks or events that were
+/// recorded, and those that were not, or were lost before the store had them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     pub points: u64,
@@ -82,7 +86,7 @@ pub struct Kept {
 }
 
 impl Traces {
-    /// Takes up what a former life left: what it was writing is as much as there will be. Blocking, and short.
+    /// Opens the traces, and completes the files that an earlier run was writing. Blocks briefly.
     pub fn open(state_dir: &Path, store: Option<LogStore>, flush: Duration) -> Self {
         let dir = state_dir.join("traces");
         if let Err(error) = chunk::close_all(&dir) {
@@ -94,7 +98,7 @@ impl Traces {
         traces
     }
 
-    /// How many were kept in this life of the agent, and what became of the rest.
+    /// Adds metrics: how many were recorded in this run of the agent, and how many were lost.
     pub fn tell(&self, samples: &mut Samples) {
         for (tally, open, points, lost) in [
             (&self.0.debug, &family::DEBUG_ALLOCATIONS, &family::DEBUG_POINTS, &family::DEBUG_POINTS_LOST),
@@ -106,7 +110,7 @@ impl Traces {
         }
     }
 
-    /// What a mode has kept of an allocation that is in it now.
+    /// The counts of an allocation that is in this mode now.
     pub fn kept_of(&self, mode: TelemetryMode, key: Key) -> Option<Kept> {
         let tally = self.of(mode);
         tally.open().contains(&key).then(|| tally.kept().get(&key).copied().unwrap_or_default())
@@ -131,7 +135,7 @@ impl Traces {
         }
     }
 
-    /// The same of what was in a file: its folder says whose they were.
+    /// Counts the events of a lost file: its folder names the allocation.
     fn lost_in(&self, mode: TelemetryMode, file: &Path, count: u64) {
         let folder = file.parent();
         let key = self.of(mode).kept().keys().copied().find(|key| folder == Some(self.dir(*key).as_path()));

@@ -1,7 +1,7 @@
-//! The kernel's word that log files grow: one inotify instance for the whole agent.
+//! Notifies readers when log files grow, through one inotify instance for the whole agent.
 //!
-//! One for all, because a user may have only a few hundred instances, and because closing one waits for the kernel's
-//! grace period (15 ms here), which the end of every launch would pay.
+//! One for all, because a user may have only a few hundred instances, and because closing one waits
+//! for the kernel's grace period (15 ms here), which the end of every launch would pay.
 
 use lattice_agent_common::readiness::readable;
 use lattice_runtime::shim::ShimDir;
@@ -28,7 +28,7 @@ struct Watched {
     readers: usize,
 }
 
-/// A reader's interest in a launch's log files, from before the launch has begun.
+/// A reader's watch on a launch's log files, which may begin before the launch.
 pub struct LaunchGrowth {
     growth: Growth,
     all: PathBuf,
@@ -37,15 +37,15 @@ pub struct LaunchGrowth {
 }
 
 enum Watching {
-    /// The kernel refuses.
+    /// The kernel refuses a watch.
     Nothing,
-    /// It has no files yet: its directory is waited for.
+    /// The launch has no files yet: the allocation's log directory is watched.
     Others(Growing),
-    /// Its files. One that comes is nothing to read before it has grown.
+    /// The launch's own files are watched. A new file counts only once it has grown.
     Own(Growing),
 }
 
-/// One reader's interest in a directory; ends when it is dropped.
+/// One reader's watch on a directory; dropping it ends the watch.
 struct Growing {
     inner: Arc<Inner>,
     descriptor: WatchDescriptor,
@@ -53,7 +53,8 @@ struct Growing {
 }
 
 impl Growth {
-    /// Begins to listen to the kernel; ends with the last handle and reader. Call within the runtime.
+    /// Starts to read the kernel's events; ends with the last handle and reader. Needs a tokio
+    /// runtime.
     pub fn start() -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let ready = readable(inotify.as_fd().try_clone_to_owned()?)?;
@@ -78,7 +79,7 @@ impl Growth {
 
     fn of(&self, directory: &Path, what: AddWatchFlags) -> io::Result<Growing> {
         let mut directories = self.0.directories.lock();
-        // The same directory has the same descriptor.
+        // The kernel returns the same descriptor for the same directory.
         let descriptor = self.0.inotify.add_watch(directory, what)?;
         let watched = directories.entry(descriptor).or_insert_with(|| Watched { grown: watch::channel(()).0, readers: 0 });
         watched.readers += 1;
@@ -87,7 +88,7 @@ impl Growth {
 }
 
 impl Inner {
-    /// Whether there were events.
+    /// Handles pending events; returns whether there were any.
     fn take_events(&self) -> bool {
         let Ok(events) = self.inotify.read_events() else { return false };
         let directories = self.directories.lock();
@@ -101,7 +102,8 @@ impl Inner {
 }
 
 impl LaunchGrowth {
-    /// To be called before each look at the files: what came before the watch began is then seen by that look.
+    /// Call this before each look at the files: then that look sees what was written before the
+    /// watch began.
     pub fn look(&mut self) {
         let own = || self.growth.of(&self.own, AddWatchFlags::IN_MODIFY).map(Watching::Own);
         let others = || self.growth.of(&self.all, AddWatchFlags::IN_CREATE).map(Watching::Others);
@@ -109,7 +111,7 @@ impl LaunchGrowth {
             Watching::Own(growing) => Watching::Own(growing),
             Watching::Others(growing) => own().unwrap_or(Watching::Others(growing)),
             Watching::Nothing => match own().or_else(|_| others()) {
-                // It may have come between the two.
+                // The launch's directory may have appeared between the two calls.
                 Ok(Watching::Others(growing)) => own().unwrap_or(Watching::Others(growing)),
                 Ok(watching) => watching,
                 Err(_) => Watching::Nothing,
@@ -117,7 +119,7 @@ impl LaunchGrowth {
         };
     }
 
-    /// Waits until something came since the last time. Safe to drop while it waits.
+    /// Waits until something has grown since the last call. Cancel-safe.
     pub async fn grown(&mut self) {
         let (Watching::Others(growing) | Watching::Own(growing)) = &mut self.now else { return std::future::pending().await };
         if growing.grown.changed().await.is_err() {
@@ -133,7 +135,7 @@ impl Drop for Growing {
             watched.readers -= 1;
             if watched.readers == 0 {
                 directories.remove(&self.descriptor);
-                // It may be gone with its directory.
+                // The watch may have ended with its directory.
                 let _ = self.inner.inotify.rm_watch(self.descriptor);
             }
         }

@@ -1,9 +1,9 @@
-//! What work writes: files of its shim, spooled to a store, read from both.
+//! The output of work: files written by its shim, spooled to a store, and read from both.
 //!
 //! ```text
 //!   shim's files ──▶ spool ──▶ log_store (objects)
 //!        │  ▲ growth    │            │
-//!        ╰──────────────┴──▶ logs ◀──╯     output_index: where which second is
+//!        ╰──────────────┴──▶ logs ◀──╯     output_index: which bytes were written when
 //! ```
 
 pub mod growth;

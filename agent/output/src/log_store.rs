@@ -1,4 +1,5 @@
-//! Where output is kept after its node: an object store (a directory, S3, Google, Azure), as `log_store` names it.
+//! Where output stays after it has left its node: the object store (a directory, S3, Google, Azure)
+//! that `log_store` names.
 //!
 //! ```text
 //!   <store>/<tenant>/<project>/<allocation>/logs/
@@ -10,7 +11,8 @@
 //!     <node>/<epoch>-<time>-<unique>.jsonl.zst       raw measurements of debug mode (lattice_observe::traces)
 //! ```
 //!
-//! A key carries the epoch: an agent that still writes for a superseded one writes beside, never over.
+//! A key contains the epoch: an agent that still writes under a superseded one never overwrites
+//! newer objects.
 
 use crate::output_index::{Cut, Index, VERSION};
 use futures::TryStreamExt;
@@ -24,16 +26,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use thiserror::Error;
 
-/// The longest index that is read, in bytes.
+/// Size at most of an index that is read.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
-/// Raw measurements below an allocation's place.
+/// Folder of raw measurements in an allocation's place.
 const TRACES: &str = "telemetry";
-/// Files of them that are listed of one node, and bytes of one that is read.
+/// Files of raw measurements that are listed for one node, and bytes of one that is read, at most.
 pub const TRACES_MAX: usize = 100_000;
 const TRACE_BYTES_MAX: u64 = 16 << 20;
 
-/// What could not be put or read.
+/// Why the store did not do something.
 #[derive(Debug, Error)]
 pub enum StoreError {
     #[error("the log store: {0}")]
@@ -44,13 +46,13 @@ pub enum StoreError {
     TooMany { key: String, most: usize },
 }
 
-/// A cloneable handle.
+/// A cloneable handle on the store.
 #[derive(Clone, Debug)]
 pub struct LogStore {
     objects: Objects,
 }
 
-/// Whose output, of which attempt: the part of a key that all nodes share.
+/// An allocation and the attempt: the part of a key that all its nodes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub tenant: String,
@@ -60,19 +62,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of what an index is about.
+    /// The place of the output that an index describes.
     pub fn of(index: &Index) -> Self {
         let (tenant, project) = (index.tenant.clone(), index.project.clone());
         Self { tenant, project, allocation: index.allocation, epoch: index.epoch }
     }
 
-    /// What all keys of an allocation begin with.
+    /// The beginning of all keys of an allocation.
     fn whose(&self) -> [String; 3] {
         let named = |name: &str| if name.is_empty() { "default".to_owned() } else { name.to_owned() };
         [named(&self.tenant), named(&self.project), self.allocation.to_string()]
     }
 
-    /// Where raw measurements lie in the store, for people.
+    /// Where raw measurements are in the store, for people.
     pub fn of_traces(&self) -> String {
         format!("{}/{TRACES}/", self.whose().join("/"))
     }
@@ -88,7 +90,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// When it was begun, by its name: `<epoch>-<time>-<unique>`.
+    /// When it was begun, from its name `<epoch>-<time>-<unique>`.
     fn time(&self) -> &str {
         self.name.split('-').nth(1).unwrap_or_default()
     }
@@ -105,23 +107,23 @@ struct Metadata<'a> {
     tenant: &'a str,
     project: &'a str,
     nodes: &'a [NodeId],
-    /// Each node's times and byte offsets.
+    /// Keys of each node's index, with times and byte offsets.
     indexes: Vec<String>,
 }
 
-/// Of a [`Metadata`], which attempt wrote it.
+/// The attempt that wrote a [`Metadata`].
 #[derive(Deserialize)]
 struct WrittenUnder {
     epoch: Epoch,
 }
 
 impl LogStore {
-    /// Makes the client. Asks the store nothing yet.
+    /// Creates the client without contacting the store.
     pub fn open(url: &str, options: &BTreeMap<String, String>, credentials: &Path) -> Result<Self, ObjectsError> {
         Objects::open("log_store", url, options, credentials).map(|objects| Self { objects })
     }
 
-    /// The one that is configured, where there is one.
+    /// The configured store, if there is one.
     pub fn configured(config: &AgentConfig) -> Result<Option<Self>, ObjectsError> {
         if config.log_store.is_empty() {
             return Ok(None);
@@ -129,7 +131,7 @@ impl LogStore {
         Self::open(&config.log_store, &config.log_store_options, &config.log_store_credentials).map(Some)
     }
 
-    /// As configured, without secrets.
+    /// The configured URL, without secrets.
     pub fn url(&self) -> &str {
         &self.objects.url
     }
@@ -143,14 +145,14 @@ impl LogStore {
         self.objects.key(whose.chain(parts.iter().map(|p| (*p).to_owned())))
     }
 
-    /// Puts raw measurements of a node. Putting them again is harmless.
+    /// Stores raw measurements of a node. Idempotent.
     pub async fn put_trace(&self, place: &Place, node: &NodeId, name: &str, compressed: Vec<u8>) -> Result<(), StoreError> {
         let key = self.key_of(place, TRACES, &[node.as_str(), name]);
         self.objects.store.put(&key, PutPayload::from(compressed)).await?;
         Ok(())
     }
 
-    /// Which nodes there are raw measurements of, of an allocation under all of its claims.
+    /// The nodes that have raw measurements of an allocation, under any of its claims.
     pub async fn traced(&self, place: &Place) -> Result<Vec<String>, StoreError> {
         let listed = self.objects.store.list_with_delimiter(Some(&self.key_of(place, TRACES, &[]))).await?;
         let mut nodes: Vec<String> = listed.common_prefixes.iter().filter_map(|below| below.filename()).map(str::to_owned).collect();
@@ -158,7 +160,7 @@ impl LogStore {
         Ok(nodes)
     }
 
-    /// Which raw measurements there are of a node, by time; an error where there are more than `most`.
+    /// A node's files of raw measurements, by time; an error if there are more than `most`.
     pub async fn traces(&self, place: &Place, node: &str, most: usize) -> Result<Vec<Trace>, StoreError> {
         let prefix = self.key_of(place, TRACES, &[node]);
         let mut listed = self.objects.store.list(Some(&prefix));
@@ -179,7 +181,7 @@ impl LogStore {
         Ok(all)
     }
 
-    /// The lines of one of them.
+    /// The lines of one file.
     pub async fn trace(&self, trace: &Trace) -> Result<Vec<u8>, StoreError> {
         let damaged = |why: String| StoreError::Damaged { key: trace.key.to_string(), why };
         if trace.bytes > TRACE_BYTES_MAX {
@@ -187,7 +189,7 @@ impl LogStore {
         }
         let compressed = match self.objects.store.get(&trace.key).await {
             Ok(found) => found.bytes().await?,
-            // A lifecycle rule took it since it was listed.
+            // A lifecycle rule removed it since it was listed.
             Err(object_store::Error::NotFound { .. }) => return Err(damaged("it is gone".to_owned())),
             Err(error) => return Err(error.into()),
         };
@@ -206,13 +208,13 @@ impl LogStore {
         self.key(place, &[s.name(), node.as_str(), &name])
     }
 
-    /// Puts a chunk's compressed bytes. Putting it again is harmless.
+    /// Stores a chunk's compressed bytes. Idempotent.
     pub async fn put_chunk(&self, place: &Place, node: &NodeId, cut: &Cut, compressed: Vec<u8>) -> Result<(), StoreError> {
         self.objects.store.put(&self.chunk_key(place, node, cut), PutPayload::from(compressed)).await?;
         Ok(())
     }
 
-    /// A chunk's bytes; it may be longer than the cut says, never shorter.
+    /// A chunk's bytes. It may be longer than the cut says, never shorter.
     pub async fn chunk(&self, place: &Place, node: &NodeId, cut: &Cut) -> Result<Vec<u8>, StoreError> {
         let key = self.chunk_key(place, node, cut);
         let compressed = self.objects.store.get(&key).await?.bytes().await?;
@@ -226,7 +228,8 @@ impl LogStore {
         Ok(data)
     }
 
-    /// Puts what is known of a node's output; the head also says whose it is. `metadata.json` is the present attempt's.
+    /// Stores a node's index; the head also writes `metadata.json`, which belongs to the newest
+    /// attempt.
     pub async fn put_index(&self, index: &Index) -> Result<(), StoreError> {
         let place = Place::of(index);
         let json = |value: Result<Vec<u8>, serde_json::Error>, key: &Key| {
@@ -258,13 +261,13 @@ impl LogStore {
         Ok(())
     }
 
-    /// The epoch of the `metadata.json` that there is.
+    /// The epoch of the existing `metadata.json`.
     async fn epoch_of(&self, key: &Key) -> Result<Option<u64>, StoreError> {
         let Some(bytes) = self.get_bounded(key).await? else { return Ok(None) };
         Ok(serde_json::from_slice::<WrittenUnder>(&bytes).ok().map(|known| known.epoch.0))
     }
 
-    /// What a node said of its output, if it said anything.
+    /// A node's index, if it stored one.
     pub async fn index(&self, place: &Place, node: &NodeId) -> Result<Option<Index>, StoreError> {
         let key = self.index_key(place, node);
         let Some(bytes) = self.get_bounded(&key).await? else { return Ok(None) };
@@ -287,7 +290,7 @@ impl LogStore {
         }
     }
 
-    /// Puts and reads something small, for `doctor`.
+    /// Writes and reads a small object, for `doctor`.
     pub async fn probe(&self) -> Result<(), StoreError> {
         let name = format!(".lattice-doctor-{}", uuid::Uuid::new_v4());
         let key = self.objects.key([name]);

@@ -1,14 +1,15 @@
-//! Reading one node's output of one launch: as far as it is and, on request, as it grows.
+//! Reads one node's output of one launch: what is there now and, on request, what is added.
 //!
 //! ```text
 //!   log store ── what was punched out, or is of an earlier segment ──┐
 //!   log file  ── the rest, to where it is now ───────────────────────┴─▶ lines ─▶ LogItem
 //! ```
 //!
-//! Ranks come one after the other, and the outputs of a rank in the order in which they were written, which is known to
-//! about a second. A chunk ends at the end of a line where the program wrote one, so that lines of different
-//! ranks do not mix; what a program leaves without an end of line follows when it is over. Files are read in passes, each
-//! to the length that it had when the pass began: a rank that never stops writing keeps nobody else from being read.
+//! Ranks come one after the other, and the outputs of a rank in the order in which they were
+//! written, which is known to about a second. A piece ends at the end of a line if the program
+//! wrote one, so that lines of different ranks do not mix; an unfinished line follows when the
+//! output is over. Files are read in passes, each up to the length at the pass's beginning: a rank
+//! that never stops writing does not keep the others from being read.
 
 mod lines;
 mod output;
@@ -32,14 +33,14 @@ use tokio::sync::{mpsc, watch};
 /// What readers of logs wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// Numbers of launches of which no rank is left here; 0 is the script.
+    /// Numbers of launches that have no rank left here; 0 is the script.
     pub over: BTreeSet<u32>,
 }
 
-/// How long growth can go unnoticed should the kernel's event be lost.
+/// How long growth can go unnoticed if the kernel's event is lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 
-/// Whose output, and from where on.
+/// Which output is requested, and from where on.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// The launch's number; 0 is the script.
@@ -47,17 +48,17 @@ pub struct Wanted {
     pub rank: Option<u32>,
     pub stdout: bool,
     pub stderr: bool,
-    /// Whether unfinished lines are given as they come: a person sits before a terminal.
+    /// Whether unfinished lines are sent as they are written, for a person at a terminal.
     pub at_once: bool,
-    /// (rank, stderr) → where the reader goes on.
+    /// (rank, stderr) → position from which the reader goes on.
     pub positions: BTreeMap<(u32, bool), Position>,
-    /// Of each stream that there is at the beginning, only that many last lines.
+    /// Only this many last lines of each stream that exists at the beginning.
     pub tail: Option<u64>,
-    /// Only what was written after this, in milliseconds since 1970.
+    /// Only output written after this time, in milliseconds since 1970.
     pub since_ms: Option<u64>,
-    /// Only what was written by this, in milliseconds since 1970.
+    /// Only output written up to this time, in milliseconds since 1970.
     pub until_ms: Option<u64>,
-    /// Whether [`LogItem::Written`] is wanted.
+    /// Whether to send [`LogItem::Written`].
     pub dated: bool,
 }
 
@@ -68,8 +69,9 @@ impl Wanted {
     }
 }
 
-/// Sends what lies here and, where it was punched out, in the store; with `follow` what comes until the launch has no
-/// rank here any more; then [`LogItem::End`]. Ends quietly when nobody listens.
+/// Sends the output on this node, and what was punched out from the store. With `follow` goes on
+/// until the launch has no rank here any more. Then sends [`LogItem::End`]. Ends silently if the
+/// receiver is gone.
 pub async fn tail(
     dir: ShimDir,
     spool: Arc<Spool>,
@@ -88,7 +90,8 @@ pub async fn tail(
         if let Some(growing) = &mut growing {
             growing.look();
         }
-        // Asked before the files are read: what is written before the end is then read after it.
+        // Checked before the files are read, so that everything written before the end is read
+        // after this.
         let over = match &follow {
             Some(activity) => activity.has_changed().is_err() || activity.borrow().over.contains(&launch),
             None => true,
@@ -110,7 +113,8 @@ pub async fn tail(
     }
 }
 
-/// Sends what the store has, as `spool` (made of the store's index) knows it, then [`LogItem::End`].
+/// Sends what the store has, as `spool` (made from the store's index) describes it, then
+/// [`LogItem::End`].
 pub async fn archived(spool: Arc<Spool>, store: LogStore, wanted: Wanted, out: mpsc::Sender<LogItem>) {
     let complete = spool.is_complete();
     let mut reader = Reader::new(Source::new(spool, None, Some(store)), wanted, out);
@@ -133,7 +137,7 @@ struct Reader {
     source: Source,
     wanted: Wanted,
     streams: BTreeMap<Stream, Lines>,
-    /// The streams that had something when they were last looked at.
+    /// Streams that had output at the last look.
     held: BTreeSet<Stream>,
     first_pass: bool,
     /// The time that was sent last.
@@ -146,13 +150,13 @@ impl Reader {
         Self { source, wanted, streams: BTreeMap::new(), held: BTreeSet::new(), first_pass: true, said_written: None, out }
     }
 
-    /// Reads every wanted stream to where it is now. Without `over`, an unfinished last line waits. Breaks where there is
-    /// nothing more to be done; that was said then.
+    /// Reads every requested stream to its present end. Without `over`, an unfinished last line
+    /// waits. Breaks if nothing more can be done, after saying why.
     async fn pass(&mut self, over: bool) -> std::ops::ControlFlow<()> {
         let notice = match self.read_all(over).await {
             Ok(()) => return std::ops::ControlFlow::Continue(()),
             Err(Stopped::Nobody) => return std::ops::ControlFlow::Break(()),
-            // A silent allocation leaves nothing when it is taken away.
+            // The files of an allocation without output are removed when it ends.
             Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound && self.held.is_empty() => None,
             Err(Stopped::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
                 Some("the output was removed while it was read: the rest of it is lost".to_owned())
@@ -173,7 +177,7 @@ impl Reader {
         for stream in vanished {
             self.forget(stream).await?;
         }
-        // In the order of their streams: both outputs of a rank are side by side.
+        // In the order of streams, so that both outputs of a rank are adjacent.
         for of_rank in wanted.chunk_by(|one, other| one.stream.rank == other.stream.rank) {
             self.read_rank(of_rank, over).await?;
         }
@@ -181,7 +185,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the outputs of a rank, in the order in which they were written, as far as that is known.
+    /// Reads the outputs of a rank in the order in which they were written, as far as that is
+    /// known.
     async fn read_rank(&mut self, of_rank: &[Seen], over: bool) -> Result<(), Stopped> {
         let mut outputs = Vec::new();
         for seen in of_rank {
@@ -222,7 +227,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Sends a piece and, where it is wanted and another than that of the last one, when it had been written.
+    /// Sends a piece, preceded by its time if times are requested and it differs from the last one.
     async fn give(&mut self, written: u64, item: LogItem) -> Result<(), Stopped> {
         if self.wanted.dated && self.said_written != Some(written) {
             self.said_written = Some(written);
@@ -235,7 +240,7 @@ impl Reader {
         self.out.send(LogItem::Notice(text)).await.map_err(|_| Stopped::Nobody)
     }
 
-    /// Where reading a stream begins.
+    /// The position at which reading a stream begins.
     async fn begin(&mut self, seen: &Seen) -> Result<Lines, Stopped> {
         let stream = seen.stream;
         if let Some(at) = self.wanted.positions.get(&(stream.rank, stream.stderr)) {
@@ -244,7 +249,7 @@ impl Reader {
         let known = self.source.spool.stream(stream);
         if let Some(count) = self.wanted.tail.filter(|_| self.first_pass) {
             let at = self.source.last_lines(seen, count).await.map_err(Stopped::Io)?;
-            // Said before there is anything: a reader that comes back goes on here.
+            // Sent even before there is output, so that a reader that reconnects continues here.
             let item = LogItem::Chunk { rank: stream.rank, stderr: stream.stderr, data: Vec::new(), segment: at.segment, end: at.offset };
             self.out.send(item).await.map_err(|_| Stopped::Nobody)?;
             return Ok(Lines::at(at));
@@ -259,7 +264,7 @@ impl Reader {
         Ok(Lines::at(first))
     }
 
-    /// Says that a file went while it was being read.
+    /// Reports that a file was removed while it was being read.
     async fn forget(&mut self, stream: Stream) -> Result<(), Stopped> {
         self.held.remove(&stream);
         self.streams.remove(&stream);

@@ -1,5 +1,5 @@
-//! What is known of an allocation's output on one node: how far each stream goes, what of it the store has, when it was
-//! written. PURE: lengths and times in, chunks to cut out.
+//! The index of an allocation's output on one node: how long each stream is, which part of it the
+//! store has, and when it was written. PURE: lengths and times go in, chunks to cut come out.
 //!
 //! ```text
 //!   stream (launch, rank, stdout|stderr)
@@ -7,21 +7,23 @@
 //!     └ segment 1 ─ …            a file that shrank begins a new one
 //! ```
 //!
-//! Positions are (segment, offset). A chunk is named by where it starts; the last one of a slow stream stays open and is
-//! put again, longer, under its name until it is worth closing: few objects, and a put that is done twice harms nothing.
+//! Positions are (segment, offset). A chunk is named by its start. The last one of a slow stream
+//! stays open, and is stored again under its name, longer, until it is large enough to close: so
+//! there are few objects, and storing one twice does no harm.
 
 use lattice_model::{AllocationId, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// The form of [`Index`] that this version writes.
+/// Version of the [`Index`] that this agent writes.
 pub const VERSION: u32 = 1;
 /// A chunk is cut at this many bytes.
 pub const CHUNK_BYTES_MAX: u64 = 8 << 20;
-/// A chunk cut by time is closed once it has this many bytes; a shorter one is put again, longer.
+/// A chunk that is cut by time is closed once it has this many bytes; a shorter one is stored
+/// again, longer.
 pub const CHUNK_BYTES_CLOSED: u64 = 256 << 10;
-/// Samples of time kept for one segment; beyond, every other one goes.
+/// Time samples of one segment; beyond, every other one is dropped.
 const SAMPLES_MAX: usize = 512;
-/// Samples are at least this far apart, in milliseconds.
+/// Least distance of two samples, in milliseconds.
 const SAMPLE_MS: u64 = 1000;
 
 /// One output of one process.
@@ -40,7 +42,7 @@ impl Stream {
     }
 }
 
-/// A place in a stream.
+/// A position in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     pub segment: u32,
@@ -48,7 +50,8 @@ pub struct Position {
     pub offset: u64,
 }
 
-/// Everything about one allocation's output on one node, under one epoch. The same on the node and in the store.
+/// Everything about one allocation's output on one node, under one epoch. Stored in the same form
+/// on the node and in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
     pub version: u32,
@@ -61,7 +64,7 @@ pub struct Index {
     pub project: String,
     pub owner_uid: u32,
     pub owner: String,
-    /// Whether the work has ended and all of its output that could be had is in the store.
+    /// Whether the work has ended and all of its output that could be read is in the store.
     pub complete: bool,
     pub streams: Vec<StreamIndex>,
 }
@@ -75,16 +78,16 @@ pub struct StreamIndex {
     pub segments: Vec<Segment>,
 }
 
-/// What was written between two truncations.
+/// What was written between two truncations of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Bytes that it has, as last seen.
+    /// Length as last seen, in bytes.
     pub bytes: u64,
     /// What the store has, in order.
     pub chunks: Vec<Chunk>,
-    /// (milliseconds since 1970, bytes that it had by then), in order.
+    /// (milliseconds since 1970, length at that time in bytes), in order.
     pub samples: Vec<(u64, u64)>,
-    /// The file's when it was last seen: see [`Seen`].
+    /// The file's values when it was last seen: see [`Seen`].
     pub written_ns: u64,
     pub print: Option<u32>,
     /// When it was last looked at.
@@ -95,15 +98,15 @@ pub struct Segment {
 /// A piece in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// Its first byte, and its name.
+    /// Offset of its first byte, which is also its name.
     pub start: u64,
-    /// Behind its last byte.
+    /// Offset behind its last byte.
     pub end: u64,
-    /// Whether it will be put again, longer.
+    /// Whether it will be stored again, longer.
     pub open: bool,
 }
 
-/// A piece to be put.
+/// A piece to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub stream: Stream,
@@ -111,19 +114,19 @@ pub struct Cut {
     pub chunk: Chunk,
 }
 
-/// How a log file was found.
+/// The state of a log file at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub stream: Stream,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Where its data begins: what was before was punched out.
+    /// Where its data begins: everything before was punched out.
     pub data_start: u64,
     /// When it was last written to, in nanoseconds since 1970.
     pub written_ns: u64,
     /// A checksum of its last bytes; `None`: they could not be read.
     pub print: Option<u32>,
-    /// Whether what was its end when it was last seen reads otherwise now: it was truncated and grew again.
+    /// Whether the bytes at its former end have changed: it was truncated and grew again.
     pub rewritten: bool,
 }
 
@@ -137,8 +140,8 @@ impl Index {
         self.streams.binary_search_by_key(&stream, |s| s.stream)
     }
 
-    /// Takes in how a file is now. Tells the number of its present segment, and whether that has just begun because the
-    /// file shrank.
+    /// Takes the present state of a file. Returns the number of its present segment, and whether
+    /// that has just begun because the file shrank.
     pub fn see(&mut self, seen: &Seen, now_ms: u64) -> (u32, bool) {
         let at = self.at(seen.stream).unwrap_or_else(|at| {
             self.streams.insert(at, StreamIndex { stream: seen.stream, segments: vec![Segment::default()] });
@@ -156,7 +159,7 @@ impl Index {
         (u32::try_from(number).unwrap_or(u32::MAX), shrank)
     }
 
-    /// What of a stream is to be put now. `by_time`: also what is less than a whole chunk.
+    /// The piece of a stream to store now. `by_time`: even if it is less than a whole chunk.
     pub fn cut(&self, seen: &Seen, by_time: bool) -> Option<Cut> {
         let segments = &self.stream(seen.stream)?.segments;
         let segment = segments.last()?;
@@ -177,7 +180,7 @@ impl Index {
         Some(Cut { stream: seen.stream, segment: number, chunk })
     }
 
-    /// The store has it.
+    /// Records that the store has this piece.
     pub fn put(&mut self, cut: &Cut) {
         let Ok(at) = self.at(cut.stream) else { return };
         let Some(segment) = self.streams[at].segments.get_mut(cut.segment as usize) else { return };
@@ -188,7 +191,7 @@ impl Index {
         segment.chunks.push(cut.chunk);
     }
 
-    /// Takes over what `other`, which was put earlier by this node, has and this lacks.
+    /// Takes over what `other`, which this node stored earlier, knows beyond this index.
     pub fn learn(&mut self, other: &Self) {
         let reach = |s: &StreamIndex| (s.segments.len(), s.segments.last().and_then(|s| s.chunks.last()).map_or(0, |c| c.end));
         for theirs in &other.streams {
@@ -200,7 +203,7 @@ impl Index {
         }
     }
 
-    /// Whether the store has all that was ever seen.
+    /// Whether the store has everything that was ever seen.
     pub fn all_put(&self) -> bool {
         let mut last = self.streams.iter().filter_map(|s| s.segments.last());
         last.all(|s| s.chunks.last().map_or(0, |c| c.end) == s.bytes)
@@ -220,7 +223,7 @@ impl Segment {
         let before = self.samples.last().copied();
         if bytes > self.bytes || before.is_none() {
             let (since, at) = before.unwrap_or_default();
-            // It had not grown when it was last looked at: what is new is newer than that.
+            // It had not grown at the last look, so the new bytes are younger than that.
             if before.is_some() && self.looked_ms > since + SAMPLE_MS {
                 self.samples.push((self.looked_ms, at));
             }
@@ -247,14 +250,14 @@ impl Segment {
 }
 
 impl StreamIndex {
-    /// Where reading begins that wants all there is: the first segment of which there is something.
+    /// Where to begin reading everything: the first segment of which something is left.
     pub fn first(&self) -> Position {
         let last = self.segments.len() - 1;
         let segment = self.segments.iter().position(|s| !s.chunks.is_empty()).unwrap_or(last);
         Position { segment: u32::try_from(segment).unwrap_or(u32::MAX), offset: 0 }
     }
 
-    /// Everything before this place was written by `ms`.
+    /// Everything before this position was written by `ms`.
     pub fn since(&self, ms: u64) -> Position {
         let mut found = Position::default();
         for (number, segment) in (0..).zip(&self.segments) {
@@ -267,7 +270,7 @@ impl StreamIndex {
         found.max(self.first())
     }
 
-    /// Everything from this place on was written after `ms`; `None`: that is nothing yet.
+    /// Everything from this position on was written after `ms`; `None`: there is nothing such yet.
     pub fn until(&self, ms: u64) -> Option<Position> {
         for (number, segment) in (0..).zip(&self.segments) {
             if let Some((_, bytes)) = segment.samples.iter().find(|(at, _)| *at >= ms) {
@@ -278,8 +281,8 @@ impl StreamIndex {
     }
 }
 
-/// When the byte before `end` had been written, in milliseconds since 1970, and up to which byte that holds, by a
-/// segment's samples. 0: not known.
+/// By a segment's samples: when the byte before `end` had been written, in milliseconds since 1970
+/// (0: unknown), and up to which byte that time holds.
 pub fn written_by(samples: &[(u64, u64)], end: u64) -> (u64, u64) {
     match samples.get(samples.partition_point(|(_, bytes)| *bytes < end)) {
         Some(sample) => *sample,

@@ -1,4 +1,5 @@
-//! The spool: output that lies on this node, and its way into the log store. One task for each allocation that has some.
+//! The spool: output on this node, and its way into the log store. One task for each allocation
+//! that has output.
 //!
 //! ```text
 //!   log files ── look, every second or less often (rounds) ──▶ Index ── cut by size and time ──▶ zstd ──▶ LogStore
@@ -6,8 +7,10 @@
 //!                                            how far ◀──┴── the shim makes room behind that ◀─────┘
 //! ```
 //!
-//! Order, so that a crash at any point neither loses nor doubles: chunks are put, then the index on this node, then the
-//! index in the store, then the shim may make room. What was put and not written down is put again, under the same name.
+//! The order makes sure that a crash at any point neither loses nor doubles output: first chunks
+//! are stored, then the index on this node is written, then the index in the store, and then the
+//! shim may free the space in its files. A chunk that was stored but not recorded is stored again,
+//! under the same name.
 
 mod allocation;
 mod files;
@@ -35,25 +38,25 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Chunks on their way at once: each holds its bytes, and compressing takes a core.
+/// Chunks being stored at once: each holds its bytes in memory, and compressing takes a core.
 const PUTS: usize = 2;
-/// All of this node's. Cloneable; all clones are one.
+/// All spools of this node. All clones share them.
 #[derive(Clone)]
 pub struct Spools(Arc<Inner>);
 
 impl Spools {
-    /// Without any yet. The tasks end with `stop`.
+    /// No spools yet. The tasks end with `stop`.
     pub fn new(store: Option<LogStore>, settings: Settings, tasks: TaskTracker, stop: CancellationToken) -> Self {
         let (live, away, rounds) = (Mutex::default(), Mutex::default(), Rounds::new(flush::LOOK_IDLE));
         Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS), rounds, tasks, stop, live, away }))
     }
 
-    /// Where output goes.
+    /// The log store.
     pub fn store(&self) -> Option<&LogStore> {
         self.0.store.as_ref()
     }
 
-    /// What is the matter with the store, for `node status`.
+    /// Problem with the store, for `node status`.
     pub fn trouble(&self) -> Option<String> {
         let away = self.0.away.lock();
         away.as_ref().map(|(since, why)| {
@@ -62,8 +65,9 @@ impl Spools {
         })
     }
 
-    /// An allocation's output begins to be looked after, unless it is. `report`: who passes on how far it is flushed. On the
-    /// way of every start: nothing is written here. `adopted`: it may have been flushed before, further than was written down.
+    /// Starts the task for an allocation's output, unless it runs. `report` passes on how far
+    /// output is flushed. It is on the path of every start, so nothing is written here. `adopted`:
+    /// the output may have been flushed further than is recorded here.
     pub fn begin(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir, report: ReportFlushed, adopted: bool) {
         let mut live = self.live();
         if live.contains_key(&dir.0) {
@@ -75,7 +79,8 @@ impl Spools {
         self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, Some(report), adopted));
     }
 
-    /// Writes down whose output it is, unless that was done: what tells of it otherwise is about to go. Blocking.
+    /// Records the owner of the output, unless that is done: the other records of it are about to
+    /// be removed. Blocks.
     pub fn note(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
         if self.0.store.is_none() || dir.spool().exists() {
             return;
@@ -87,7 +92,7 @@ impl Spools {
         }
     }
 
-    /// An allocation has ended: what is not flushed of its output is, and its task ends. Blocking.
+    /// An allocation has ended: flushes the rest of its output, and then ends its task. Blocks.
     pub fn end(&self, share: &DesiredShare, node: &NodeId, dir: &ShimDir) {
         let mut live = self.live();
         if let Some(spool) = live.get(&dir.0) {
@@ -98,12 +103,12 @@ impl Spools {
     }
 
     fn finish(&self, live: &mut HashMap<PathBuf, Arc<Spool>>, dir: &ShimDir, index: Index) {
-        // Without a store there is nothing to be done for what has ended.
+        // Without a store there is nothing to do for ended allocations.
         if self.0.store.is_none() || live.contains_key(&dir.0) {
             return;
         }
         if index.complete {
-            // A former life ended right before it said so.
+            // An earlier run stopped just before it wrote this.
             if let Err(error) = std::fs::write(dir.flushed(), b"") {
                 tracing::warn!(dir = %dir.0.display(), %error, "that all output is in the store cannot be written down here");
             }
@@ -115,7 +120,7 @@ impl Spools {
         self.0.tasks.spawn(Arc::clone(&self.0).look_after(spool, None, true));
     }
 
-    /// Goes on with what a former life of this agent left of ended allocations. Blocking.
+    /// Resumes what an earlier run of this agent left of ended allocations. Blocks.
     pub fn resume(&self) {
         let Ok(entries) = std::fs::read_dir(self.0.settings.state_dir.join("alloc")) else { return };
         for dir in entries.flatten().map(|e| ShimDir(e.path())) {
@@ -130,17 +135,17 @@ impl Spools {
         }
     }
 
-    /// Makes room where the logs of ended allocations take too much. Blocking.
+    /// Removes logs of ended allocations if they take too much space. Blocks.
     pub fn trim(&self) {
         self.0.trim();
     }
 
-    /// This directory's output, while it is looked after.
+    /// The spool of this directory, while its task runs.
     pub fn looked_after(&self, dir: &ShimDir) -> Option<Arc<Spool>> {
         self.live().get(&dir.0).cloned()
     }
 
-    /// What is known of output that may be read: of what is looked after now, or as it was left. Blocking.
+    /// The index of readable output: that of the running task, or as it was left. Blocks.
     pub fn of(&self, dir: &ShimDir, allocation: AllocationId, epoch: Epoch, node: &NodeId) -> Arc<Spool> {
         if let Some(spool) = self.looked_after(dir) {
             return spool;
@@ -166,7 +171,7 @@ impl Spools {
     }
 }
 
-/// What is known here of an allocation's output. The store may know more.
+/// The index of an allocation's output as this node has it. The store may know more.
 fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
     match record::read(dir) {
         Ok(Some(index)) => return index,

@@ -1,4 +1,4 @@
-//! What the scheduler of this agent has done, for metrics.
+//! Metrics of this agent's scheduler.
 
 use lattice_telemetry::catalogue::serving as family;
 use lattice_telemetry::histogram::Histogram;
@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// From a look at a small cluster to what the documents call slow, and beyond.
+/// Bucket bounds in seconds: from a round in a small cluster to what the documents call slow, and
+/// beyond.
 const CYCLE_SECONDS: &[f64] = &[0.0005, 0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proposed {
     Accepted,
@@ -19,7 +20,7 @@ pub enum Proposed {
     Unanswered,
 }
 
-/// Counted since the agent began. Cloneable; all clones are one.
+/// Counters since the agent started. All clones share them.
 #[derive(Clone)]
 pub struct Rounds(Arc<Inner>);
 
@@ -28,10 +29,10 @@ struct Inner {
     queues: Mutex<BTreeMap<String, Queue>>,
 }
 
-/// Of one vCluster, of which there are a few hundred at most.
+/// Counters of one vCluster; there are a few hundred at most.
 #[derive(Default)]
 struct Queue {
-    /// Who waits, where it is served here.
+    /// Waiting allocations, if this agent serves the queue.
     depth: Option<u64>,
     accepted: u64,
     rejected: u64,
@@ -49,12 +50,13 @@ impl Rounds {
         work(&mut self.0.queues.lock())
     }
 
-    /// A round took so long.
+    /// Records the duration of a round.
     pub(super) fn over(&self, took: Duration) {
         self.0.seconds.observe(took);
     }
 
-    /// What waits in the queues that are served here; the others are another's to tell.
+    /// Sets the depths of the queues that this agent serves; other queues are reported by the
+    /// agents that serve them.
     pub(super) fn wait(&self, depths: &BTreeMap<&str, u64>) {
         self.with(|queues| {
             queues.values_mut().for_each(|queue| queue.depth = None);
@@ -64,7 +66,7 @@ impl Rounds {
         });
     }
 
-    /// What became of a claim for this queue.
+    /// Records the result of a claim for this queue.
     pub fn proposed(&self, queue: &str, result: Proposed) {
         self.with(|queues| {
             let of = queues.entry(queue.to_owned()).or_default();

@@ -1,15 +1,18 @@
-//! The scheduler's role: for each vCluster whose lease this agent holds, it proposes claims for what its view shows.
+//! The scheduler's role: for each vCluster whose lease this agent holds, it proposes claims from
+//! its view of the cluster.
 //!
-//! It proposes and may lose: the quorum refuses what does not hold any more, and the next round sees why.
+//! A proposal may lose: the quorum refuses a claim that no longer fits, and the next round sees the
+//! reason.
 //!
 //! ```text
 //!   a queue's lease is ours ──────▶ every round: what waits in it
-//!   it is another's ──────────────▶ what is submitted here and finds room while nobody waits in that queue, under that lease's token
+//!   it is another's ──────────────▶ what is submitted here and fits while nobody waits, under that lease's token
 //! ```
 //!
-//! A submission that can be placed at once so costs one commit, wherever it is made. Order is the lease's
-//! holder's alone: who finds anybody waiting leaves it to him. What one queue is refused ends its own round, no other's.
-//! Whose gossip does not show most nodes alive that are Ready holds no lease.
+//! So a submission that can be placed at once costs one commit, on whichever agent it is made. Only
+//! the lease's holder orders a queue: if anybody waits in it, other agents leave the submission to
+//! the holder. A refusal in one queue ends the round of that queue only. An agent holds no lease
+//! unless its gossip sees at least half of the Ready nodes alive.
 
 mod counts;
 
@@ -28,24 +31,25 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// In a cluster of more nodes, looking at all of them for one submission costs more than the commit that it saves.
+/// In a larger cluster, checking all nodes for one submission costs more than the commit that it
+/// saves.
 const NEWCOMER_NODES_MAX: usize = 1000;
-/// Leases that are asked for at once.
+/// Lease requests in flight at once.
 const ASKED_AT_ONCE: usize = 16;
 
-/// A lease as last heard of.
+/// A lease, as the quorum last reported it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     token: u64,
-    /// When it ends unless it is renewed, counted from when it was asked for.
+    /// When the lease ends without renewal, counted from when it was requested.
     until: Instant,
     ours: bool,
 }
 
-/// What is known of the schedulers' leases, by vCluster.
+/// The known leases of schedulers, by vCluster.
 pub type Leases = BTreeMap<String, Lease>;
 
-/// What the API asks the scheduler of this agent.
+/// What the API asks of this agent's scheduler.
 #[derive(Clone)]
 pub struct Placing {
     pub leases: watch::Receiver<Leases>,
@@ -55,12 +59,14 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Whether this agent has the lease of the default queue: who has it is the checkpoint broker as well.
+    /// Whether this agent holds the lease of the default queue. Its holder is also the checkpoint
+    /// broker.
     pub fn leads(&self) -> bool {
         self.leases.borrow().get(DEFAULT_VCLUSTER).is_some_and(|lease| lease.ours && Instant::now() < lease.until)
     }
 
-    /// The claim to submit an allocation with: where its queue's token is known and there is room and nobody waits in it.
+    /// A claim to submit a new allocation with. `None` unless the token of its queue's lease is
+    /// known, the allocation fits now, and nobody waits in the queue.
     pub fn newcomer(&self, id: AllocationId, spec: &AllocationSpec, owner: &Principal) -> Option<Claim> {
         if spec.hold {
             return None;
@@ -79,13 +85,13 @@ impl Placing {
     }
 }
 
-/// Places until `stop`; then gives the leases back. `held` says what is known of them.
+/// Places work until `stop`, then releases the leases. `held` publishes the known leases.
 pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u64, held: watch::Sender<Leases>, stop: CancellationToken) {
     let ttl = Duration::from_millis(lease_ms);
     let Placing { mut cluster, membership, rounds, .. } = placing;
     let mut gossip = membership.watch();
     let mut leases = Leases::new();
-    // Queues whose lease was asked for since the last tick.
+    // Queues whose lease was requested since the last tick.
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     loop {
@@ -141,14 +147,14 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     give_back(&quorum, leases).await;
 }
 
-/// Whether most nodes that are Ready are not seen alive by this agent's gossip. It would place nothing on them: the leases are
-/// for those who see more.
+/// Whether this agent's gossip sees less than half of the Ready nodes alive. It would place nothing
+/// on the others, so it leaves the leases to agents that see more.
 fn is_apart(cluster: &Cluster, alive: &BTreeSet<NodeId>) -> bool {
     let ready = || cluster.nodes.values().filter(|node| node.state == NodeState::Ready);
     ready().filter(|node| alive.contains(&node.id)).count() * 2 < ready().count()
 }
 
-/// Those of them that are ours.
+/// Releases the leases that this agent holds.
 async fn give_back(quorum: &QuorumClient, leases: Leases) {
     let mut releases = Vec::new();
     for (name, lease) in leases.into_iter().filter(|(_, lease)| lease.ours) {
@@ -157,13 +163,13 @@ async fn give_back(quorum: &QuorumClient, leases: Leases) {
     futures::stream::iter(releases).buffer_unordered(ASKED_AT_ONCE).collect::<()>().await;
 }
 
-/// One that cannot be given back now ends by itself.
+/// Releases one lease; if that fails, the lease expires by itself.
 async fn release(quorum: &QuorumClient, queue: String, token: u64) {
     let release = Request::from(Action::ReleaseLease { name: scheduler_lease(&queue), token, user: None });
     let _ = quorum.call(&release, Duration::from_millis(500)).await;
 }
 
-/// Renews these queues' leases, or takes them.
+/// Renews or acquires the leases of these queues.
 async fn keep_all(me: &NodeId, quorum: &QuorumClient, queues: Vec<String>, lease_ms: u64, leases: &mut Leases) {
     let mut asking = Vec::new();
     for name in queues {
@@ -182,29 +188,30 @@ async fn keep_all(me: &NodeId, quorum: &QuorumClient, queues: Vec<String>, lease
     }
 }
 
-/// Whose a lease is, and its token.
+/// The result of a lease request: the holder, and the lease's token.
 enum Kept {
     Ours(u64),
-    /// `None`: the quorum does not tell its token.
+    /// `None`: the quorum did not send the token.
     Others(Option<u64>),
-    /// The quorum did not say.
+    /// The quorum did not answer.
     Unknown,
 }
 
-/// One queue's lease, and when it was asked for.
+/// Renews or acquires one queue's lease; returns the queue, when the request was made, and the
+/// result.
 async fn keep(me: &NodeId, quorum: &QuorumClient, queue: String, held: Option<u64>, ttl_ms: u64) -> (String, Instant, Kept) {
     let asked_at = Instant::now();
     let kept = renew_or_take(me, quorum, &scheduler_lease(&queue), held, ttl_ms).await;
     (queue, asked_at, kept)
 }
 
-/// Renews the lease, or takes it where there is none to renew.
+/// Renews the lease, or acquires it if this agent holds none.
 async fn renew_or_take(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Option<u64>, ttl_ms: u64) -> Kept {
     if let Some(token) = held {
         let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: me.clone(), user: None };
         match quorum.call(&renewal, Duration::from_millis(ttl_ms / 3)).await {
             Ok(Answer::Lease { token, .. }) => return Kept::Ours(token),
-            // It ended, or is of a cluster level that knows no renewal: it is taken anew.
+            // The lease has ended, or the cluster's level has no renewal yet: acquire it again.
             Ok(_) | Err(CallError::Refused(_)) => {}
             Err(CallError::Unavailable { .. }) => return Kept::Unknown,
         }
@@ -225,7 +232,7 @@ async fn renew_or_take(me: &NodeId, quorum: &QuorumClient, lease: &str, held: Op
     }
 }
 
-/// How many wait in each of these queues.
+/// How many allocations wait in each of these queues.
 fn depths<'a>(view: &lattice_scheduler::View, tokens: &BTreeMap<&'a str, u64>) -> BTreeMap<&'a str, u64> {
     let mut depths: BTreeMap<&str, u64> = tokens.keys().map(|name| (*name, 0)).collect();
     for allocation in view.allocations.values().filter(|a| a.waits()) {
@@ -236,7 +243,7 @@ fn depths<'a>(view: &lattice_scheduler::View, tokens: &BTreeMap<&'a str, u64>) -
     depths
 }
 
-/// Proposes one round. The queues whose lease is not ours any more.
+/// Proposes the claims of one round. Returns the queues whose lease this agent has lost.
 async fn propose(
     view: &lattice_scheduler::View,
     tokens: &BTreeMap<&str, u64>,
@@ -264,13 +271,13 @@ async fn propose(
         match answer {
             Ok(_) => tracing::info!(%allocation, queue, "claimed"),
             Err(CallError::Refused(Refusal::StaleLease { .. })) => drop(lost.insert(queue.to_owned())),
-            // That one waits, and takes no nodes: the others do not wait for it.
+            // Only this allocation has to wait, and it takes no nodes: the round goes on.
             Err(CallError::Refused(refusal @ (Refusal::NoVni(_) | Refusal::OverUserLimit { .. }))) => {
                 tracing::info!(%allocation, queue, %refusal, "a claim was refused");
             }
             Err(error @ CallError::Unavailable { .. }) => {
                 tracing::info!(%allocation, queue, %error, "a claim had no answer");
-                // Nor would the others have one.
+                // The other claims would get no answer either.
                 refused.insert(queue);
                 break;
             }
@@ -282,7 +289,8 @@ async fn propose(
     }
     rounds.over(began.elapsed());
     if !refused.is_empty() {
-        // The round was made from a view that does not hold: the next one waits for news, or a jittered moment.
+        // The view that the round was made from is outdated: wait for a change, or a short random
+        // time.
         let mut cluster = cluster.clone();
         cluster.mark_unchanged();
         let pause = Duration::from_millis(rand::random_range(20..80));

@@ -1,4 +1,4 @@
-//! What an allocation's task is asked to do.
+//! Commands to an allocation's task.
 
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_mesh::terminal::ToTerminal;
@@ -8,43 +8,44 @@ use lattice_runtime::shim::{FlushedLog, SignalWhom};
 use std::path::PathBuf;
 use tokio::sync::{mpsc, oneshot};
 
-/// What an allocation's task is told.
+/// A command to an allocation's task.
 #[derive(Debug)]
 pub enum Command {
     Prepare {
-        /// What of this node is to be its own.
+        /// The parts of this node that belong to the allocation.
         assignment: Option<Assignment>,
     },
     Adopt,
     Start(Box<DesiredShare>),
-    /// It has another walltime than it began with.
+    /// The walltime differs from the one at the start.
     ChangeWalltime(Box<DesiredShare>),
     Stop,
     Undo,
-    /// A head, here or elsewhere, wants this node's part of its launch started, and to hear of it.
+    /// A head, on this node or another, asks to start this node's part of its launch and to receive
+    /// its messages.
     Attach {
         launch: Box<LaunchSpec>,
         to_head: mpsc::Sender<ToHead>,
     },
-    /// From the head of a launch.
+    /// A message from the head of a launch.
     FromHead {
         launch: LaunchId,
         message: ToPart,
     },
-    /// A terminal was made here: a program is to run on it.
+    /// Run a program on a terminal that was created here.
     OpenTerminal(Box<OpenTerminal>),
-    /// A user signals its work.
+    /// A user sends a signal to the allocation's work.
     Signal(SendSignal),
-    /// Log files are in the log store that far.
+    /// The log store has these log files up to these positions.
     LogsFlushed {
         files: Vec<FlushedLog>,
     },
-    /// What is typed at the terminal of a launch's first rank, which is here.
+    /// Input typed at the terminal of a launch's first rank, which runs here.
     Typed {
         launch: LaunchId,
         message: ToTerminal,
     },
-    /// The launch of an inline command is over (told by the launch's own task).
+    /// The launch of an inline command has ended; sent by the launch's own task.
     EntryOver {
         end: LaunchEnd,
     },
@@ -55,31 +56,32 @@ pub enum Command {
 pub struct SendSignal {
     pub signal: i32,
     pub to: SignalWhom,
-    /// How many processes got it. Dropped where that will not be known.
+    /// Receives the number of processes that got the signal; dropped if that stays unknown.
     pub answer: oneshot::Sender<u32>,
 }
 
-/// A program that is to run on a terminal whose other end an agent's task holds.
+/// A program to run on a terminal. A task of the agent holds the other end of the terminal.
 #[derive(Debug)]
 pub struct OpenTerminal {
-    /// Never used twice, not by an earlier life of this agent either.
+    /// A number that is never used twice, not even by an earlier run of this agent.
     pub session: u64,
-    /// The programs' end.
+    /// Path of the programs' end of the terminal.
     pub tty: PathBuf,
     pub argv: Vec<String>,
     pub env: Vec<(String, String)>,
     pub working_dir: PathBuf,
-    /// Room for two messages is enough. Once it is closed the terminal is gone, and nobody is to be put on it any more.
+    /// A capacity of two is enough. When it is closed the terminal is gone, and no program may be
+    /// started on it.
     pub news: mpsc::Sender<News>,
 }
 
-/// What becomes of it.
+/// Progress of a program on a terminal.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    /// Its process has the terminal.
+    /// Its process has started on the terminal.
     Started,
-    /// It ended; or it could not be started, and then `why`.
+    /// It ended; or it could not be started, and `why` says the reason.
     Ended { outcome: RankOutcome, why: Option<String> },
-    /// How it ended will not be known.
+    /// Nobody will know how it ended.
     Lost { why: String },
 }

@@ -1,4 +1,5 @@
-//! The allocations on this node, and the way to the task of each. What a task does is in `agent::allocation`.
+//! The allocations on this node, and a handle on the task of each. The tasks themselves are in
+//! `agent::allocation`.
 
 mod command;
 
@@ -19,46 +20,47 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Commands waiting for one allocation's task.
+/// Capacity of the queue of commands to one allocation's task.
 const COMMANDS: usize = 256;
-/// Messages waiting for a launch's head, besides one for each rank's end: one that is slower is cut off and hears
-/// everything again when it is back.
+/// Messages queued for a launch's head, besides one for the end of each rank. A head that falls
+/// further behind is disconnected, and gets everything again when it reconnects.
 const TO_HEAD: usize = 1024;
-/// How long what a user wants begun waits for its allocation to run, and to be known whole.
+/// How long a user's request waits until the allocation runs and its shim has reported everything
+/// that it has.
 const STANDING_WAIT: Duration = Duration::from_secs(10);
 
-/// How long its shim may take to say to how many processes it sent a signal.
+/// How long the shim may take to report the number of processes that got a signal.
 const SIGNAL_ANSWER: Duration = Duration::from_secs(5);
 
-/// Whether launches can begin.
+/// Whether launches can start in an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Not told to start yet, or the shim has not said yet what it has.
+    /// The allocation has not been started yet, or its shim has not reported yet what it has.
     NotYet,
-    /// Running, and everything that the shim has is known.
+    /// It runs, and everything that the shim has is known.
     Running,
-    /// Being ended.
+    /// It is being ended.
     Ending,
 }
 
-/// The way to an allocation's task.
+/// A handle on an allocation's task.
 #[derive(Clone, Debug)]
 pub struct AllocationHandle {
-    /// What it works on, as the quorum said when it began here.
+    /// The share as the quorum described it when the task began.
     pub share: Arc<DesiredShare>,
     commands: mpsc::Sender<Command>,
     dir: ShimDir,
-    /// Ends with the task.
+    /// Closes when the task ends.
     pub activity: watch::Receiver<Activity>,
-    /// Whether launches can begin.
+    /// Whether launches can start.
     pub standing: watch::Receiver<Standing>,
-    /// For `node status`: what it does now.
+    /// Its current activity, for `node status`.
     pub detail: watch::Receiver<Detail>,
-    /// Since when this agent looks after it.
+    /// When this agent began to run the task.
     pub since: Timestamp,
 }
 
-/// What an allocation's task says about itself.
+/// What an allocation's task reports about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Detail {
     pub shim_pid: Option<u32>,
@@ -66,12 +68,13 @@ pub struct Detail {
 }
 
 impl AllocationHandle {
-    /// Where its shim keeps its things.
+    /// The directory of its shim.
     pub fn dir(&self) -> &ShimDir {
         &self.dir
     }
 
-    /// Attaches a head; what it hears comes out of the receiver. A later head of the same launch replaces it.
+    /// Attaches a head to a launch and returns the receiver of the launch's messages. A later head
+    /// of the same launch replaces it.
     pub async fn attach(&self, me: &NodeId, launch: LaunchSpec) -> mpsc::Receiver<ToHead> {
         let ranks = launch.part(me).map_or(0, |p| p.count as usize);
         let (to_head, receiver) = mpsc::channel(TO_HEAD + ranks);
@@ -79,12 +82,13 @@ impl AllocationHandle {
         receiver
     }
 
-    /// Asks for a program on a terminal; what becomes of it comes out of the receiver that belongs to the request.
+    /// Requests a program on a terminal; its progress arrives at the receiver of `terminal.news`.
     pub async fn open_terminal(&self, terminal: OpenTerminal) {
         let _ = self.commands.send(Command::OpenTerminal(Box::new(terminal))).await;
     }
 
-    /// Signals its work here, once, and gives how many processes got it; or why that is not known.
+    /// Sends a signal once to the allocation's work on this node. Returns how many processes got
+    /// it, or why that is unknown.
     pub async fn signal(&self, signal: i32, to: SignalWhom) -> Result<u32, SignalError> {
         self.settled().await?;
         let (answer, processes) = oneshot::channel();
@@ -96,13 +100,13 @@ impl AllocationHandle {
         }
     }
 
-    /// Types at the terminal of a launch's first rank. A slow shim makes the typist wait.
+    /// Sends input to the terminal of a launch's first rank. Waits while the shim is slow.
     pub async fn type_at(&self, launch: LaunchId, message: ToTerminal) {
         let _ = self.commands.send(Command::Typed { launch, message }).await;
     }
 
-    /// Waits a moment for an allocation that is about to run, or whose shim has not told yet what it has; or says why
-    /// nothing can be begun in it.
+    /// Waits up to `STANDING_WAIT` until the allocation runs and its shim has reported what it
+    /// has; or says why nothing can be started in it.
     pub async fn settled(&self) -> Result<(), NotRunning> {
         let allocation = self.share.allocation;
         let mut standing = self.standing.clone();
@@ -114,23 +118,23 @@ impl AllocationHandle {
         }
     }
 
-    /// Passes on what a head says.
+    /// Passes a head's message to the launch.
     pub async fn pass_on(&self, launch: LaunchId, message: ToPart) {
         let _ = self.commands.send(Command::FromHead { launch, message }).await;
     }
 
-    /// The highest number that a launch here ever had: its log files have it, and it is never used again.
+    /// The highest number that a launch here ever had. Log files carry it, and it is never reused.
     pub fn highest_launch_number(&self) -> u32 {
         launches(&self.dir).ok().and_then(|numbers| numbers.last().copied()).unwrap_or(0)
     }
 
-    /// Tells the task, from the driver's thread. Fails only when the task has ended.
+    /// Sends a command from the driver's thread (blocking). It is lost only if the task has ended.
     pub fn command(&self, command: Command) {
         let _ = self.commands.blocking_send(command);
     }
 }
 
-/// Why nothing can be begun in an allocation on this node.
+/// Why nothing can be started in an allocation on this node.
 #[derive(Debug, Error)]
 pub enum NotRunning {
     #[error("allocation {} is being ended", .allocation.short())]
@@ -139,7 +143,7 @@ pub enum NotRunning {
     NotYet { allocation: AllocationId },
 }
 
-/// Why it is not known how many processes of an allocation got a signal.
+/// Why it is unknown how many processes of an allocation got a signal.
 #[derive(Debug, Error)]
 pub enum SignalError {
     #[error(transparent)]
@@ -150,25 +154,25 @@ pub enum SignalError {
     ShimSilent,
 }
 
-/// Where an allocation's task says how it is.
+/// The sending ends with which an allocation's task reports its state.
 pub struct Says {
     pub activity: watch::Sender<Activity>,
     pub standing: watch::Sender<Standing>,
     pub detail: watch::Sender<Detail>,
 }
 
-/// What the task of an allocation begins with: its ends of the channels of an [`AllocationHandle`].
+/// What an allocation's task starts with: its ends of the channels of an [`AllocationHandle`].
 pub struct TaskEnds {
     pub share: Arc<DesiredShare>,
-    /// Where its shim keeps its things.
+    /// The directory of its shim.
     pub dir: ShimDir,
-    /// For what it asks of itself; does not keep the queue open.
+    /// For commands that the task sends to itself; weak, so that it does not keep the queue open.
     pub own: mpsc::WeakSender<Command>,
     pub queue: mpsc::Receiver<Command>,
     pub says: Says,
 }
 
-/// The allocations on this node, by id. Cloneable; all clones are one.
+/// The allocations on this node, by id. All clones share one map.
 #[derive(Clone, Default)]
 pub struct Allocations(Arc<Mutex<BTreeMap<AllocationId, AllocationHandle>>>);
 
@@ -178,7 +182,7 @@ impl Allocations {
         self.0.lock().get(&allocation).cloned()
     }
 
-    /// All of them, ascending.
+    /// The tasks of all allocations, ascending by allocation id.
     pub fn all(&self) -> Vec<AllocationHandle> {
         self.0.lock().values().cloned().collect()
     }
@@ -188,7 +192,8 @@ impl Allocations {
         self.get(allocation).filter(|h| h.share.epoch == epoch)
     }
 
-    /// The task of `share`'s allocation; where there is none, `begin` begins it. Its files are below `state_dir`.
+    /// The task of `share`'s allocation under its epoch; if there is none, `begin` starts one. Its
+    /// files are below `state_dir`.
     pub fn ensure(&self, state_dir: &Path, share: &DesiredShare, begin: impl FnOnce(TaskEnds)) -> AllocationHandle {
         let mut map = self.0.lock();
         if let Some(handle) = map.get(&share.allocation)
@@ -210,7 +215,7 @@ impl Allocations {
         handle
     }
 
-    /// The task of `share`'s allocation has ended.
+    /// Removes the task of `share`, which has ended.
     pub fn forget(&self, share: &DesiredShare) {
         let mut map = self.0.lock();
         if map.get(&share.allocation).is_some_and(|h| h.share.epoch == share.epoch) {

@@ -1,4 +1,4 @@
-//! A node's files: into the store, and from there.
+//! Uploads and downloads of a node's files.
 
 use super::large::Object;
 use super::manifest::{MANIFEST_BYTES_MAX, VERSION};
@@ -16,13 +16,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc;
 
-/// Parts of one file that wait for the store or its disk.
+/// Parts of one file that may wait for the store, or for its disk.
 const PARTS_WAITING: usize = 2;
-/// Files that are brought at once.
+/// Files uploaded at once.
 const FILES_AT_ONCE: usize = 4;
 
 impl CheckpointStore {
-    /// Puts one node's part: the files, then the node's manifest. Putting it again is harmless. Gives what the head is told.
+    /// Uploads one node's part: the files, then the node's manifest. Idempotent. Returns what the
+    /// head needs.
     pub async fn put_part(
         &self,
         part: &Part,
@@ -31,10 +32,11 @@ impl CheckpointStore {
         found: Vec<Found>,
         uploads: &Uploads,
     ) -> Result<Saved, StoreError> {
-        // First: what comes of no checkpoint, and whose removal is missed, goes with the others when the allocation has ended.
+        // Recorded first: if the checkpoint fails and its removal is missed, its objects are
+        // removed with the others when the allocation has ended.
         self.note_kept(&part.owner).await?;
         self.remove_left_over(uploads).await;
-        // What an earlier life brought counts where it is there.
+        // Only what is really in the store counts as stored by an earlier run.
         let there = if uploads.is_empty() { BTreeMap::new() } else { self.objects_of(part).await? };
         let there = &there;
         let puts = found.into_iter().enumerate().map(|(number, found)| {
@@ -95,7 +97,7 @@ impl CheckpointStore {
         });
         let target = Object { key: &key, name: &object, stamp, uploads };
         let brought = self.bring_parts(&target, part_bytes, &mut compressed).await;
-        // Nobody takes the rest any more where it could not be put.
+        // After a failed upload nobody takes the remaining parts.
         drop(compressed);
         let brought = brought?;
         let read = reading.await.map_err(|e| StoreError::Unfit(format!("{path}: {e}"))).flatten();
@@ -115,7 +117,7 @@ impl CheckpointStore {
         Ok(entry)
     }
 
-    /// What lies there of a node's part, and how many bytes each object has.
+    /// The objects of a node's part that exist, with their sizes.
     pub(super) async fn objects_of(&self, part: &Part) -> Result<BTreeMap<String, u64>, StoreError> {
         let above = self.part_key(part, "x");
         let above = Key::from_iter(above.parts().take(above.parts().count().saturating_sub(1)));
@@ -128,7 +130,7 @@ impl CheckpointStore {
         Ok(found)
     }
 
-    /// Brings one file and compares it with its entry; into `to`, where that is given.
+    /// Downloads one file and verifies it; writes it to `to` if given.
     pub async fn bring(&self, part: &Part, entry: &FileEntry, to: Option<File>) -> Result<(), StoreError> {
         let (Some(object), Some(size), Some(hash)) = (&entry.object, entry.size, &entry.blake3) else { return Ok(()) };
         let what = format!("{}: {}", part.node, entry.path);
@@ -150,7 +152,7 @@ impl CheckpointStore {
         while let Some(piece) = pieces.next().await {
             match piece {
                 Ok(piece) => {
-                    // Who takes no more says why.
+                    // If the receiver stopped, it returns the error.
                     if feed.send(piece).await.is_err() {
                         break;
                     }

@@ -1,5 +1,6 @@
-//! An object that has many parts. What an earlier life of the agent put of it, or this one before the store was away, is not put again,
-//! where the store lets an upload be gone on with; a directory does not.
+//! Multipart objects. Parts that were stored before a restart of the agent, or before the store was
+//! unreachable, are not stored again if the store can resume an upload. A directory as a store does
+//! not allow that.
 //!
 //! ```text
 //!   parts, in order ──▶ BLAKE3 is that of a part that was written down ── yes ──▶ its id
@@ -7,8 +8,8 @@
 //!   all of it was read, and had not changed ──▶ complete: the object is there
 //! ```
 //!
-//! All of the file is read and compressed again, which takes no time of the store's. A part that comes out otherwise, as after an agent of
-//! another version, is put in the place of the old one.
+//! The whole file is read and compressed again, which costs the store nothing. A part that comes
+//! out differently, for example because the agent was updated, replaces the old one.
 
 use super::uploads::{KnownPart, Stamp, Uploads};
 use super::{CheckpointStore, StoreError};
@@ -22,30 +23,30 @@ use object_store::{ObjectStoreExt, PutPayload, WriteMultipart};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 
-/// Parts of one object that are on their way at once, and one more that is waited with.
+/// Parts of one object in flight at once; one more is ready and waits.
 const PARTS_AT_ONCE: usize = 3;
 
-/// An object, and what is known of it.
+/// An object to store.
 pub(super) struct Object<'a> {
     pub key: &'a Key,
     pub name: &'a str,
-    /// Of the file that it is made from.
+    /// Identifies the version of the file that it is made from.
     pub stamp: Stamp,
     pub uploads: &'a Uploads,
 }
 
-/// All of an object but its end: it is not there yet.
+/// An object of which everything is stored or ready, except its completion: it does not exist yet.
 pub(super) enum Brought {
-    /// Of one part, which is yet to be put.
+    /// One part, not stored yet.
     Small(Bytes),
-    /// To a store that cannot go on with an upload.
+    /// For a store that cannot resume an upload.
     Written { upload: WriteMultipart, bytes: u64 },
-    /// All parts are there.
+    /// All parts are stored.
     Parts { upload: String, parts: Vec<PartId>, bytes: u64 },
 }
 
 impl CheckpointStore {
-    /// Takes all parts that come, each but the last of `part_bytes`. `None`: nothing came.
+    /// Stores all parts that arrive, each but the last one of `part_bytes`. `None`: none arrived.
     pub(super) async fn bring_parts(
         &self,
         object: &Object<'_>,
@@ -105,7 +106,7 @@ impl CheckpointStore {
         Ok(Brought::Written { upload, bytes })
     }
 
-    /// From here on the object is there. Gives its bytes.
+    /// Completes the object: from here on it exists. Returns its size.
     pub(super) async fn complete(&self, object: &Object<'_>, brought: Brought) -> Result<u64, StoreError> {
         match (brought, &self.objects.multipart) {
             (Brought::Small(part), _) => {
@@ -120,7 +121,8 @@ impl CheckpointStore {
             (Brought::Parts { upload, parts, bytes }, Some(store)) => {
                 match store.0.complete_multipart(object.key, &upload, parts).await {
                     Ok(_) => {}
-                    // It was completed before, and that was not heard, or not written down: nothing else is put under this key.
+                    // It was completed before, and the answer or its record was lost: nothing else
+                    // is ever stored under this key.
                     Err(object_store::Error::NotFound { .. }) if self.is_there(object.key, bytes).await? => {}
                     Err(error) => {
                         forget_what_is_gone(object, &error);
@@ -133,7 +135,7 @@ impl CheckpointStore {
         }
     }
 
-    /// What was brought is of no use.
+    /// Aborts an upload that is not wanted any more.
     pub(super) async fn give_up(&self, object: &Object<'_>, brought: Brought) {
         match brought {
             Brought::Small(_) => {}
@@ -145,8 +147,8 @@ impl CheckpointStore {
         }
     }
 
-    /// Removes the parts of uploads that nobody will go on with. What cannot be removed is the store's to remove: they cost room, and no
-    /// object has them.
+    /// Removes the parts of abandoned uploads. What cannot be removed is left to the store: such
+    /// parts take space but belong to no object.
     pub(super) async fn remove_left_over(&self, uploads: &Uploads) {
         let Some(store) = &self.objects.multipart else { return };
         for (key, upload) in uploads.left_over() {
@@ -165,7 +167,7 @@ impl CheckpointStore {
     }
 }
 
-/// Puts all parts that come, some at once. Gives the bytes and the id of each, in order.
+/// Stores all parts that arrive, several at once. Returns the total size and the part ids in order.
 async fn put_all(
     store: &Multipart,
     object: &Object<'_>,
@@ -190,7 +192,7 @@ async fn put_all(
     }
 }
 
-/// One part, unless it is there.
+/// Stores one part, unless the store has it already.
 async fn put_one(
     store: &Multipart,
     object: &Object<'_>,
@@ -207,7 +209,7 @@ async fn put_one(
     Ok((bytes, put))
 }
 
-/// An upload that the store does not know any more is begun anew the next time.
+/// If the store no longer knows an upload, the next attempt begins a new one.
 fn forget_what_is_gone(object: &Object<'_>, error: &object_store::Error) {
     if matches!(error, object_store::Error::NotFound { .. }) {
         object.uploads.forget(object.name);

@@ -1,4 +1,4 @@
-//! What is written down of a checkpoint: `manifest.json` by the head, `node.json` by each node.
+//! The descriptions of a checkpoint: `manifest.json` by the head, `node.json` by each node.
 
 use crate::simulated::SimulatedTime;
 use lattice_model::{AllocationId, CheckpointId, Epoch, NodeId};
@@ -6,9 +6,9 @@ use lattice_node::{Checkpointing, Saved};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of manifests; another one is refused.
+/// Version of both manifests; others are refused.
 pub(super) const VERSION: u32 = 1;
-/// The longest manifest that is read, in bytes.
+/// Size at most of a manifest that is read.
 pub(super) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
 /// `manifest.json`.
@@ -23,7 +23,7 @@ pub struct Manifest {
     pub step: Option<u64>,
     /// Milliseconds since 1970.
     pub made_at_ms: u64,
-    /// How long its round took until all of it was in the store, in milliseconds.
+    /// How long the round took until everything was in the store, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
     pub owner: String,
@@ -43,7 +43,7 @@ pub struct NodeEntry {
 }
 
 impl Manifest {
-    /// What the head writes of what the nodes saved.
+    /// The head's manifest of what the nodes saved.
     pub fn made(allocation: AllocationId, made: &Checkpointing, saved: &BTreeMap<NodeId, Saved>, user: (&str, u32), at_ms: u64) -> Self {
         let entry = |node: &NodeId| {
             let saved = saved.get(node).cloned().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Manifest {
         }
     }
 
-    /// Its files, and their bytes.
+    /// Number of files, and their bytes.
     pub fn size(&self) -> (u64, u64) {
         self.nodes.iter().fold((0, 0), |(files, bytes), n| (files.saturating_add(n.files), bytes.saturating_add(n.bytes)))
     }
@@ -80,7 +80,7 @@ pub struct NodeManifest {
     pub epoch: Epoch,
     pub node: NodeId,
     pub step: Option<u64>,
-    /// Of what it simulates, where the application told it.
+    /// The simulated time, if the application reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_seconds: Option<SimulatedTime>,
     pub files: Vec<FileEntry>,
@@ -91,12 +91,12 @@ pub struct NodeManifest {
 pub struct FileEntry {
     pub path: String,
     pub mode: u32,
-    /// Absent of directories, with the two below.
+    /// Absent for directories, as are the next two fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<String>,
-    /// Its object beside the manifest.
+    /// Name of its object, in the folder of this `node.json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A file's way into an object and back: compressed and hashed in one pass, by threads that may block.
+//! Compression and expansion of a file with hashing in one pass, on blocking threads.
 
 use super::{Source, StoreError};
 use crate::directory::Found;
@@ -8,27 +8,28 @@ use std::io::{self, Read, Write};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Bytes of a part of a large object, at least and at most. S3 wants 5 MiB at least.
+/// Least and greatest size of a part of a large object. S3 requires at least 5 MiB.
 const PART_BYTES: (usize, usize) = (8 << 20, 64 << 20);
-/// Parts of an object, of a file that does not get smaller. S3 takes 10,000.
+/// Parts of an object at most, for a file that does not shrink. S3 allows 10,000.
 const PARTS_MAX: u64 = 9000;
-/// Files that are compressed or expanded at once in this process: each holds a thread of those that may block, and a store that is
-/// a directory needs others of them to go on.
+/// Files compressed or expanded at once in this process: each holds a blocking thread, and a store
+/// that is a directory needs further ones.
 static PIPES: Semaphore = Semaphore::const_new(8);
 
-/// One of [`PIPES`].
+/// Waits for one of `PIPES`.
 pub(super) async fn pipe() -> Result<SemaphorePermit<'static>, StoreError> {
     PIPES.acquire().await.map_err(|closed| StoreError::Unfit(closed.to_string()))
 }
 
-/// How large the parts of a file's object are, in whole MiB: all of one file's are the same.
+/// The size of all parts of a file's object, in whole MiB.
 pub(super) fn part_bytes(size: u64) -> usize {
     let (least, most) = PART_BYTES;
     let wanted = size.div_ceil(PARTS_MAX).div_ceil(1 << 20) << 20;
     usize::try_from(wanted).unwrap_or(most).clamp(least, most)
 }
 
-/// What tells a thread that nobody waits for it any more: cancelled when the guard goes.
+/// A token that is cancelled when the guard is dropped: it tells a thread that its result is no
+/// longer wanted.
 pub(super) fn stopping() -> (CancellationToken, DropGuard) {
     let stop = CancellationToken::new();
     (stop.clone(), stop.drop_guard())
@@ -43,7 +44,8 @@ fn not_packed(path: &str, error: PackError) -> StoreError {
     }
 }
 
-/// Compresses a file into parts, or has that done within its allocation's work. Gives its BLAKE3.
+/// Compresses a file into parts, here or in a process within the allocation's work. Returns the
+/// BLAKE3 of its content.
 pub(super) fn compress(
     source: &Source,
     found: &Found,
@@ -63,7 +65,7 @@ pub(super) fn compress(
     Ok(hash.to_hex().to_string())
 }
 
-/// Passes on what is written to it, in parts.
+/// A writer that sends what is written in parts.
 struct Parts {
     parts: mpsc::Sender<Bytes>,
     part_bytes: usize,
@@ -71,7 +73,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// `next`: what the next one is written to.
+    /// `next`: the buffer of the next part.
     fn pass(&mut self, next: Vec<u8>) -> io::Result<()> {
         let part = std::mem::replace(&mut self.now, next);
         self.parts.blocking_send(part.into()).map_err(|_| io::Error::other("the store does not take it"))
@@ -87,7 +89,7 @@ impl Write for Parts {
         let taken = bytes.len().min(self.part_bytes - self.now.len());
         self.now.extend_from_slice(&bytes[..taken]);
         if self.now.len() == self.part_bytes {
-            // There was a whole one: the next one may be as large, and need not grow to that.
+            // The part was full: the next one may be as large, so reserve its space at once.
             self.pass(Vec::with_capacity(self.part_bytes))?;
         }
         Ok(taken)
@@ -98,7 +100,7 @@ impl Write for Parts {
     }
 }
 
-/// What comes from the store.
+/// A reader of what the store sends.
 pub(super) struct Fed {
     compressed: mpsc::Receiver<Bytes>,
     now: Bytes,
@@ -129,7 +131,7 @@ pub(super) enum Expanding {
     Io(io::Error),
 }
 
-/// Expands, hashes and writes; never more than the entry says.
+/// Expands, hashes and writes; never more bytes than the entry says.
 pub(super) fn expand(
     fed: Fed,
     (size, hash): &(u64, String),

@@ -1,4 +1,4 @@
-//! What a node's part is made from.
+//! The source of a node's part.
 
 use super::StoreError;
 use crate::directory::{Found, Place as Directory};
@@ -6,12 +6,12 @@ use crate::packers::Packers;
 use std::fs::File;
 use std::sync::Arc;
 
-/// Where the files lie that a node's work saved for one token, and who compresses them.
+/// The files that a node's work saved for one token, and the processes that compress them.
 #[derive(Clone)]
 pub struct Source {
     pub directory: Arc<Directory>,
     pub token: String,
-    /// `None`: this process, where no cgroup could hold others.
+    /// `None`: this process compresses, because no cgroup can hold others.
     pub packers: Option<Arc<Packers>>,
 }
 

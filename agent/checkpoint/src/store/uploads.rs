@@ -1,18 +1,18 @@
-//! What a node has put into the store already, of what it brings there: its agent's next life does not bring it again.
+//! Records what a node has stored already, so that a restarted agent does not store it again.
 //!
 //! ```text
-//!   <checkpoint_dir>/<allocation>.put     root's; a line for each file that is whole in the store, for each upload of a large one that was
-//!                                         begun, and for each of its parts that is there
+//!   <checkpoint_dir>/<allocation>.put     root's; a line for each file that is complete in the store, for each
+//!                                         upload of a large one that was begun, and for each stored part
 //! ```
 //!
-//! A file counts as the one that was put there while its inode, size and time of change are the same: nobody but root can set the last one.
-//! Lines are not waited for until they are on the disk: they need not outlive the machine, with which the work ends. Where they cannot be
-//! written all is brought again, as though there were none.
+//! A file counts as unchanged while its inode, size and ctime are the same: only root can set the
+//! ctime. Lines are not synced: they need not outlive the machine, because the work ends with it.
+//! If they cannot be written, everything is stored again, as though there were none.
 //!
-//! `MultipartStore` names the upload, and `put_multipart` does not: only with its name another life
-//! of the agent can resume it. The next life reads and compresses the file again, which costs the
-//! store nothing, and uploads what it does not know by its hash. Parts are 8 MiB, larger where a
-//! file would have more than 9,000 of them (S3 takes 10,000). A directory as a store begins a file
+//! `MultipartStore` names the upload, `put_multipart` does not, and only with the name can a
+//! restarted agent resume it. That agent reads and compresses the file again, which costs the store
+//! nothing, and uploads the parts whose hash it does not know. Parts are 8 MiB, or larger if the
+//! file would have more than 9,000 of them (S3 allows 10,000). A directory as a store begins a file
 //! anew.
 
 use super::FileEntry;
@@ -24,10 +24,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The most that is read of it, in bytes; what is behind that is brought again.
+/// Bytes of the record that are read at most; files recorded behind that are stored again.
 const BYTES_MAX: u64 = 128 << 20;
 
-/// By which a file is known again.
+/// Identifies a version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     inode: u64,
@@ -37,7 +37,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Of a file as it is.
+    /// The stamp of a file now.
     pub fn of(about: &fs::Metadata) -> Self {
         Self { inode: about.ino(), bytes: about.len(), changed_s: about.ctime(), changed_ns: about.ctime_nsec() }
     }
@@ -45,23 +45,24 @@ impl Stamp {
 
 #[derive(Serialize, Deserialize)]
 enum Line {
-    /// Whose all that follows is.
+    /// The token and epoch that all following lines belong to.
     Of { token: String, epoch: u64 },
-    /// Its object is whole.
+    /// The file's object is complete.
     Whole { stamp: Stamp, object_bytes: u64, entry: FileEntry },
-    /// An upload of it in parts was begun; what is below is of this one, until another one is.
+    /// A multipart upload of it was begun. The following `Part` lines belong to it, until another
+    /// one is begun.
     Begun { object: String, key: String, stamp: Stamp, upload: String },
-    /// A part of it is there.
+    /// A part of the upload is stored.
     Part { object: String, number: usize, blake3: String, id: String },
-    /// Nobody goes on with its upload.
+    /// Its upload was abandoned.
     Forgotten { object: String },
 }
 
-/// A part that is in the store.
+/// A stored part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownPart {
     pub blake3: String,
-    /// By which the store knows it.
+    /// The store's id of the part.
     pub id: String,
 }
 
@@ -73,20 +74,20 @@ struct Begun {
     parts: BTreeMap<usize, KnownPart>,
 }
 
-/// One round's, of one allocation.
+/// The uploads of one round of one allocation.
 pub struct Uploads(Mutex<Inner>);
 
 struct Inner {
-    /// To which lines are added; `None`: it cannot be written.
+    /// The record, open for appending; `None`: it cannot be written.
     file: Option<File>,
     whole: BTreeMap<String, (Stamp, u64, FileEntry)>,
     begun: BTreeMap<String, Begun>,
-    /// Keys and uploads that nobody will go on with.
+    /// Keys and upload ids of abandoned uploads.
     left_over: Vec<(String, String)>,
 }
 
 impl Uploads {
-    /// Of this token, under this claim; what is there of another one is forgotten.
+    /// Reads the record for this token and claim; what it holds of another one is abandoned.
     pub fn open(path: &Path, token: &str, epoch: u64) -> Self {
         let mut inner = Inner { file: None, whole: BTreeMap::new(), begun: BTreeMap::new(), left_over: Vec::new() };
         let is_its = inner.read(path, token, epoch);
@@ -96,7 +97,7 @@ impl Uploads {
                 file.set_len(0)?;
                 write_line(&mut file, &Line::Of { token: token.to_owned(), epoch })?;
             }
-            // One that was cut off in the middle of a line ends it.
+            // Ends a line that was cut off.
             file.write_all(b"\n")?;
             Ok(file)
         });
@@ -111,12 +112,12 @@ impl Uploads {
         act(&mut self.0.lock())
     }
 
-    /// Whether an earlier life brought anything.
+    /// Whether no file was stored by an earlier run.
     pub fn is_empty(&self) -> bool {
         self.with(|inner| inner.whole.is_empty())
     }
 
-    /// The entry of a file whose object is whole, and how many bytes that has.
+    /// The entry of a file whose object is complete, and the object's size.
     pub fn whole(&self, object: &str, path: &str, stamp: &Stamp) -> Option<(u64, FileEntry)> {
         self.with(|inner| {
             let found = inner.whole.get(object).filter(|(of, _, entry)| of == stamp && entry.path == path);
@@ -124,12 +125,12 @@ impl Uploads {
         })
     }
 
-    /// The object of this file is whole.
+    /// Records that a file's object is complete.
     pub fn is_whole(&self, stamp: Stamp, object_bytes: u64, entry: &FileEntry) {
         self.note(Line::Whole { stamp, object_bytes, entry: entry.clone() });
     }
 
-    /// The upload of an object from this very file that was begun, and its parts that are there.
+    /// The begun upload of an object from this version of the file, and its stored parts.
     pub fn begun(&self, object: &str, stamp: &Stamp) -> Option<(String, BTreeMap<usize, KnownPart>)> {
         self.with(|inner| {
             let begun = inner.begun.get(object).filter(|begun| begun.stamp == *stamp);
@@ -137,22 +138,22 @@ impl Uploads {
         })
     }
 
-    /// One is begun.
+    /// Records that an upload was begun.
     pub fn begin(&self, object: &str, key: &str, stamp: Stamp, upload: &str) {
         self.note(Line::Begun { object: object.to_owned(), key: key.to_owned(), stamp, upload: upload.to_owned() });
     }
 
-    /// A part of it is there.
+    /// Records that a part was stored.
     pub fn has_part(&self, object: &str, number: usize, blake3: &str, id: &str) {
         self.note(Line::Part { object: object.to_owned(), number, blake3: blake3.to_owned(), id: id.to_owned() });
     }
 
-    /// Nobody goes on with it.
+    /// Records that an upload was abandoned.
     pub fn forget(&self, object: &str) {
         self.note(Line::Forgotten { object: object.to_owned() });
     }
 
-    /// Keys and uploads that nobody will go on with: told once.
+    /// Keys and ids of abandoned uploads; each is returned once.
     pub fn left_over(&self) -> Vec<(String, String)> {
         self.with(|inner| std::mem::take(&mut inner.left_over))
     }
@@ -163,7 +164,7 @@ impl Uploads {
                 && let Err(error) = write_line(file, &line)
             {
                 tracing::debug!(%error, "what is put into the store is not written down");
-                // A line that is there in part would take the next one with it.
+                // An incomplete line would spoil the next one.
                 inner.file = None;
             }
             inner.take(line);
@@ -172,7 +173,7 @@ impl Uploads {
 }
 
 impl Inner {
-    /// Whether it is this token's.
+    /// Whether the record belongs to this token and claim.
     fn read(&mut self, path: &Path, token: &str, epoch: u64) -> bool {
         let Ok(file) = File::open(path) else { return false };
         let mut lines = BufReader::new(file.take(BYTES_MAX)).lines().map_while(Result::ok).filter(|line| !line.is_empty());
@@ -240,7 +241,7 @@ mod tests {
         assert!(first.is_empty());
         first.is_whole(stamp, 9, &entry);
         drop(first);
-        // It was killed in the middle of a line.
+        // The agent was killed in the middle of a line.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"Whole\":{\"sta").unwrap();
         let second = Uploads::open(&path, "t-1", 3);
         assert_eq!(second.whole("0.zst", "a", &stamp), Some((9, entry.clone())));
@@ -265,7 +266,7 @@ mod tests {
         let known = |blake3: &str, id: &str| KnownPart { blake3: blake3.to_owned(), id: id.to_owned() };
         let first = Uploads::open(&path, "t-1", 3);
         assert_eq!(first.begun("0.zst", &stamp), None);
-        // Of no upload.
+        // A part without an upload.
         first.has_part("0.zst", 0, "aa", "e0");
         first.begin("0.zst", "k/0.zst", stamp, "u1");
         first.has_part("0.zst", 0, "aa", "e0");
@@ -277,7 +278,7 @@ mod tests {
         let parts = BTreeMap::from([(0, known("aa", "e0")), (1, known("cc", "e2"))]);
         assert_eq!(second.begun("0.zst", &stamp), Some(("u1".to_owned(), parts)));
         assert_eq!((second.begun("0.zst", &changed), second.left_over()), (None, vec![]));
-        // The file is another one by now: what was begun before is nobody's.
+        // The file has changed: the upload begun before is abandoned.
         second.begin("0.zst", "k/0.zst", changed, "u3");
         assert_eq!(second.left_over(), [("k/0.zst".to_owned(), "u1".to_owned())]);
         assert_eq!(second.left_over(), []);
@@ -286,7 +287,7 @@ mod tests {
         second.is_whole(changed, 9, &entry);
         assert_eq!(second.begun("0.zst", &changed), None);
         drop(second);
-        // Another round: u1 is told once more, which does no harm; u2 was never ended.
+        // Another round: u1 is returned again, which does no harm; u2 was never completed.
         let third = Uploads::open(&path, "t-2", 3);
         assert_eq!(third.begun("1.zst", &stamp), None);
         assert!(third.left_over().contains(&("k/1.zst".to_owned(), "u2".to_owned())));

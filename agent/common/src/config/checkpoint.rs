@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a configuration lets no checkpoints be made.
+/// Why an agent with this configuration makes no checkpoints.
 #[derive(Clone, Debug, Error)]
 pub enum NoCheckpoints {
     #[error("neither checkpoint_store nor log_store is configured")]
@@ -27,41 +27,51 @@ pub enum NoCheckpoints {
     SharedDirectory { dir: PathBuf, kind: String },
 }
 
-/// An agent that makes no checkpoints was asked for one.
+/// The answer of an agent that makes no checkpoints when it is asked for one.
 #[derive(Clone, Debug, Error)]
 #[error("this agent makes no checkpoints: {0}")]
 pub struct CheckpointsUnavailable(#[from] pub NoCheckpoints);
 
-/// Failures of a node in so many days.
+/// Node-days that [`CheckpointSettings::node_failures_per_1000_days`] refers to.
 const FAILURES_PER_DAYS: f64 = 1000.0;
 
-/// When work is asked to save itself without anybody's request, and how long checkpoints are kept. The agent that acts by it is the one that
-/// holds the scheduler's lease of the default queue, by its own file: the same on all of them.
+/// When the broker asks work for checkpoints, and how long checkpoints are retained. The broker is
+/// the agent that holds the scheduler's lease of the default queue, and it reads its own file:
+/// configure all such agents alike.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
-    /// Seconds that work has to save itself where who asks says nothing, the broker included; extended once by half of it. 1 to 86,400.
+    /// Seconds that work has to save itself if the request names no timeout; the broker's requests
+    /// never have less. Extended once by half. 1 to 86,400.
     pub timeout_seconds: u64,
-    /// Seconds by which all deferrals of one checkpoint may put it off together; 0: none is granted. To 86,400.
+    /// Seconds by which all deferrals of one checkpoint together may delay it; 0: no deferral is
+    /// granted. To 86,400.
     pub max_deferral_seconds: u64,
     /// Seconds between two rounds of the broker; 1 to 3600.
     pub evaluate_seconds: u64,
-    /// What the store may be written with by all checkpoints together before the broker asks for no more, in bytes a second; at least 1.
+    /// Rate at which all checkpoints together may write to the store, in bytes a second: above it,
+    /// the broker asks for no more; at least 1.
     pub storage_bytes_per_second: u64,
-    /// Checkpoints that are under way at once, whoever asked for them, before the broker asks for no more; 1 to 1000.
+    /// Checkpoints under way at once, whoever requested them: from this number on, the broker asks
+    /// for no more; 1 to 1000.
     pub at_once_max: usize,
-    /// Seconds between two checkpoints of the same work that the broker asks for where it weighs them; 1 to 86,400.
+    /// Least seconds between two checkpoints of the same work for which the broker asks because the
+    /// cost model says so; 1 to 86,400.
     pub least_interval_seconds: u64,
-    /// How often one well node in a thousand fails, by day; 0 to 1e9. The default is what Meta found of its research clusters (arXiv 2410.21680).
+    /// Failures of a healthy node in 1000 days; 0 to 1e9. The default is what Meta measured on its
+    /// research clusters (arXiv 2410.21680).
     pub node_failures_per_1000_days: f64,
-    /// What a gigabyte in the store is worth, in seconds of a node; 0 to 1e9.
+    /// Cost of a gigabyte in the store, in seconds of a node; 0 to 1e9.
     pub storage_cost_node_seconds_per_gb: f64,
-    /// Seconds for which checkpoints are kept after their allocation has ended, by the clocks of the agent that removes them, of the store and of
-    /// the quorum; 0: until they are removed by hand. What the quorum does not know, and nobody saw end, stays.
+    /// Seconds for which checkpoints are retained after their allocation has ended; 0: until
+    /// somebody removes them. The time is over only when the clocks of the removing agent, of the
+    /// store and of the quorum all say so. Checkpoints of an allocation that the quorum does not
+    /// know, and that no agent saw end, stay.
     pub retention_seconds: u64,
-    /// Checkpoints that are kept of one allocation, the last that the quorum has and those that it was made from; 0: all.
+    /// How many checkpoints of one allocation are retained, counted back from the last one that the
+    /// quorum has through those that it was made from; 0: all.
     pub keep: usize,
-    /// Seconds between two looks for checkpoints that are to go; 1 to 604,800.
+    /// Seconds between two sweeps for expired checkpoints; 1 to 604,800.
     pub retention_sweep_seconds: u64,
 }
 
@@ -83,7 +93,7 @@ impl Default for CheckpointSettings {
     }
 }
 
-/// A section that makes no sense.
+/// A setting out of range.
 #[derive(Debug, Error)]
 #[error("checkpoint.{field}: {value} is not within {min} and {max}")]
 pub struct CheckpointSettingsError {
@@ -120,7 +130,7 @@ impl CheckpointSettings {
         self.max_deferral_seconds * 1000
     }
 
-    /// What the broker decides by.
+    /// The settings as the broker's cost model takes them.
     pub fn tuning(&self) -> Tuning {
         Tuning {
             storage_bytes_per_second: self.storage_bytes_per_second as f64,

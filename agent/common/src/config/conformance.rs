@@ -7,39 +7,43 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The components that the agent finds itself.
+/// Names of the components that the agent reads by itself.
 pub const OWN: [&str; 7] = ["gpu driver", "nic firmware", "bios", "bmc", "kernel", "kernel parameters", "base image"];
-/// Components that a site may name: there is room for the agent's own beside them.
+/// How many components a site may add to the agent's own.
 const SITE_MAX: usize = COMPONENTS_MAX - OWN.len();
 
-/// What of this node's software and firmware must be the same wherever work spans nodes.
+/// Which software and firmware must match on all nodes that share an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConformanceSettings {
-    /// Seconds between two looks; 1 to 604,800.
+    /// Seconds between two fingerprints; 1 to 604,800.
     pub period_seconds: u64,
-    /// Seconds after which what was found last counts no more, where no look succeeds: the node is a conformance group of its own until
-    /// one does. 1 to 2,419,200; never less than two periods.
+    /// Seconds after which the last fingerprint is stale if no newer one succeeds: until one does,
+    /// the node is a conformance group of its own. 1 to 2,419,200; less than two periods counts as
+    /// two periods.
     pub stale_seconds: u64,
-    /// What the site adds to what the agent finds itself, such as firmware that the kernel does not know.
+    /// Components that the site adds to the agent's own, such as firmware that the kernel cannot
+    /// report.
     pub components: Vec<SiteComponent>,
-    /// Parameters of the kernel's command line that name the single node, and are left out.
+    /// Kernel command line parameters that differ from node to node and are therefore ignored.
     pub parameters_ignored: Vec<String>,
 }
 
-/// A component of the site's: the first line of a file, or the last of what a program says.
+/// A component that the site defines: the first line of a file, or the last line of a program's
+/// output.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteComponent {
-    /// What it is called: letters, digits, blanks, _, - and .; none of the agent's own names.
+    /// The component's name: letters, digits, blanks, _, - and .; it must not be one of [`OWN`].
     pub name: String,
-    /// The file, absolute. One that is not there is a component that the node lacks.
+    /// Absolute path of the file. If there is no such file, the node lacks the component.
     #[serde(default)]
     pub file: PathBuf,
-    /// Or the program, absolute. It runs as root, without arguments; 3 as its exit code says that the node lacks the component.
+    /// Absolute path of the program, instead of a file. It runs as root, without arguments; exit
+    /// code 3 means that the node lacks the component.
     #[serde(default)]
     pub program: PathBuf,
-    /// Seconds that it may take; 1 to 600.
+    /// Timeout of the program in seconds; 1 to 600.
     #[serde(default = "half_a_minute")]
     pub timeout_seconds: u64,
 }
@@ -60,7 +64,7 @@ impl Default for ConformanceSettings {
     }
 }
 
-/// Settings that make no sense.
+/// Why a configuration is invalid.
 #[derive(Debug, Error)]
 pub enum ConformanceSettingsError {
     #[error("conformance.{field}: {value} is not within {min} and {max}")]
@@ -76,7 +80,8 @@ pub enum ConformanceSettingsError {
 }
 
 impl ConformanceSettings {
-    /// How old what was found may be: a look that comes in time is no old one.
+    /// Age at which a fingerprint is stale; at least two periods, so that a punctual next one
+    /// always comes first.
     pub fn stale_after(&self) -> Duration {
         Duration::from_secs(self.stale_seconds.max(2 * self.period_seconds))
     }

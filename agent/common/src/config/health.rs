@@ -6,59 +6,63 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 
-/// Programs of the site's, mounts and network devices that may be named.
+/// How many entries `checks`, `mounts` and `nics` may have each.
 const NAMED_MAX: usize = 32;
 
-/// What is looked at, and when.
+/// What the health checks look at, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthSettings {
     /// Seconds between two rounds of all checks; 1 to 86,400.
     pub period_seconds: u64,
-    /// Mount points that must be there and answer, absolute.
+    /// Mount points that must be mounted and must answer; absolute paths.
     pub mounts: Vec<PathBuf>,
     /// Network devices that must be up, such as `hsn0`.
     pub nics: Vec<String>,
-    /// Errors and drops of one of them within `nic_window_seconds` that are not well any more, at least 1.
+    /// Errors and drops of one network device within `nic_window_seconds` from which on it counts
+    /// as unhealthy; at least 1.
     pub nic_errors_max: u64,
-    /// The window for that, in seconds; 1 to 604,800.
+    /// The window for `nic_errors_max`, in seconds; 1 to 604,800.
     pub nic_window_seconds: u64,
-    /// Memory errors that were corrected within `memory_window_seconds` that are not well any more, at least 1.
+    /// Corrected memory errors within `memory_window_seconds` from which on memory counts as
+    /// unhealthy; at least 1.
     pub memory_errors_max: u64,
-    /// The window for that, in seconds; 1 to 604,800.
+    /// The window for `memory_errors_max`, in seconds; 1 to 604,800.
     pub memory_window_seconds: u64,
-    /// What the machine must have at least; 0: not asked.
+    /// What the machine must have at least; 0: not checked.
     pub expect: Expected,
-    /// What is done about GPUs: the site's own answers over the table of `docs/reference/gpu-errors.md`.
+    /// The action for each GPU error: entries of the site replace those of
+    /// `docs/reference/gpu-errors.md`.
     pub gpu_policy: Policy,
-    /// The site's own programs.
+    /// Programs of the site that run as checks.
     pub checks: Vec<SiteCheck>,
 }
 
-/// What a machine was bought with: less of it is a broken part.
+/// The parts that a machine was bought with: if it shows fewer, one is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expected {
-    /// Processors that are on line.
+    /// Processors that are online.
     pub cpus: u64,
     /// Bytes of main memory that the kernel manages.
     pub memory_bytes: u64,
-    /// GPUs that bus and driver show; of one that is partitioned, its instances.
+    /// GPUs that both the bus and the driver report; of a partitioned GPU, its instances.
     pub gpus: u64,
 }
 
-/// A program that looks after something: 0 is well, 1 a warning, 2 critical, 3 unknown, as for Nagios' plugins.
+/// A check program. Exit codes as for Nagios plugins: 0 is ok, 1 a warning, 2 critical, 3 unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteCheck {
-    /// What it is called: a word.
+    /// The check's name: one word.
     pub name: String,
-    /// The program, absolute. It runs as root, without arguments.
+    /// Absolute path of the program. It runs as root, without arguments.
     pub program: PathBuf,
-    /// Seconds that it may take; 1 to 600.
+    /// Timeout of the program in seconds; 1 to 600.
     #[serde(default = "half_a_minute")]
     pub timeout_seconds: u64,
-    /// Whether critical says that the node's hardware failed: it is Down at once, until an operator says that it is repaired.
+    /// Whether exit code 2 means that the hardware failed: the node is then Down at once, until an
+    /// operator marks it as repaired.
     #[serde(default)]
     pub failure: bool,
 }
@@ -84,7 +88,7 @@ impl Default for HealthSettings {
     }
 }
 
-/// Settings that make no sense.
+/// Why a configuration is invalid.
 #[derive(Debug, Error)]
 pub enum HealthSettingsError {
     #[error("health.{field}: {value} is not within {min} and {max}")]

@@ -1,4 +1,4 @@
-//! What the kernel says of this node's software and firmware.
+//! The versions of this node's software and firmware, as the kernel reports them.
 
 use super::plain::plain;
 use lattice_model::conformance::Components;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What of the kernel's could not be looked at.
+/// What could not be read from the kernel.
 #[derive(Debug, Error)]
 pub(super) enum LookError {
     #[error("{}: {source}", .path.display())]
@@ -20,7 +20,8 @@ pub(super) enum LookError {
     AskDriver { device: String, source: io::Error },
 }
 
-/// What there is of the agent's own components. Names are those of [`OWN`](lattice_agent_common::config::conformance::OWN).
+/// The agent's own components that exist here. Names are those of
+/// [`OWN`](lattice_agent_common::config::conformance::OWN).
 pub(super) fn all(ignored: &[String]) -> Result<Components, LookError> {
     let (sys, proc) = (Path::new("/sys"), Path::new("/proc"));
     let found = [
@@ -36,19 +37,19 @@ pub(super) fn all(ignored: &[String]) -> Result<Components, LookError> {
     Ok(found.collect())
 }
 
-/// `None`: it is not there, or not for this agent to read.
+/// `None`: the file does not exist, or this agent may not read it.
 fn read(path: &Path) -> Result<Option<String>, LookError> {
     match fs::read(path) {
-        // What firmware says of itself need not be UTF-8.
+        // Texts of firmware need not be UTF-8.
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|text| !text.is_empty())),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(None),
-        // Devices whose driver has nothing to say.
+        // The device's driver has no answer.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EOPNOTSUPP | libc::EINVAL)) => Ok(None),
         Err(source) => Err(LookError::Read { path: path.to_owned(), source }),
     }
 }
 
-/// What lies in a directory, by name; nothing where there is none.
+/// The entries of a directory, by name; empty if it does not exist.
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, LookError> {
     let failed = |source| LookError::List { path: dir.to_owned(), source };
     let listed = match fs::read_dir(dir) {
@@ -62,7 +63,8 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, LookError> {
     Ok(found)
 }
 
-/// Several of one kind as one component: which there are counts, not how many, nor where.
+/// Several of one kind as one component: only which versions there are counts, not how many, nor
+/// where.
 fn together(found: BTreeSet<String>) -> Option<String> {
     (!found.is_empty()).then(|| found.into_iter().collect::<Vec<_>>().join(", "))
 }
@@ -82,7 +84,7 @@ fn nic_firmware(sys: &Path) -> Result<Option<String>, LookError> {
         let board = read(&device.join("board_id"))?.unwrap_or_else(|| "infiniband".to_owned());
         found.extend(read(&device.join("fw_ver"))?.map(|version| format!("{board} {version}")));
     }
-    // What has no device behind it is software.
+    // A network device without hardware behind it is software.
     for nic in entries(&sys.join("class/net"))?.into_iter().filter(|nic| nic.join("device").exists()) {
         let name = nic.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         found.extend(driver_of(&name)?);
@@ -99,7 +101,7 @@ fn bios(sys: &Path) -> Result<Option<String>, LookError> {
     Ok((!parts.is_empty()).then(|| parts.join(" ")))
 }
 
-/// As the kernel's IPMI driver has it.
+/// The version as the kernel's IPMI driver reports it.
 fn bmc(sys: &Path) -> Result<Option<String>, LookError> {
     let is_bmc = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ipmi_bmc"));
     let mut found = BTreeSet::new();
@@ -110,7 +112,7 @@ fn bmc(sys: &Path) -> Result<Option<String>, LookError> {
     Ok(together(found))
 }
 
-/// The kernel's command line without those that name the single node.
+/// The kernel's command line without parameters that differ from node to node.
 fn parameters(line: &str, ignored: &[String]) -> String {
     let named = |word: &str| word.split('=').next().unwrap_or(word).to_owned();
     line.split_whitespace().filter(|word| !ignored.contains(&named(word))).collect::<Vec<_>>().join(" ")
@@ -149,11 +151,11 @@ struct DriverInfo {
 const GET_DRIVER: u32 = 3;
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
-/// Driver and firmware of a network device, where its driver tells the firmware.
+/// Driver and firmware of a network device, if its driver reports the firmware.
 fn driver_of(name: &str) -> Result<Option<String>, LookError> {
     let failed = |source| LookError::AskDriver { device: name.to_owned(), source };
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").map_err(failed)?;
-    // SAFETY: an ifreq of zeros is one.
+    // SAFETY: all zeros is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= request.ifr_name.len() {
         return Ok(None);
@@ -163,10 +165,11 @@ fn driver_of(name: &str) -> Result<Option<String>, LookError> {
     }
     let mut info = DriverInfo { cmd: GET_DRIVER, driver: [0; 32], version: [0; 32], firmware: [0; 32], rest: [0; 96] };
     request.ifr_ifru.ifru_data = (&raw mut info).cast();
-    // SAFETY: the request names a device, ends with a NUL, and points to a structure of the size that this command fills.
+    // SAFETY: the request names a device, ends with a NUL, and points to a structure of the size
+    // that this command fills.
     if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) } < 0 {
         let error = io::Error::last_os_error();
-        // Its driver tells nothing, or it went.
+        // The driver reports nothing, or the device is gone.
         return if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) { Ok(None) } else { Err(failed(error)) };
     }
     let text = |bytes: &[u8]| {
@@ -227,7 +230,7 @@ mod tests {
         assert!(nic_firmware(&sys).is_err_and(|why| why.to_string().contains("class/infiniband")));
         assert!(bmc(&sys).is_err());
         fs::remove_dir_all(&sys).unwrap();
-        // Such a device is not there; what is longer is no device's name.
+        // There is no such device; the longer text is no device's name.
         assert_eq!((driver_of("lattice-none").unwrap(), driver_of(&"x".repeat(16)).unwrap()), (None, None));
     }
 }

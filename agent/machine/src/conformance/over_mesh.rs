@@ -1,4 +1,4 @@
-//! Another node's look at itself, for an operator whose agent asks its agent.
+//! An operator's request for a new fingerprint of another node, passed on to that node's agent.
 
 use super::{Conformity, Found};
 use lattice_membership::cluster::Cluster;
@@ -14,14 +14,14 @@ use quinn::SendStream;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long another agent may take: less than a user's program waits for the agent that asks.
+/// Timeout of the other agent's answer: shorter than the operator's program waits.
 const ANSWER: Duration = Duration::from_secs(25);
 
-/// Looks once more, and answers an agent that serves operators.
+/// Takes a new fingerprint, and answers an agent that serves operators.
 pub async fn answer(conformity: &Conformity, peer: &Caller, send: &mut SendStream) -> Result<(), FrameError> {
     let answer = if peer.role == Role::Api {
         tokio::select! {
-            // Nobody waits for it any more.
+            // The caller is gone.
             _ = send.stopped() => return Ok(()),
             found = conformity.again() => FingerprintAnswer::Told(WireFound::from(&*found)),
         }
@@ -31,7 +31,7 @@ pub async fn answer(conformity: &Conformity, peer: &Caller, send: &mut SendStrea
     frame::write(send, &answer).await
 }
 
-/// Why another node's look at itself is not known.
+/// Why another node's fingerprint is unknown.
 #[derive(Debug, Error)]
 pub enum UnseenNode {
     #[error(transparent)]
@@ -40,7 +40,7 @@ pub enum UnseenNode {
     Late,
 }
 
-/// Has the node's own agent look; else why it did not.
+/// Asks the node's agent for a new fingerprint.
 pub async fn ask(mesh: &Mesh, cluster: &Cluster, node: &NodeId) -> Result<Found, UnseenNode> {
     let address = cluster.nodes.get(node).map(|n| n.addresses.mesh.clone());
     let address = address.ok_or(UnansweredNode::NoAddress)?;
@@ -68,7 +68,7 @@ impl From<&Found> for WireFound {
 impl TryFrom<WireFound> for Found {
     type Error = FrameError;
 
-    /// What a node can be made of; its words go to people's terminals.
+    /// Checks the bounds and refuses control characters: the texts are printed on users' terminals.
     fn try_from(wire: WireFound) -> Result<Self, FrameError> {
         let components: Option<Components> = wire.components.map(|components| components.into_iter().collect());
         if components.as_ref().is_some_and(|components| check(components).is_err()) {

@@ -1,10 +1,10 @@
-//! Components as the quorum takes them.
+//! Components in the form that the quorum accepts.
 
 use lattice_model::conformance::VALUE_BYTES_MAX;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
-/// As the quorum takes it: on one line, and what is longer by its hash. `None`: nothing is left.
+/// The text on one line; replaced by its hash if it is too long. `None`: nothing is left.
 pub(super) fn plain(text: &str) -> Option<String> {
     let text = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     if text.is_empty() {

@@ -12,18 +12,19 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How wrong the machine's clock may be by its own account before that is said, in microseconds.
+/// Estimated error of the machine's clock, in microseconds, above which it is reported.
 const CLOCK_ERROR_MAX_US: i64 = 500_000;
-/// What counts as an error of a network device, below its `statistics`.
+/// Files in a network device's `statistics` that count as errors.
 const NIC_ERRORS: [&str; 5] = ["rx_errors", "tx_errors", "rx_crc_errors", "rx_dropped", "tx_dropped"];
 
-/// The kernel's memory controllers, below `/sys` (its Documentation/ABI/testing/sysfs-devices-edac).
+/// The kernel's memory controllers, below `/sys` (its
+/// Documentation/ABI/testing/sysfs-devices-edac).
 const EDAC: &str = "devices/system/edac/mc";
 
-/// One look.
+/// One check.
 pub(super) type Look = Box<dyn FnOnce() -> Finding + Send>;
 
-/// What there is to be looked at on this node.
+/// What is checked on this node.
 pub(super) struct Looks {
     state_dir: PathBuf,
     images: ImageCache,
@@ -41,7 +42,7 @@ impl Looks {
         Self {
             state_dir: state_dir.to_owned(),
             images,
-            // GPUs are counted where they are looked at.
+            // The GPU task counts GPUs.
             expect: Expected { gpus: 0, ..settings.expect },
             mounts: settings.mounts.clone(),
             nics: settings.nics.iter().map(|nic| (nic.clone(), window())).collect(),
@@ -55,11 +56,11 @@ impl Looks {
         }
     }
 
-    /// One of each, by name.
+    /// All checks, by name.
     pub(super) fn all(&mut self, now: Timestamp) -> Vec<(String, Look)> {
         let (state_dir, images) = (self.state_dir.clone(), self.images.clone());
         let disk = move || {
-            // First what the node can give up by itself.
+            // First remove what the node can do without.
             images.tidy();
             disk::shortage(&state_dir).map_or(Finding::Well, |why| Finding::Critical(why.replacen("disk: ", "", 1)))
         };
@@ -72,7 +73,7 @@ impl Looks {
         for path in self.mounts.clone() {
             all.push((format!("mount {}", path.display()), Box::new(move || mount(&path))));
         }
-        // Sysfs answers at once: what is counted is counted here.
+        // Sysfs never hangs, so the counters are read here.
         for (name, window) in &mut self.nics {
             let finding = nic(&self.sys.join("class/net").join(name), window, now, self.nic_errors_max);
             all.push((format!("nic {name}"), Box::new(move || finding)));
@@ -88,11 +89,11 @@ impl Looks {
     }
 }
 
-/// By the kernel's own account, which is that of whoever keeps its time.
+/// Whether the clock is right, by the estimate of the program that disciplines the kernel's clock.
 fn clock() -> Finding {
-    // SAFETY: a timex of zeros asks and changes nothing (adjtimex(2)).
+    // SAFETY: a timex of zeros is valid; it only asks and changes nothing (adjtimex(2)).
     let mut kept: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: it points to a timex of ours.
+    // SAFETY: the pointer is to a local timex.
     if unsafe { libc::adjtimex(&raw mut kept) } < 0 {
         return Finding::Unsupported(format!("the kernel does not say how right it is: {}", std::io::Error::last_os_error()));
     }
@@ -105,7 +106,7 @@ fn clock() -> Finding {
     Finding::Well
 }
 
-/// Whether all is there that the machine was bought with.
+/// Whether the machine has everything that it was bought with.
 fn machine(expect: Expected) -> Finding {
     if expect == Expected::default() {
         return Finding::Unsupported("health.expect names neither cpus nor memory_bytes".to_owned());
@@ -122,7 +123,7 @@ fn machine(expect: Expected) -> Finding {
     if lacking.is_empty() { Finding::Well } else { Finding::Critical(lacking.join(", ")) }
 }
 
-/// A mount that does not answer hangs here.
+/// Whether something is mounted and answers. A mount that does not answer hangs here.
 fn mount(path: &Path) -> Finding {
     match statvfs(path).and_then(|_| is_mount(path)) {
         Ok(true) => Finding::Well,
@@ -133,16 +134,16 @@ fn mount(path: &Path) -> Finding {
 
 fn is_mount(path: &Path) -> nix::Result<bool> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| nix::errno::Errno::EINVAL)?;
-    // SAFETY: a statx of zeros is one.
+    // SAFETY: all zeros is a valid statx.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends with a NUL, and the buffer is a statx of ours.
+    // SAFETY: the path ends with a NUL, and the buffer is a local statx.
     let done = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, 0, &raw mut found) };
     nix::errno::Errno::result(done)?;
     let root = u64::try_from(libc::STATX_ATTR_MOUNT_ROOT).unwrap_or_default();
     Ok(found.stx_attributes & root != 0)
 }
 
-/// `dir`: the device's own below `class/net` of sysfs.
+/// `dir`: the device's directory below `class/net` of sysfs.
 fn nic(dir: &Path, window: &mut Window, now: Timestamp, errors_max: u64) -> Finding {
     let read = |file: &str| fs::read_to_string(dir.join(file)).map(|text| text.trim().to_owned());
     let state = match read("operstate") {
@@ -150,7 +151,7 @@ fn nic(dir: &Path, window: &mut Window, now: Timestamp, errors_max: u64) -> Find
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Finding::Critical("there is no such device".to_owned()),
         Err(error) => return Finding::Unsupported(format!("its state cannot be read: {error}")),
     };
-    // Devices without a carrier to speak of (loopback, tunnels) say unknown.
+    // Devices without a real carrier (loopback, tunnels) report unknown.
     if !["up", "unknown"].contains(&state.as_str()) {
         return Finding::Critical(format!("it is {state}"));
     }
@@ -162,7 +163,8 @@ fn nic(dir: &Path, window: &mut Window, now: Timestamp, errors_max: u64) -> Find
     Finding::Well
 }
 
-/// What memory controllers count, each for itself: one of them may begin anew.
+/// The counts of the memory controllers, each with a window of its own, because one of them may be
+/// reset.
 struct Memory {
     window_ms: u64,
     controllers: BTreeMap<String, Window>,
@@ -170,8 +172,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// `dir`: [`EDAC`]. What could not be corrected is told until it is counted anew, with the machine's next start or by
-    /// `reset_counters`.
+    /// `dir`: [`EDAC`]. Uncorrected errors are reported until the kernel's counter is reset, by a
+    /// reboot or by `reset_counters`.
     fn look(&mut self, dir: &Path, now: Timestamp) -> Finding {
         let (mut seen, mut lately, mut uncorrected) = (false, 0u64, 0u64);
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

@@ -1,7 +1,8 @@
-//! What of alerts outlives the agent: what is raised, and since when launches do nothing.
+//! The part of alerts that outlives the agent: raised alerts, and since when launches are idle.
 //!
-//! One small file with a checksum, written anew when something in it changed, by a thread of its own: who measures waits for no disk. One
-//! that cannot be read is as none: alerts are then raised again after their time.
+//! One small file with a checksum. A thread of its own writes it when something has changed, so
+//! that the measuring thread waits for no disk. An unreadable file counts as missing: alerts are
+//! then raised again after their time.
 
 use super::{Alerts, Standing};
 use lattice_agent_common::files;
@@ -19,24 +20,24 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const VERSION: u32 = 1;
-/// Bytes of the file that are read.
+/// Bytes of the file that are read at most.
 const BYTES_MAX: u64 = 16 << 20;
-/// Between two tries to write it.
+/// Pause between attempts to write it.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Whose alerts.
+/// An allocation under one claim.
 pub type Key = (AllocationId, Epoch);
 
-/// The file. What is last to be kept is in it when this is dropped, where that can be written.
+/// The file. Dropping it writes the last state, if that is possible.
 #[derive(Debug)]
 pub struct SavedAlerts {
-    /// What it has, or will have soon.
+    /// The last state that was given to the writer.
     last: Option<Contents>,
     desk: Arc<Desk>,
     writer: Option<JoinHandle<()>>,
 }
 
-/// Between who keeps and who writes: the newest alone.
+/// The newest state, between the measuring thread and the writer.
 #[derive(Debug, Default)]
 struct Desk {
     wanted: Mutex<Wanted>,
@@ -55,21 +56,22 @@ struct Contents {
     allocations: Vec<Saved>,
 }
 
-/// One allocation's.
+/// The stored state of one allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     allocation: String,
     epoch: u64,
-    /// Name and since when.
+    /// Name of the alert, and since when it is raised.
     raised: Vec<(String, u64)>,
-    /// Launch and since when.
+    /// Launch, and since when it hangs.
     hung: Vec<(u32, u64)>,
-    /// Launch, processor time in microseconds, when that was read, and since when it does nothing.
+    /// Launch, its processor time in microseconds, when that was read, and since when it is idle.
     idle: Vec<(u32, u64, u64, u64)>,
 }
 
 impl Alerts {
-    /// What is to be kept; `None`: nothing. `idle_ms`: how long a launch must have done nothing to be kept.
+    /// The state to store; `None`: nothing. `idle_ms`: how long a launch must have been idle to be
+    /// stored.
     pub fn saved(&self, (allocation, epoch): Key, idle_ms: u64) -> Option<Saved> {
         let raised: Vec<_> = self.standings.iter().filter_map(|(name, s)| Some((name.clone(), s.raised_since()?))).collect();
         let hung: Vec<_> = self.hung.iter().map(|(launch, since)| (*launch, *since)).collect();
@@ -79,15 +81,16 @@ impl Alerts {
         (!nothing).then(|| Saved { allocation: allocation.to_string(), epoch: epoch.0, raised, hung, idle })
     }
 
-    /// As they were when they were kept. What lies in the future, by a clock that was set back, is of now. `hangs`: whether the site still
-    /// wants to be told of hangs; what was told of them would stay raised for ever where nobody looks.
+    /// Restores the stored alerts. Times in the future, after the clock was set back, become the
+    /// present. `hangs`: whether the site still wants hang alerts; otherwise they would stay raised
+    /// for ever, because nobody checks.
     pub fn restored(mut saved: Saved, now_ms: u64, hangs: bool, severity_of: impl Fn(&str) -> Option<Severity>) -> Self {
         if !hangs {
             (saved.hung, saved.idle) = (Vec::new(), Vec::new());
         }
         let mut alerts = Self { looked_at: vec!["cpu"], ..Self::default() };
         for (name, since_ms) in saved.raised {
-            // A rule that the site has taken away tells nothing any more.
+            // A rule that the site has removed raises nothing any more.
             if let Some(severity) = severity_of(&name) {
                 alerts.ever.insert(name.clone(), severity);
                 alerts.standings.insert(name, Standing::Raised { since_ms: since_ms.min(now_ms) });
@@ -105,7 +108,7 @@ impl Alerts {
     }
 }
 
-/// Two that say the same: the newest look at a launch that does nothing says nothing new.
+/// Whether two states are equal, except for the time of the newest check of an idle launch.
 fn same(a: &Contents, b: &Contents) -> bool {
     let words = |contents: &Contents| {
         let of = |saved: &Saved| {
@@ -118,7 +121,7 @@ fn same(a: &Contents, b: &Contents) -> bool {
 }
 
 impl SavedAlerts {
-    /// The file in the agent's folder, and what it has.
+    /// The file in the agent's state folder, and its content.
     pub fn open(state_dir: &Path) -> (Self, BTreeMap<Key, Saved>) {
         let path = state_dir.join("alerts.json");
         let there = match read(&path) {
@@ -137,7 +140,7 @@ impl SavedAlerts {
         (Self { last: there, desk, writer: writer.ok() }, known)
     }
 
-    /// Keeps this, where it is something else than what is there.
+    /// Stores this state, if it differs from the last one.
     pub fn keep(&mut self, allocations: Vec<Saved>) {
         let contents = Contents { version: VERSION, allocations };
         let nothing = self.last.is_none() && contents.allocations.is_empty();
@@ -164,8 +167,8 @@ impl Desk {
         self.changed.notify_one();
     }
 
-    /// Writes what is wanted, until it is over. What cannot be written is tried again, unless there is something newer by then: an agent
-    /// with a full disk has alerts to tell all the same.
+    /// Writes new states until it is stopped. A failed write is retried, unless there is a newer
+    /// state by then: an agent with a full disk must still report alerts.
     fn serve(&self, path: &Path) {
         let mut wanted = self.wanted.lock();
         loop {
@@ -250,7 +253,7 @@ mod tests {
         let mut again = Alerts::restored(known.remove(&key).unwrap(), 40_000, true, severity);
         assert_eq!(again.raised(&settings).iter().map(|c| c.since_ms).collect::<Vec<_>>(), [1000, 20_000]);
         assert_eq!(again.since(0), Some(vec![]), "nothing changed: it is told to who asks what is raised");
-        // The first went on meanwhile.
+        // The first launch went on meanwhile.
         again.look_at_launches(40_000, &of(&[part(1, 9_000_000), part(2, 6)]), &[]);
         assert_eq!(again.report(1), IdleReport::There { idle_ms: 0, moved: true });
         assert_eq!(again.report(2), IdleReport::There { idle_ms: 40_000, moved: false });

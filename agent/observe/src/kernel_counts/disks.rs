@@ -1,4 +1,4 @@
-//! What was counted of each disk, by its name.
+//! The counts of each disk, by its name.
 
 use lattice_ebpf::Counts;
 use lattice_ebpf::layout::{
@@ -11,10 +11,11 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a disk's name is believed.
+/// How long a disk's name is cached.
 const NAMES_FOR: Duration = Duration::from_secs(30);
 
-/// How disks are called. A number may be another disk's later, so a name is asked for again now and then.
+/// A cache of disks' names. A number may later belong to another disk, so names are looked up again
+/// now and then.
 #[derive(Default)]
 pub struct Names {
     known: BTreeMap<u64, String>,
@@ -30,7 +31,7 @@ impl Names {
     }
 }
 
-/// As sysfs has it; one that is gone by its numbers.
+/// The name in sysfs; for a device that is gone, its numbers.
 fn device_name(below: &Path, id: u64) -> String {
     let numbers = format!("{}:{}", id >> 32 & 0x7fff_ffff, id & 0xffff_ffff);
     let link = fs::read_link(below.join(&numbers)).ok();
@@ -38,7 +39,7 @@ fn device_name(below: &Path, id: u64) -> String {
     name.unwrap_or(numbers)
 }
 
-/// What was counted in the places of devices; what had none together.
+/// The counts of each disk; those of disks without a place of their own are combined.
 pub fn of(total: &Counts, mut name: impl FnMut(u64) -> String) -> Vec<DeviceIo> {
     let places = (DEVICES..WORDS).step_by(DEVICE_WORDS).filter_map(|at| {
         let words = &total[at..at + DEVICE_WORDS];

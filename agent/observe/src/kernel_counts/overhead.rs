@@ -1,30 +1,32 @@
-//! What the programs in the kernel take of the node's processors, by the kernel's own account of them.
+//! The share of the node's processors that the programs in the kernel use, by the kernel's own
+//! accounting.
 //!
-//! That account costs each run of a program two looks at a clock, so it is kept for a second of each minute.
+//! The accounting costs each run of a program two clock reads, so it is on for one second of each
+//! minute.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// From the end of one account to the beginning of the next.
+/// Time from the end of one accounting period to the beginning of the next.
 const APART: Duration = Duration::from_secs(59);
-/// How long one is, at least: it ends with a look.
+/// Least length of an accounting period: it ends at a look.
 const LENGTH: Duration = Duration::from_millis(900);
 
-/// `Clock`: what is held while the account is kept.
+/// `Clock`: a guard that is held while the kernel accounts.
 pub(super) struct Overhead<Clock> {
     state: State<Clock>,
     percent: Option<f64>,
 }
 
 enum State<Clock> {
-    /// Since then, if at all.
+    /// Since when, if there was an accounting period before.
     Resting(Option<Instant>),
     Counting {
         since: Instant,
         before: Duration,
         _clock: Clock,
     },
-    /// This kernel does not.
+    /// This kernel has no accounting.
     Off,
 }
 
@@ -35,12 +37,13 @@ impl<Clock> Default for Overhead<Clock> {
 }
 
 impl<Clock> Overhead<Clock> {
-    /// Of all processors' time, in the last account.
+    /// Percent of all processors' time, in the last accounting period.
     pub(super) fn percent(&self) -> Option<f64> {
         self.percent
     }
 
-    /// At each look. `begin`: has the account kept; `total`: how long the programs have run while it was.
+    /// Call at each look. `begin` turns the accounting on; `total` is how long the programs have
+    /// run while it was on.
     pub(super) fn look<E: fmt::Display>(
         &mut self,
         now: Instant,
@@ -76,7 +79,7 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    /// Whether somebody holds it is how many there are of it.
+    /// Its reference count shows whether somebody holds it.
     type Held = Rc<()>;
 
     #[test]
@@ -90,13 +93,13 @@ mod tests {
             (Rc::strong_count(&held) == 2, overhead.percent())
         };
         assert_eq!(look(0, 0), (true, None));
-        // 20 ms of a second of four processors.
+        // 20 ms of one second on four processors.
         assert_eq!(look(1, 20), (false, Some(0.5)));
         for second in 2..60 {
             assert_eq!(look(second, 500), (false, Some(0.5)));
         }
         assert_eq!(look(60, 0), (true, Some(0.5)));
-        // A machine that is busy looks late.
+        // A busy machine looks late.
         assert_eq!(look(64, 40), (false, Some(0.25)));
     }
 

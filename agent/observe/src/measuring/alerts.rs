@@ -1,4 +1,4 @@
-//! Alerts among the numbers: who finds them, who asks for them.
+//! Alerts of measured work: finding them, and answering who asks for them.
 
 use super::{ALLOCATIONS_MAX, Known, Measuring, Number, Tracked};
 use crate::alerting::saved::{Key, Saved};
@@ -12,27 +12,28 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A launch that may hang, or is told to.
+/// A launch that may hang, or that has a hang alert.
 pub struct Suspect {
     pub share: Arc<DesiredShare>,
     pub launch: u32,
-    /// What this node says of its own ranks.
+    /// This node's report about its own ranks.
     pub report: IdleReport,
 }
 
-/// What there is of an allocation's alerts for one who follows them.
+/// News of an allocation's alerts for a follower.
 pub struct Heard {
     pub changes: Vec<Change>,
-    /// Whether the changes are how all of them stand, because some are missing or nothing was known.
+    /// Whether `changes` lists all raised alerts, because the follower missed some or knew none.
     pub anew: bool,
-    /// What is known with these.
+    /// The follower's next `known`.
     pub count: u64,
-    /// When, on the clock of the changes.
+    /// The present time, on the clock of the changes.
     pub now_ms: u64,
 }
 
 impl Measuring {
-    /// How long a launch may do nothing, where that is told.
+    /// How long a launch may be idle before it is suspected to hang; `None`: hangs are not
+    /// reported.
     pub fn hang_ms(&self) -> Option<u64> {
         self.0.alerts.hang_ms
     }
@@ -42,8 +43,8 @@ impl Measuring {
         self.0.looked.subscribe()
     }
 
-    /// What changed of an allocation's alerts behind the first `known` changes; all that is raised where nothing is known. `None`: it is
-    /// not measured here (yet).
+    /// The changes of an allocation's alerts after the first `known` ones; all raised alerts if
+    /// `known` is `None` or too old. `None`: the allocation is not measured here (yet).
     pub fn alerts(&self, (allocation, epoch): Key, known: Option<u64>) -> Option<Heard> {
         let all = self.known();
         let alerts = all.running.get(&allocation).filter(|of| of.share.epoch == epoch).map(|of| &of.alerts)?;
@@ -54,13 +55,13 @@ impl Measuring {
         })
     }
 
-    /// The newest numbers, where there are any.
+    /// The newest numbers, if there are any.
     pub fn newest(&self, (allocation, epoch): Key, duration: Duration) -> Option<Told> {
         let known = self.known();
         known.running.get(&allocation).filter(|of| of.share.epoch == epoch).and_then(|of| of.told(duration, known.network_errors))
     }
 
-    /// What this node says of its ranks of a launch.
+    /// This node's report about its ranks of a launch.
     pub fn report(&self, (allocation, epoch): Key, launch: u32) -> IdleReport {
         let known = self.known();
         match known.running.get(&allocation).filter(|of| of.share.epoch == epoch) {
@@ -69,8 +70,8 @@ impl Measuring {
         }
     }
 
-    /// Launches that may hang, of work for which that would be news: a session waits for its user, and work that is probed says itself
-    /// whether it is alive.
+    /// Launches that may hang. Not of sessions, which wait for their user, and not of work with a
+    /// probe, which says itself whether it is alive.
     pub fn suspects(&self) -> Vec<Suspect> {
         let Some(limit_ms) = self.0.alerts.hang_ms else { return Vec::new() };
         let known = self.known();
@@ -83,10 +84,11 @@ impl Measuring {
         known.running.values().filter(|of| !waits(&of.share)).flat_map(of).collect()
     }
 
-    /// What was found of a launch on all its nodes.
+    /// Takes the verdict about a launch, reached from all its nodes.
     pub fn decide(&self, key: Key, launch: u32, verdict: Verdict) {
         let mut known = self.known();
-        // The thread takes them once a second, and nobody finds out more in that time.
+        // The thread takes them once a second, and no more verdicts than this can be reached in
+        // that time.
         if known.verdicts.len() < ALLOCATIONS_MAX * LAUNCHES_MAX {
             known.verdicts.push((key, launch, verdict));
         }
@@ -94,8 +96,8 @@ impl Measuring {
 }
 
 impl Known {
-    /// Looks whether anything of an allocation that was just measured is to be told. `restored`: how its alerts stood when the agent was
-    /// here last.
+    /// Evaluates the alert rules for an allocation that was just measured. `restored`: its alerts
+    /// as stored by the agent's earlier run.
     pub(super) fn alert(
         &mut self,
         settings: &AlertSettings,
@@ -110,11 +112,12 @@ impl Known {
             let severity_of = |name: &str| settings.rules.iter().find(|rule| rule.name == name).map(|rule| rule.severity);
             of.alerts = Alerts::restored(restored, now_ms, settings.hang_ms.is_some(), severity_of);
         }
-        // Rates of an earlier look are no news, where this one was too blurred for rates: they are measured, but not now.
+        // If this look was too blurred for rates, those of an earlier look must not count again:
+        // they are measured, but have no value now.
         let blurred = of.at_ms != now_ms;
         let is_rate = |number: &Number<'_>| !matches!(number.unit, "bytes" | "count") && number.source != "node";
         let value = |number: &Number<'_>| if blurred && is_rate(number) { f64::NAN } else { number.now };
-        // Most of what there is to say no rule is about.
+        // Compute only the numbers that rules use.
         let wanted = |name: &str| settings.rules.iter().any(|rule| rule.measure == name);
         let values: Vec<(&str, f64)> = of.numbers(self.network_errors, wanted).iter().map(|number| (number.name, value(number))).collect();
         let value_of = |measure: &str| values.iter().find(|(name, _)| *name == measure).map(|(_, now)| *now);
@@ -128,7 +131,7 @@ impl Known {
         self.raised_since(allocation, before);
     }
 
-    /// Takes what was found of launches, and gives what is to be kept of all alerts.
+    /// Applies the verdicts about launches, and returns the state of all alerts to store.
     pub(super) fn decided(&mut self, settings: &AlertSettings) -> impl Iterator<Item = Saved> {
         let limit_ms = settings.hang_ms.unwrap_or(u64::MAX);
         for ((allocation, epoch), launch, verdict) in std::mem::take(&mut self.verdicts) {
@@ -139,7 +142,7 @@ impl Known {
                 self.raised_since(allocation, before);
             }
         }
-        // What does nothing for half of the time is worth a write.
+        // An idle launch is worth storing after half of the limit.
         let of = |of: &Tracked| of.alerts.saved((of.share.allocation, of.share.epoch), limit_ms / 2);
         self.running.values().filter_map(of).collect::<Vec<_>>().into_iter()
     }

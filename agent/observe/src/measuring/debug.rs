@@ -1,4 +1,5 @@
-//! Work that is measured in debug mode: each look at it is kept (see [`crate::traces`]), and how many were is among its numbers.
+//! Work in debug mode: each look at it is recorded (see [`crate::traces`]), and the number of
+//! records is among its numbers.
 
 use super::{Known, Measuring};
 use crate::kernel_counts::Key;
@@ -7,7 +8,7 @@ use lattice_mesh::usage::Shown;
 use lattice_model::{AllocationId, TelemetryMode};
 use std::time::Duration;
 
-/// The newest look at all of the work and at each of its GPUs, and how long ago it was.
+/// The newest look at the work and at each of its GPUs, and how long ago it was.
 struct Raw {
     ago: Duration,
     shown: Vec<Shown>,
@@ -15,14 +16,14 @@ struct Raw {
 }
 
 impl Measuring {
-    /// Has the look of this moment kept, where that is asked for.
+    /// Records the present look, if that is requested.
     pub(super) fn record(&self, recorder: &mut Recorder, audits: &Traces, key: Key, at_ms: u64) {
         if recorder.wants(key) {
             let raw = self.known().raw(key.0, at_ms);
             match raw {
-                // It took too long to say anything of rates.
+                // The look took too long to give rates.
                 None => recorder.missed(key, 1),
-                // There are no rates before the second one.
+                // There are no rates before the second look.
                 Some(Raw { shown, .. }) if shown.is_empty() => {}
                 Some(Raw { ago, shown, gpus }) => {
                     let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
@@ -38,7 +39,8 @@ impl Measuring {
 }
 
 impl Known {
-    /// The newest look, where it is the one of this moment: one that took long tells no rates, and the first one has no numbers.
+    /// The newest look, if it is the present one: a look that took long gives no rates, and the
+    /// first one has no numbers.
     fn raw(&self, allocation: AllocationId, at_ms: u64) -> Option<Raw> {
         let of = self.running.get(&allocation).filter(|of| of.at_ms == at_ms)?;
         let (at, _) = of.last.as_ref()?;

@@ -1,4 +1,4 @@
-//! What each GPU does that an allocation has, for `lattice top --per-gpu`.
+//! The numbers of each GPU that an allocation has, for `lattice top --per-gpu`.
 
 use super::gpu_numbers::{Mine, shown};
 use super::{Known, Measuring, UsageError, may_know};
@@ -15,11 +15,11 @@ use quinn::SendStream;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How long another agent may take to answer.
+/// Timeout of another agent's answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
 impl Known {
-    /// Takes what was read of an allocation's GPUs, behind what was read of the rest of it.
+    /// Takes a reading of an allocation's GPUs, after the rest of its numbers.
     pub(super) fn take_devices(&mut self, allocation: AllocationId, mine: Option<Mine>, at_ms: u64) {
         if let Some(of) = self.running.get_mut(&allocation) {
             of.devices.take(mine, at_ms);
@@ -28,7 +28,7 @@ impl Known {
 }
 
 impl Measuring {
-    /// The newest of each GPU that an allocation has here.
+    /// The newest numbers of each GPU that an allocation has here.
     fn gpus_told(&self, (allocation, epoch): Key) -> GpusTold {
         let assigned: Vec<String> = {
             let view = self.0.handles.view.borrow();
@@ -47,7 +47,7 @@ impl Measuring {
                     GpuTold { id, model, silent: String::new(), shown: shown(gpu), throttled }
                 }
                 None => {
-                    // One that is lost is not asked at all: what is the matter with it says more.
+                    // A lost GPU is not asked at all: its problem says more.
                     let why = device.map(|gpu| self.0.handles.gpus.borrow().why(gpu_key(gpu))).unwrap_or_default();
                     let silent =
                         if why.is_empty() { self.0.handles.gpu_readings.why_silent(&id, device.map(|gpu| gpu.vendor)) } else { why };
@@ -59,7 +59,7 @@ impl Measuring {
     }
 }
 
-/// What the GPUs of an allocation do on `node`, for a user who may know.
+/// The numbers of an allocation's GPUs on `node`, for a user who may see them.
 pub async fn gpus_of_node(measuring: &Measuring, node: &NodeId, address: Option<String>, open: UsageOpen) -> Result<GpusTold, UsageError> {
     let key = (AllocationId(Uuid::from_bytes(open.allocation)), Epoch(open.epoch));
     if *node == measuring.0.handles.me {

@@ -1,4 +1,4 @@
-//! What the work itself asks of each disk: among what `lattice top` shows, and as `lattice diag --storage` says it.
+//! The work's own use of each disk, for `lattice top` and `lattice diag --storage`.
 
 use super::{Measuring, Tracked};
 use crate::kernel_counts::Key;
@@ -10,17 +10,17 @@ use lattice_telemetry::sample::Samples;
 use lattice_telemetry::usage::{DeviceIo, Distribution, Source};
 use std::time::Duration;
 
-/// In the order of pairs.
+/// Names in the order of pairs of counters.
 const DIRECTIONS: [&str; 2] = ["read", "write"];
 
-/// What one disk did a second between the two newest looks.
+/// A disk's rates between the two newest looks.
 struct Rate<'a> {
     name: &'a str,
     bytes: [f64; 2],
     requests: f64,
-    /// How long one request took, in seconds; `None`: there was none.
+    /// Mean duration of a request, in seconds; `None`: there was none.
     latency: Option<f64>,
-    /// All that was counted.
+    /// The total counts.
     total: &'a DeviceIo,
 }
 
@@ -44,7 +44,7 @@ impl Tracked {
         rates.collect()
     }
 
-    /// By the names of `lattice top`, each with the disk's.
+    /// The numbers by the names of `lattice top`, each with the disk's name.
     pub(super) fn disks(&self) -> Vec<Shown> {
         let one = |name: &str, disk: &str, unit: &str, now| Shown {
             name: format!("{name}:{disk}"),
@@ -64,16 +64,17 @@ impl Tracked {
     }
 }
 
-/// What is said of an allocation's disks.
+/// What is reported about an allocation's disks.
 #[derive(Debug, PartialEq)]
 pub struct Said {
     pub about: String,
     pub text: String,
-    /// How long ago it was looked at.
+    /// Age of the look.
     pub age: Duration,
 }
 
-/// How long requests took: bounds that so many of them were within, since the kernel's ranges are all that is known.
+/// Durations of requests as text: bounds with the number of requests within them, because only the
+/// kernel's ranges are known.
 fn within(counts: &Counts) -> String {
     let last = counts.bounds.last().copied().unwrap_or_default();
     let bound = |percent| match counts.percentile(percent) {
@@ -84,7 +85,7 @@ fn within(counts: &Counts) -> String {
 }
 
 impl Tracked {
-    /// How long reads and writes took since the work began here, in words.
+    /// The durations of reads and writes since the work began here, as text.
     fn latencies(&self) -> Vec<(String, String)> {
         let Some((_, usage)) = &self.last else { return Vec::new() };
         let of = [(Distribution::BlockRead, "reads"), (Distribution::BlockWrite, "writes")];
@@ -97,7 +98,8 @@ impl Tracked {
 }
 
 impl Measuring {
-    /// Each disk that an allocation's work has used here, and how long its requests took, as the newest look has it.
+    /// Each disk that an allocation's work has used here, with the durations of its requests, from
+    /// the newest look.
     pub fn disks_of(&self, (allocation, epoch): Key) -> Vec<Said> {
         let known = self.known();
         let Some(of) = known.running.get(&allocation).filter(|of| of.share.epoch == epoch) else { return Vec::new() };
@@ -118,7 +120,7 @@ impl Measuring {
     }
 }
 
-/// As metrics.
+/// Adds the disks' metrics.
 pub(super) fn tell(id: &str, devices: &[DeviceIo], samples: &mut Samples) {
     for device in devices {
         for (n, direction) in DIRECTIONS.into_iter().enumerate() {

@@ -1,7 +1,9 @@
-//! Joules of this node and of each allocation, kept on the disk before anybody is told: no counter falls when the agent is killed, and
-//! what was drawn while none looked is counted by the next one.
+//! Energy of this node and of each allocation in joules. It is stored before it is shown: so no
+//! counter decreases when the agent is killed, and energy used while no agent runs is counted by
+//! the next one.
 //!
-//! One small file with a checksum and the boot that it is of. It is not synced: work does not outlive the machine either.
+//! One small file with a checksum and the id of its boot. It is not synced, because work does not
+//! outlive the machine either.
 
 use super::gpu_numbers::Mine;
 use crate::kernel_counts::{self, Key};
@@ -22,12 +24,12 @@ use std::time::{Duration, Instant};
 /// The file in the state folder.
 const FILE: &str = "energy";
 const VERSION: u32 = 1;
-/// Bytes of it that are read.
+/// Bytes of the file that are read at most.
 const BYTES_MAX: u64 = 16 << 20;
-/// How often meters are read where nothing runs: much sooner than one begins again.
+/// How often meters are read while no work runs: much sooner than a meter wraps.
 const RESTING: Duration = Duration::from_secs(10);
 
-/// What is kept.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Contents {
     version: u32,
@@ -36,7 +38,7 @@ struct Contents {
     allocations: Vec<(String, u64, Account)>,
 }
 
-/// All meters of this node.
+/// All energy meters of this node.
 pub struct Energy {
     rapl: Rapl,
     processors: u32,
@@ -50,7 +52,7 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// Below this root, going on from what the agent's folder has.
+    /// Below this root, continuing from the stored values.
     pub fn open(root: &Path, state_dir: &Path) -> Self {
         let boot = identity::boot_id().map(|boot| boot.to_string()).unwrap_or_default();
         let file = state_dir.join(FILE);
@@ -75,12 +77,12 @@ impl Energy {
         }
     }
 
-    /// What the node has drawn.
+    /// The node's energy.
     pub fn node(&self) -> &NodeMeter {
         &self.node
     }
 
-    /// Reads the node's meters; where nothing runs only now and then.
+    /// Reads the node's meters; only now and then while no work runs.
     pub fn look(&mut self, now: Instant, works: bool, text: &mut Text) {
         let is_due = works || self.read_at.is_none_or(|at| now.saturating_duration_since(at) >= RESTING);
         if is_due && self.rapl.names().next().is_some() {
@@ -89,7 +91,7 @@ impl Energy {
         }
     }
 
-    /// Adds to an allocation's numbers what it has drawn.
+    /// Adds an allocation's energy to its numbers.
     pub fn add(&mut self, share: &DesiredShare, mine: Option<&Mine>, usage: &mut Usage) {
         let key = (share.allocation, share.epoch);
         let drawn = mine.iter().flat_map(|mine| &mine.gpus).filter_map(|gpu| {
@@ -109,13 +111,14 @@ impl Energy {
         usage.offer(Measure::EnergyGpu, account.gpu_joules(), Source::Gpu);
     }
 
-    /// Lets go of those that are over: neither present nor with a scope that waits to be taken up.
+    /// Forgets allocations that have ended: those that are not present and have no scope that waits
+    /// for adoption.
     pub fn retain(&mut self, slice: Option<&Slice>, present: impl Fn(&Key) -> bool) {
         let has_scope = |key: &Key| slice.is_some_and(|slice| slice.scope(key.0).work().path().exists());
         self.accounts.retain(|key, _| present(key) || has_scope(key));
     }
 
-    /// Writes down what is new, before anybody is told.
+    /// Stores new values, before anybody sees them.
     pub fn keep(&mut self) {
         if self.node.microjoules().is_none() && self.accounts.is_empty() && self.written.is_empty() {
             return;
@@ -139,7 +142,7 @@ impl Energy {
 }
 
 fn encoded(contents: &Contents) -> Vec<u8> {
-    // Maps of words to numbers always have a form.
+    // Encoding maps of strings to numbers cannot fail.
     let body = serde_json::to_string(contents).unwrap_or_default();
     format!("{:08x} {body}\n", crc32fast::hash(body.as_bytes())).into_bytes()
 }
@@ -159,7 +162,7 @@ fn read(file: &Path) -> io::Result<Option<Contents>> {
     Ok(Some(serde_json::from_str(body)?))
 }
 
-/// All processors of the machine, which are metered together.
+/// Number of the machine's processors, which are metered together.
 fn processors(root: &Path) -> u32 {
     let stat = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
     let is_one = |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -170,7 +173,7 @@ fn processors(root: &Path) -> u32 {
 mod tests {
     use super::*;
 
-    /// A machine with one package that shows so much.
+    /// A machine with one package whose meter shows this value.
     fn machine(root: &Path, microjoules: u64) {
         let zone = root.join("sys/class/powercap/intel-rapl:0");
         fs::create_dir_all(&zone).unwrap();
@@ -203,7 +206,7 @@ mod tests {
         let mut energy = Energy::open(&root, &root);
         assert_eq!(told(&mut energy), Some((5.0, Source::Rapl)));
         assert_eq!(energy.node().domains().collect::<Vec<_>>(), [("package-0", 5.0)]);
-        // Of another boot, or damaged, it is as none.
+        // A file of another boot, or a damaged one, counts as missing.
         let mut contents = read(&root.join(FILE)).unwrap().unwrap();
         "another".clone_into(&mut contents.boot);
         fs::write(root.join(FILE), encoded(&contents)).unwrap();

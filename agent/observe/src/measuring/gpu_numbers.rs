@@ -1,4 +1,4 @@
-//! What the GPUs do that an allocation has: together among its numbers, and kept over time.
+//! The numbers of an allocation's GPUs together, and their histories.
 
 use super::histories::WINDOWS_MAX;
 use super::moving::Moved;
@@ -12,19 +12,19 @@ use lattice_telemetry::window::smoothing::Smoothing;
 use lattice_telemetry::window::{History, PROD_MS};
 use std::time::Instant;
 
-/// A GPU that is less busy does nothing: so little is what asking it costs.
+/// Utilization below which a GPU counts as idle: asking it costs this much.
 const IDLE_UTILIZATION: f64 = 0.01;
 
-/// What was read of an allocation's GPUs at once.
+/// One reading of an allocation's GPUs.
 #[derive(Clone, Debug)]
 pub struct Mine {
     pub at: Instant,
     pub gpus: Vec<Gpu>,
-    /// How many it had then: of some nothing may have been read.
+    /// How many GPUs it had then; some of them may have no reading.
     pub held: usize,
 }
 
-/// One of them.
+/// The reading of one GPU.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     pub id: String,
@@ -32,7 +32,7 @@ pub struct Gpu {
     pub load: GpuLoad,
 }
 
-/// Of a look at all GPUs those that this allocation had then.
+/// From a reading of all GPUs, those that this allocation had then.
 pub fn mine(looked: &Looked, allocation: AllocationId) -> Option<Mine> {
     let ids: Vec<&String> = looked.holders.iter().filter(|(_, holder)| **holder == allocation).map(|(id, _)| id).collect();
     let held = ids.len();
@@ -50,7 +50,8 @@ pub(super) struct Devices {
     utilization: History,
     memory: History,
     power: History,
-    /// The busiest at any look since launches were looked at, and whether one was silent at any of them.
+    /// The highest utilization since the last check of launches, and whether a GPU was silent at
+    /// any time since.
     busiest: Option<f64>,
     silent: bool,
 }
@@ -79,13 +80,13 @@ impl Devices {
         }
     }
 
-    /// Nothing more comes.
+    /// Closes the histories: nothing more follows.
     pub(super) fn end(&mut self, smoothing: Smoothing) {
         self.newest = None;
         [&mut self.utilization, &mut self.memory, &mut self.power].into_iter().for_each(|history| history.close(smoothing));
     }
 
-    /// What was read last.
+    /// The newest reading.
     pub(super) fn newest(&self) -> Option<&Mine> {
         self.newest.as_ref()
     }
@@ -94,8 +95,8 @@ impl Devices {
         self.newest.iter().flat_map(|mine| &mine.gpus).filter_map(|gpu| of(&gpu.load)).collect()
     }
 
-    /// Whether a GPU did something since this was asked last, of work that has some. Of those that are silent nobody
-    /// knows.
+    /// Whether a GPU did something since the last call, for work that has GPUs. Unknown if a GPU
+    /// was silent.
     pub(super) fn moved(&mut self, has_some: bool) -> Option<Moved> {
         let (busiest, silent) = (self.busiest.take(), std::mem::take(&mut self.silent));
         let moved = match busiest {
@@ -121,7 +122,7 @@ impl Devices {
         (!all.is_empty()).then(|| all.iter().sum())
     }
 
-    /// Among what `lattice top` shows, and what rules are about.
+    /// The numbers for `lattice top` and for rules.
     pub(super) fn numbers(&self) -> Vec<Number<'_>> {
         let source = self.newest.iter().flat_map(|mine| &mine.gpus).next().map_or("gpu", |gpu| gpu.source);
         let number = |name, unit, now: Option<f64>, history| now.map(|now| Number { name, unit, now, source, history });
@@ -139,17 +140,17 @@ impl Devices {
         numbers.into_iter().flatten().collect()
     }
 
-    /// What is kept over time, with its metrics.
+    /// The histories and their metrics.
     pub(super) fn windows(&self) -> [(&'static Family, &History); 3] {
         [(&family::GPU_UTILIZATION, &self.utilization), (&family::GPU_MEMORY_USED, &self.memory), (&family::GPU_POWER, &self.power)]
     }
 
-    /// The numbers of each, by id.
+    /// The numbers of each GPU, by id.
     pub(super) fn each(&self) -> Vec<(String, Vec<Shown>)> {
         self.newest.iter().flat_map(|mine| &mine.gpus).map(|gpu| (gpu.id.clone(), shown(gpu))).collect()
     }
 
-    /// Which GPUs were read.
+    /// The GPUs in the newest reading.
     pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
         self.newest.iter().flat_map(|mine| &mine.gpus).map(|gpu| gpu.id.as_str())
     }
@@ -219,7 +220,7 @@ mod tests {
         let at = Instant::now();
         let both = Mine { at, gpus: vec![gpu("A", 0.9, 20, 300.0), gpu("B", 0.1, 95, 100.0)], held: 2 };
         devices.take(Some(both.clone()), 1000);
-        // The same look again is no second value.
+        // The same reading again is no second value.
         devices.take(Some(both), 2000);
         let numbers: Vec<_> = devices.numbers().iter().map(|number| (number.name, number.now)).collect();
         let expected = [

@@ -1,4 +1,4 @@
-//! What is measured of this node, and by what others are asked.
+//! The parts of the agent that measuring needs.
 
 use crate::traces::Traces;
 use lattice_agent_common::node_view::NodeView;
@@ -14,17 +14,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What measuring needs of its node.
+/// The parts of the agent that measuring needs.
 pub struct Handles {
-    /// This node.
+    /// This node's id.
     pub me: NodeId,
-    /// Where what outlives this agent is kept.
+    /// The agent's state folder.
     pub state_dir: PathBuf,
     pub slice: Option<Slice>,
     pub bounds: Bounds,
     /// The allocations on this node.
     pub workers: Allocations,
-    /// What the driver says of this node.
+    /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
     pub topology: watch::Receiver<Arc<NodeTopology>>,
     pub gpus: watch::Receiver<Arc<GpuStandings>>,

@@ -1,7 +1,7 @@
-//! Looks that are brought forward: at work that is put in debug mode, where the next look at everything is not soon.
+//! Early looks at work that was just put in debug mode, if the next regular look is not soon.
 //!
-//! At most one for each allocation and minute, whoever asks and however often; and what it takes is of the thread's budget, so that the next
-//! look at everything comes later by that much.
+//! At most one for each allocation and minute, whoever asks and however often. Its cost counts in
+//! the thread's budget, so that the next regular look comes later by that much.
 
 use crate::alerting::saved::Key;
 use lattice_agent_common::node_view::NodeView;
@@ -15,21 +15,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Between two of one allocation.
+/// Least time between two early looks at one allocation.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Behind the look before: rates over a shorter time say little.
+/// Least time after the look before: rates over a shorter time say little.
 const APART: Duration = Duration::from_millis(500);
 
-/// Which are wanted, and which were.
+/// The wanted early looks, and the recent ones.
 #[derive(Debug, Default)]
 pub(super) struct Haste {
     wanted: BTreeSet<Key>,
-    /// When the last was, while another is not due yet.
+    /// When the last early look was, until another one is allowed.
     brought: BTreeMap<AllocationId, Instant>,
 }
 
 impl Haste {
-    /// These have just been put in debug mode.
+    /// Notes work that was just put in debug mode.
     pub(super) fn note(&mut self, begun: Vec<Key>, now: Instant) {
         self.brought.retain(|_, at| now.saturating_duration_since(*at) < AGAIN);
         for key in begun {
@@ -40,7 +40,8 @@ impl Haste {
         }
     }
 
-    /// Those that are to be looked at now, each given once, and when the next is. `looked`: when each was looked at last.
+    /// The allocations to look at now, each returned once, and when the next one is due. `looked`:
+    /// when each was looked at last.
     pub(super) fn due(&mut self, now: Instant, looked: impl Fn(&Key) -> Option<Instant>) -> (BTreeSet<Key>, Option<Instant>) {
         let due_at: Vec<(Key, Instant)> = self.wanted.iter().map(|key| (*key, looked(key).map_or(now, |at| at + APART))).collect();
         let due: BTreeSet<Key> = due_at.iter().filter(|(_, at)| *at <= now).map(|(key, _)| *key).collect();
@@ -48,13 +49,13 @@ impl Haste {
         (due, due_at.into_iter().map(|(_, at)| at).filter(|at| *at > now).min())
     }
 
-    /// Everything is looked at.
+    /// A regular look covers everything that was wanted.
     pub(super) fn over(&mut self) {
         self.wanted.clear();
     }
 }
 
-/// Wakes the thread that measures when other work is in debug mode than was, and when it is time to stop.
+/// Wakes the measuring thread when the set of work in debug mode changes, and when it should stop.
 pub(super) async fn wake(thread: Thread, mut view: watch::Receiver<Arc<NodeView>>, stop: CancellationToken) {
     let mut known = orders(&view.borrow_and_update());
     loop {

@@ -1,4 +1,4 @@
-//! What is kept of each number over time, and which window of it is exported.
+//! The history of each number, and which window of it is exported.
 
 use lattice_telemetry::catalogue::{Family, allocation as family};
 use lattice_telemetry::sample::Samples;
@@ -8,30 +8,30 @@ use lattice_telemetry::window::smoothing::Smoothing;
 use lattice_telemetry::window::{History, PROD_MS, Summary, Whole};
 use std::time::Duration;
 
-/// Whole windows that are kept of each: an hour.
+/// Complete windows that are kept of each number: an hour.
 pub(super) const WINDOWS_MAX: usize = 120;
 
-/// How windows are exported of work that runs, or has ended.
+/// How windows of running or ended work are exported.
 #[derive(Clone, Copy)]
 pub(super) struct Exported {
     pub smoothing: Smoothing,
-    /// How long ago it ended.
+    /// How long ago the work ended; `None`: it runs.
     pub ended: Option<Duration>,
 }
 
 impl Exported {
-    /// The window that is told now.
+    /// The window that is exported now.
     pub(super) fn of(self, whole: &Whole) -> Option<Summary> {
         whole.exported(self.smoothing, self.ended.map(|ended| u64::try_from(ended.as_millis()).unwrap_or(u64::MAX)))
     }
 }
 
-/// How much later than the last window the one is that is exported.
+/// How much older than the last complete window the exported one is.
 pub fn told_later(smoothing: Smoothing) -> Duration {
     Duration::from_millis(PROD_MS * smoothing.later() as u64)
 }
 
-/// An allocation's numbers over time.
+/// The histories of an allocation's numbers.
 pub(super) struct Histories {
     pub cpu_cores: History,
     pub memory: History,
@@ -39,7 +39,7 @@ pub(super) struct Histories {
     pub io_written: History,
     pub received: History,
     pub sent: History,
-    /// Requests to block devices, reads and writes together.
+    /// Durations of block device requests, reads and writes together.
     io_latency: LatencyHistory,
 }
 
@@ -47,12 +47,13 @@ impl Histories {
     pub(super) fn new() -> Self {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
         let [cpu_cores, memory, io_read, io_written, received, sent] = std::array::from_fn(|_| history());
-        // Only what is exported is asked of it.
+        // It only needs what is exported.
         let io_latency = LatencyHistory::new(PROD_MS, Smoothing::Cubic.windows());
         Self { cpu_cores, memory, io_read, io_written, received, sent, io_latency }
     }
 
-    /// Takes what a look said: cores, and what was read, written, received and sent a second; memory is taken by itself.
+    /// Takes the numbers of a look: cores, and the rates of reading, writing, receiving and sending
+    /// in bytes a second. Memory is pushed separately.
     pub(super) fn take(&mut self, at_ms: u64, cores: Option<(f64, Source)>, rates: [Option<(f64, Source)>; 4], usage: &Usage) {
         let [read, written, received, sent] = rates;
         let Self { cpu_cores, io_read, io_written, received: in_, sent: out, .. } = self;
@@ -69,14 +70,14 @@ impl Histories {
         }
     }
 
-    /// Nothing more comes.
+    /// Closes the histories: nothing more follows.
     pub(super) fn close(&mut self, smoothing: Smoothing) {
         let Self { cpu_cores, memory, io_read, io_written, received, sent, io_latency } = self;
         [cpu_cores, memory, io_read, io_written, received, sent].into_iter().for_each(|history| history.close(smoothing));
         io_latency.close(smoothing);
     }
 
-    /// As metrics.
+    /// Adds the metrics.
     pub(super) fn tell(&self, id: &str, exported: Exported, samples: &mut Samples) {
         for (history, metric) in [
             (&self.cpu_cores, &family::CPU_CORES),

@@ -1,4 +1,4 @@
-//! The thread that measures: when it looks, and at what.
+//! The measuring thread: when it looks, and at what.
 
 use super::handles::Handles;
 use super::haste::{self, Haste};
@@ -21,13 +21,14 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A look is followed by a pause of so many times what it took of a processor.
+/// The pause after a look is at least this many times the processor time that the look took.
 const PAUSE_TIMES: u32 = 20;
 /// Processes that one look lists, over all allocations.
 const PROCESSES_MAX: usize = 16_384;
 
 impl Measuring {
-    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last numbers of ended work are exported.
+    /// Measures on a thread of its own until `stop`. `ended_for`: how long the last numbers of
+    /// ended work are exported.
     pub fn begin(&self, ended_for: Duration, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<()> {
         let (measuring, view, stopped) = (self.clone(), self.0.handles.view.clone(), stop.clone());
         let ended_for = ended_for + told_later(self.0.smoothing);
@@ -35,28 +36,29 @@ impl Measuring {
         let thread = std::thread::Builder::new().name("measuring".to_owned()).spawn(run)?;
         tasks.spawn(async move {
             haste::wake(thread.thread().clone(), view, stopped).await;
-            // A thread that panicked has said so.
+            // A thread that panicked has printed that itself.
             let _ended = tokio::task::spawn_blocking(move || thread.join()).await;
         });
         Ok(())
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Looks<'a> {
     measuring: &'a Measuring,
     handles: &'a Handles,
-    /// How long what ended is told.
+    /// How long numbers of ended work are exported.
     ended_for: Duration,
     meters: BTreeMap<Key, Meter>,
     text: Text,
     reclaim: Reclaim,
-    /// One moment by both clocks: nodes' windows lie side by side, and a clock that is set moves none of this agent's.
+    /// One moment by both clocks: windows of different nodes are aligned, and setting the wall
+    /// clock moves none of this agent's windows.
     began: (Instant, u64),
     next_idle: Instant,
     network: NetworkErrors,
     file: SavedAlerts,
-    /// How alerts stood when the agent was here last, of work that was not looked at since.
+    /// Alerts stored by the agent's earlier run, of work that was not looked at since.
     saved: BTreeMap<Key, Saved>,
     energy: Energy,
     recorder: Recorder,
@@ -95,31 +97,32 @@ impl<'a> Looks<'a> {
             if now >= next {
                 self.haste.over();
                 self.all(now);
-                // What was missed is not made up for.
+                // Missed looks are not made up for.
                 next = (now + EVERY).max(Instant::now() + used());
                 continue;
             }
             let (due, later) = self.haste.due(now, |key| self.measuring.known().looked(key));
             if !due.is_empty() {
                 self.these(&due, now);
-                // It is of the same budget.
+                // An early look costs the same budget.
                 next += used();
                 continue;
             }
-            // Not all of a long pause at once: it may be time to stop.
+            // Not the whole of a long pause at once: the thread may have to stop.
             let until = later.into_iter().fold(next.min(now + EVERY), Instant::min);
             std::thread::park_timeout(until.saturating_duration_since(now));
         }
     }
 
-    /// A look at everything.
+    /// Looks at everything.
     fn all(&mut self, now: Instant) {
         let Self { measuring, handles, .. } = *self;
-        // Before the list of who runs: what is prepared meanwhile is on neither.
+        // Listed before the running allocations: one that is prepared meanwhile is in neither list,
+        // so it is not taken for gone.
         let mut gone = measuring.0.kernel.tracked();
         let mut workers = handles.workers.all();
         let left_out = workers.len().saturating_sub(ALLOCATIONS_MAX);
-        // What is beyond those that are measured is counted all the same.
+        // Allocations beyond the measured ones still count in the kernel.
         let run: BTreeSet<Key> = workers.iter().map(|worker| (worker.share.allocation, worker.share.epoch)).collect();
         gone.retain(|key| !run.contains(key));
         workers.truncate(ALLOCATIONS_MAX);
@@ -149,7 +152,7 @@ impl<'a> Looks<'a> {
         measuring.0.looked.send_modify(|looked| *looked += 1);
     }
 
-    /// A look at these alone.
+    /// Looks at these allocations only.
     fn these(&mut self, keys: &BTreeSet<Key>, now: Instant) {
         let mut workers = self.handles.workers.all();
         workers.truncate(ALLOCATIONS_MAX);
@@ -167,7 +170,8 @@ impl<'a> Looks<'a> {
         for worker in workers {
             let share = &worker.share;
             let meter = self.meters.entry((share.allocation, share.epoch)).or_insert_with(|| meter(measuring, handles, share));
-            // None: it is not made yet, or goes just now; what was measured stands until its task ends.
+            // `None`: its cgroup does not exist yet, or is just being removed; earlier numbers stay
+            // until its task ends.
             if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
                 let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
                 self.energy.add(share, mine.as_ref(), &mut look.usage);
@@ -176,7 +180,7 @@ impl<'a> Looks<'a> {
                 looks.push((Arc::clone(share), look, mine, at_ms, parts));
             }
         }
-        // Written down before it is told: no counter falls when the agent is killed.
+        // Stored before it is shown, so that no counter decreases when the agent is killed.
         measuring.0.kernel.keep();
         self.energy.keep();
         measuring.known().node_energy.clone_from(self.energy.node());
@@ -200,7 +204,7 @@ fn meter(measuring: &Measuring, handles: &Handles, share: &DesiredShare) -> Mete
     Meter::new(places, counted)
 }
 
-/// Where an allocation's work is on this node.
+/// The cgroups of an allocation's work on this node.
 fn places(handles: &Handles, allocation: AllocationId) -> CgroupPaths {
     CgroupPaths {
         v2: handles.slice.as_ref().map(|slice| slice.scope(allocation).work().path().to_owned()),
@@ -208,7 +212,7 @@ fn places(handles: &Handles, allocation: AllocationId) -> CgroupPaths {
     }
 }
 
-/// What this thread has had of a processor. Where the machine is busy a look takes long without taking much.
+/// The processor time of this thread. On a busy machine a look takes long without costing much.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

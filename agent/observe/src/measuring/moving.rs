@@ -1,15 +1,16 @@
-//! Whether an allocation's work does something besides using processors: a launch that sleeps while a GPU computes for it, or while
-//! data come in, hangs no more than one that computes itself.
+//! Whether an allocation's work does something besides using processors: a launch that sleeps while
+//! a GPU computes for it, or while data arrive, is no more hung than one that computes itself.
 
 use lattice_telemetry::usage::{Measure, Source, Usage};
 
-/// What is counted, what people call it, and how many bytes between two looks are nothing: who keeps connections alive does not work.
+/// What is counted: its name for people, the measures, and how many bytes between two looks count
+/// as nothing, because keeping connections alive is not work.
 const COUNTED: [(&str, [Measure; 2], f64); 2] = [
     ("block input and output", [Measure::IoRead, Measure::IoWritten], 0.0),
     ("network", [Measure::NetworkReceived, Measure::NetworkSent], 1024.0),
 ];
 
-/// What was looked at, and whether that moved; `None`: it is not measured.
+/// A name from `COUNTED` or the GPUs', and whether it moved; `None`: it is not measured.
 pub type Moved = (&'static str, Option<bool>);
 
 /// The counts at the last look at launches.
@@ -17,7 +18,8 @@ pub type Moved = (&'static str, Option<bool>);
 pub(super) struct Moving([Option<[(f64, Source); 2]>; COUNTED.len()]);
 
 impl Moving {
-    /// Since the last look. A count that begins, or begins elsewhere, has not moved yet.
+    /// Compares with the last look. A count that begins, or whose source changes, has not moved
+    /// yet.
     pub(super) fn look(&mut self, usage: &Usage) -> impl Iterator<Item = Moved> {
         let all = COUNTED.iter().zip(&mut self.0).map(|((name, measures, nothing), before)| {
             let now = match measures.map(|measure| usage.get(measure)) {

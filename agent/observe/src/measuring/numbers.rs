@@ -1,13 +1,13 @@
-//! The numbers of an allocation's work, as `lattice top` and alert rules name them.
+//! The numbers of an allocation's work, by the names of `lattice top` and of alert rules.
 
 use crate::traces::Kept;
 use lattice_mesh::usage::Shown;
 use lattice_telemetry::window::History;
 
-/// Looks that were kept in this life of the agent, and that were not, or went before the store had them.
+/// Looks recorded in this run of the agent, and looks lost before the store had them.
 const POINTS: &str = "debug_points";
 const POINTS_LOST: &str = "debug_points_lost";
-/// The same of events in audit mode.
+/// The same for events in audit mode.
 const EVENTS: &str = "audit_events";
 const EVENTS_LOST: &str = "audit_events_lost";
 
@@ -17,7 +17,7 @@ pub(super) struct Number<'a> {
     pub(super) unit: &'static str,
     pub(super) now: f64,
     pub(super) source: &'static str,
-    /// Where it is kept over time.
+    /// Its history, if there is one.
     pub(super) history: Option<&'a History>,
 }
 
@@ -30,7 +30,7 @@ impl Number<'_> {
     }
 }
 
-/// What `lattice top` says of work in debug mode, and of work in audit mode.
+/// The numbers of `lattice top` about work in debug mode and in audit mode.
 pub(super) fn trace_counts(kept: Option<Kept>, audited: Option<Kept>) -> impl Iterator<Item = Shown> {
     let counts = kept.into_iter().flat_map(|kept| [(POINTS, kept.points), (POINTS_LOST, kept.lost)]);
     let counts = counts.chain(audited.into_iter().flat_map(|kept| [(EVENTS, kept.points), (EVENTS_LOST, kept.lost)]));

@@ -10,7 +10,7 @@ pub fn share(n: u128, epoch: u64) -> Arc<DesiredShare> {
     Arc::new(DesiredShare { epoch: Epoch(epoch), ..test_builders::desired_share(AllocationId(Uuid::from_u128(n))) })
 }
 
-/// A look in which the work had used so many seconds of a processor.
+/// A look in which the work had used this many processor seconds.
 fn look(at: Instant, took_ms: u64, cpu: f64) -> Look {
     let mut usage = Usage::default();
     usage.offer(Measure::CpuUser, Some(cpu), Source::CgroupV2);
@@ -45,7 +45,7 @@ fn what_ended_is_told_for_a_while_with_its_last_window() {
     known.keep(after(2), while_ended, |_| false);
     let told: Vec<_> = known.all().filter_map(|(tracked, _)| window(tracked)).map(|window| (window.count, window.mean)).collect();
     assert_eq!((known.running.len(), told), (0, vec![(1, 1.0)]));
-    // Its next life has the series.
+    // The allocation's next run has the series now.
     known.take(&again, look(after(3), 0, 0.0), 3000);
     assert_eq!((known.all().count(), known.ended.len()), (1, 0));
     known.keep(after(4), while_ended, |_| false);
@@ -78,7 +78,7 @@ fn what_is_measured_raises_an_alert_and_a_restart_takes_none_back() {
     again.take(&share, look(began + Duration::from_secs(5), 0, 2.0), 5000);
     again.alert(&settings, share.allocation, 5000, None, saved.into_iter().next());
     assert_eq!(again.running[&share.allocation].alerts.raised(&settings).len(), 1, "there are no rates yet");
-    // Its end does.
+    // The end of the work clears them.
     again.keep(began + Duration::from_secs(6), (Duration::from_secs(60), Smoothing::None), |_| false);
     assert!(again.all().all(|(tracked, _)| tracked.alerts.raised(&settings).is_empty()));
 }
@@ -105,7 +105,7 @@ fn what_is_exported_is_smoothed_and_what_users_and_rules_see_is_not() {
     let mut tracked = Tracked::new(share(1, 1));
     let began = Instant::now();
     let mut cpu = 0.0;
-    // The third of six windows is busy, and two looks of the seventh.
+    // The third of six windows is busy, and so are two looks of the seventh.
     for second in 0..182 {
         cpu += if (60..90).contains(&second) { 1.0 } else { 0.0 };
         let mut usage = Usage::default();
@@ -122,7 +122,7 @@ fn what_is_exported_is_smoothed_and_what_users_and_rules_see_is_not() {
     };
     let number = |n| Some(lattice_telemetry::sample::Value::Number(n));
     for (family, most) in [(&family::CPU_CORES, 1.0), (&family::NETWORK_SENT_RATE, 1000.0)] {
-        // The fourth: what is beside it is busy.
+        // In the fourth window, smoothing shows its busy neighbour.
         let smoothed = told(Smoothing::Cubic, family, "mean");
         assert_eq!(smoothed, number(most * 12.0 / 35.0), "{}", family.name);
         assert_eq!((told(Smoothing::Cubic, family, "max"), told(Smoothing::None, family, "mean")), (number(0.0), number(0.0)));

@@ -1,5 +1,6 @@
-//! Files of raw measurements: lines of JSON. The first one says whose they are; a line with `metrics` says the unit and the source of
-//! numbers that follow; all others are looks, or in audit mode events. These begin with their time.
+//! Files of raw measurements: lines of JSON. The first one is a header with the owner; a line with
+//! `metrics` gives unit and source of numbers that follow; all others are looks, or in audit mode
+//! events. Looks and events begin with their time.
 
 use super::folders::folders;
 use lattice_model::{AllocationId, Epoch, NodeId, TelemetryMode};
@@ -12,22 +13,22 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use uuid::Uuid;
 
-/// What a header says of the form of the lines.
+/// Version of the lines' format, in the header.
 pub const VERSION: u32 = 1;
 /// Bytes of one file that are read: more than is ever written into one.
 const READ_BYTES_MAX: u64 = 8 << 20;
-/// How the lines of looks begin.
+/// The beginning of lines with looks.
 const LOOK: &[u8] = b"{\"at_ms\":";
-/// Of a file that grows, and of one that is whole.
+/// Extension of a growing file, and of a complete one.
 const OPEN: &str = "open";
 const WHOLE: &str = "jsonl";
 
-/// A number of all of the work, or of one of its GPUs.
+/// The GPU, if the number is of one, and the number's name.
 pub type Number = (Option<String>, String);
-/// The source that was said last of each number whose unit has been said.
+/// The last declared source of each number.
 pub type Declared = BTreeMap<Number, String>;
 
-/// Whose a file is: its first line.
+/// The first line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     pub version: u32,
@@ -41,12 +42,12 @@ pub struct Header {
     pub by: String,
     #[serde(with = "mode_name")]
     pub mode: TelemetryMode,
-    /// What these lines are and what is not in them, where that needs saying.
+    /// What the lines are and what is missing in them, if that needs saying.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
 }
 
-/// A mode by its name, as everybody else is told it.
+/// Encodes a mode by its name, as elsewhere.
 mod mode_name {
     use lattice_model::TelemetryMode;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -60,19 +61,19 @@ mod mode_name {
     }
 }
 
-/// One that grows.
+/// A growing file.
 #[derive(Debug)]
 pub struct Chunk {
     file: File,
     path: PathBuf,
     bytes: u64,
     began: Instant,
-    /// Numbers whose unit and source it says.
+    /// Numbers whose unit and source it has declared.
     pub declared: Declared,
 }
 
 impl Chunk {
-    /// Begins one. Its name is its object's: no other has it, whatever the clock does.
+    /// Begins a file. Its name will be the object's: it is unique, whatever the clock does.
     pub fn begin(dir: &Path, at_ms: u64, header: &Header) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let unique = Uuid::new_v4().simple().to_string();
@@ -85,7 +86,7 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// Adds whole lines. After an error it ends where it ended before.
+    /// Adds complete lines. After an error the file ends where it ended before.
     pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if let Err(error) = self.file.write_all(lines) {
             self.file.set_len(self.bytes)?;
@@ -95,12 +96,12 @@ impl Chunk {
         Ok(())
     }
 
-    /// How long it is, and since when it grows.
+    /// Its length in bytes, and when it was begun.
     pub fn size(&self) -> (u64, Instant) {
         (self.bytes, self.began)
     }
 
-    /// It is whole.
+    /// Marks it as complete.
     pub fn close(self) -> io::Result<()> {
         close(&self.path)
     }
@@ -110,7 +111,7 @@ fn close(path: &Path) -> io::Result<()> {
     fs::rename(path, path.with_extension(WHOLE))
 }
 
-/// Closes what a former life was writing.
+/// Completes the files that an earlier run was writing.
 pub fn close_all(dir: &Path) -> io::Result<()> {
     for folder in folders(dir)? {
         for path in with_extension(&folder, OPEN)? {
@@ -125,20 +126,20 @@ fn with_extension(folder: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
     Ok(entries.filter(|path| path.extension().is_some_and(|it| it == extension)).collect())
 }
 
-/// A file that is to be put.
+/// A complete file, to be stored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Whole {
-    /// When it was begun, by its name: the oldest is first.
+    /// When it was begun, from its name: orders the oldest first.
     began: String,
     pub path: PathBuf,
     pub bytes: u64,
 }
 
-/// All that are to be put, the oldest first.
+/// All complete files, oldest first.
 pub fn whole(dir: &Path) -> io::Result<Vec<Whole>> {
     let mut all = Vec::new();
     for folder in folders(dir)? {
-        // One may go while it is looked at.
+        // A file may be removed meanwhile.
         for path in with_extension(&folder, WHOLE).unwrap_or_default() {
             let Ok(about) = path.metadata() else { continue };
             let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -150,7 +151,7 @@ pub fn whole(dir: &Path) -> io::Result<Vec<Whole>> {
     Ok(all)
 }
 
-/// Bytes of those that still grow.
+/// Bytes of the files that still grow.
 pub fn growing(dir: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for folder in folders(dir)? {
@@ -160,17 +161,17 @@ pub fn growing(dir: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// What a file has.
+/// The content of a file.
 #[derive(Debug)]
 pub struct Contents {
-    /// `None`: it cannot be told whose it is.
+    /// `None`: the owner is unknown.
     pub header: Option<Header>,
-    /// Its whole lines.
+    /// Its complete lines.
     pub lines: Vec<u8>,
     pub looks: u64,
 }
 
-/// Reads a file. What follows its last whole line was being written when the machine went down.
+/// Reads a file. A partial last line was being written when the machine crashed, and is left out.
 pub fn read(path: &Path) -> io::Result<Contents> {
     let mut lines = Vec::new();
     File::open(path)?.take(READ_BYTES_MAX).read_to_end(&mut lines)?;

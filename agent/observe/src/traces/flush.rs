@@ -1,4 +1,4 @@
-//! The task that takes raw measurements to the object store.
+//! The task that moves raw measurements to the object store.
 
 use super::chunk::{self, Contents, Whole};
 use super::{SPOOL_BYTES_MAX, Traces};
@@ -14,15 +14,15 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-/// Between two tries while the store is away.
+/// Backoff while the store is unreachable.
 const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// Where nobody said that there is something.
+/// Interval of looks without a notification.
 const IDLE: Duration = Duration::from_secs(3600);
-/// The level of compression: the cores are the work's.
+/// Compression level: the cores belong to the work.
 const ZSTD_LEVEL: i32 = 1;
-/// What a file counts at least, in bytes: it takes a block and a name.
+/// Least size that a file counts, in bytes: it takes a block and a name.
 const FILE_BYTES_MIN: u64 = 4096;
-/// The subject of what is the matter.
+/// The subject in this node's problems.
 const SUBJECT: &str = "raw measurements and audits";
 
 #[derive(Debug, Error)]
@@ -36,7 +36,7 @@ enum FlushError {
 }
 
 impl Traces {
-    /// Puts what is whole, until `stop`. What is left then is put by the next life.
+    /// Stores complete files until `stop`. The next run of the agent stores the rest.
     pub async fn flush(self, troubles: Troubles, stop: CancellationToken) {
         let mut away: Option<Backoff> = None;
         loop {
@@ -67,8 +67,9 @@ impl Traces {
         }
     }
 
-    /// Whether all went; the first error is told at once. What one allocation's place in the store does not take, or one file that cannot
-    /// be read, keeps nobody else's here.
+    /// Stores all complete files; returns whether all succeeded. Errors are reported at once. If
+    /// the store refuses one allocation's place, or one file is unreadable, the files of others are
+    /// stored nevertheless.
     async fn put_all(&self, trouble: &(impl Fn(&FlushError) + Sync)) -> bool {
         let traces = self.clone();
         let all = match blocking(move || traces.within_bounds(None)).await {
@@ -100,7 +101,8 @@ impl Traces {
         stay.is_empty()
     }
 
-    /// Puts a file, and looks whether too much waits whenever there is one more: work goes on writing, and a store may be slow.
+    /// Stores a file. Meanwhile, whenever another file is completed, checks whether too much waits:
+    /// work goes on writing, and a store may be slow.
     async fn put_within_bounds(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
         let mut put = pin!(self.put(store, path.clone()));
         loop {
@@ -116,13 +118,13 @@ impl Traces {
         }
     }
 
-    /// Puts a file, and then removes it here.
+    /// Stores a file and then removes it here.
     async fn put(&self, store: &LogStore, path: PathBuf) -> Result<(), FlushError> {
         let read = {
             let path = path.clone();
             move || -> io::Result<Option<(Contents, Vec<u8>)>> {
                 let contents = match chunk::read(&path) {
-                    // There was no room for it any more since it was listed.
+                    // Removed for lack of space since it was listed.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                     read => read?,
                 };
@@ -137,21 +139,22 @@ impl Traces {
                 let place = Place { tenant: header.tenant, project: header.project, allocation: header.allocation, epoch: header.epoch };
                 store.put_trace(&place, &header.node, &name, compressed).await?;
             }
-            // Nothing was looked at, or it has no name.
+            // The file has no looks, or no name in the store.
             Some((header, _)) => self.lost_in(header.mode, &path, contents.looks),
-            // Its machine went down before its first line was on the disk.
+            // The machine crashed before the file's first line was on the disk.
             None => self.lost_in(TelemetryMode::Debug, &path, contents.looks),
         }
         blocking(move || remove(&path)).await?;
         Ok(())
     }
 
-    /// What is to be put, without the oldest where there is too much. `but`: one that is being put is not lost.
+    /// The files to store, after removing the oldest if there is too much. `but`: a file that is
+    /// being stored does not count as lost.
     pub(super) fn within_bounds(&self, but: Option<&Path>) -> io::Result<Vec<Whole>> {
         let mut all = chunk::whole(&self.0.dir)?;
         all.retain(|one| but != Some(one.path.as_path()));
         let takes = |one: &Whole| one.bytes.max(FILE_BYTES_MIN);
-        // What still grows takes room as well; half is for what is whole, whatever grows.
+        // Growing files take space as well; half of it is for complete files, whatever grows.
         let growing = chunk::growing(&self.0.dir)?.min(SPOOL_BYTES_MAX / 2);
         let mut total: u64 = growing + all.iter().map(takes).sum::<u64>();
         let mut gone = 0;
@@ -171,7 +174,7 @@ impl Traces {
     }
 }
 
-/// Removes a file, and its folder where nothing else is in it.
+/// Removes a file, and its folder if it is then empty.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -183,7 +186,7 @@ fn remove(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The disk may be slow.
+/// Runs work on a blocking thread, because the disk may be slow.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

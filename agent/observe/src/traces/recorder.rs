@@ -1,8 +1,10 @@
-//! Who writes down what one mode keeps, and for how long: debug's is a part of the measuring thread, audit's of `agent::audit`.
+//! Records what one mode asks for, for the requested time. The measuring thread has the recorder of
+//! debug mode, `agent::audit` that of audit mode.
 //!
-//! How long is counted from when this node heard of the request, by the clock since the boot, and written down in a file: neither a
-//! clock that is wrong nor an agent that is started again makes it longer. The quorum takes the request out of the list when its
-//! time is over by the leader's clock, also where this node heard of it late.
+//! The time counts from when this node learned of the request, by the clock since boot, and that
+//! moment is stored in a file: so neither a wrong clock nor a restart of the agent makes it longer.
+//! The quorum removes the request from the list when its time is over by the leader's clock, even
+//! if this node learned of it late.
 
 use super::chunk::{Chunk, Declared, Header, Number, VERSION};
 use super::folders::folders;
@@ -26,47 +28,47 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// What an audit's lines are: they say it themselves.
+/// What audit lines contain, as their header says.
 const OF_AUDITS: &str = "open, openat, openat2, creat, connect and accept as the process gave their arguments, with the result; io_uring's \
     without one, 32-bit calls without arguments; not datagrams without a connection, nor descriptors inherited or passed on; what was lost, and \
     when the agent was away, has lines of its own, and `ended` where the agent was there to the end: without it nobody was";
-/// Of the file until it is whole.
+/// Extension of the file while it is incomplete.
 const UNFINISHED: &str = "json.new";
-/// Free room that is left to others: so many bytes, or a twentieth of the disk where that is less.
+/// Free space that is left to others: this many bytes, or a twentieth of the disk if that is less.
 const SPARE_BYTES: u64 = 256 << 20;
-/// The subject of what is the matter.
+/// The subject in this node's problems.
 const SUBJECT: &str = "raw measurements on this disk";
 
-/// One for each node.
+/// The recorder of one mode; one for each node.
 pub struct Recorder {
     traces: Traces,
     mode: TelemetryMode,
     me: NodeId,
     view: watch::Receiver<Arc<NodeView>>,
     troubles: Troubles,
-    /// What headers say of the lines.
+    /// The headers' text about the lines.
     about: String,
     recordings: BTreeMap<Key, Recording>,
-    /// Whether folders that a former life left were looked at.
+    /// Whether folders left by an earlier run were checked.
     swept: bool,
     troubled: bool,
 }
 
-/// One allocation's.
+/// The recording of one allocation.
 struct Recording {
     order: TelemetryOrder,
     tenant: String,
     project: String,
-    /// When this node heard of it, by the clock since the boot.
+    /// When this node learned of it, by the clock since boot, in milliseconds.
     since_ms: u64,
-    /// Until when a former life of the agent was at it.
+    /// Until when an earlier run of the agent was recording.
     before: Option<SystemTime>,
     about: String,
     over: bool,
     chunk: Option<Chunk>,
 }
 
-/// What outlives the agent.
+/// What is stored across restarts of the agent.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     version: u32,
@@ -75,7 +77,7 @@ struct Saved {
 }
 
 impl Traces {
-    /// Who writes them down in this mode: one for each.
+    /// The recorder of this mode: create only one for each mode.
     pub fn recorder(&self, mode: TelemetryMode, me: NodeId, view: watch::Receiver<Arc<NodeView>>, troubles: Troubles) -> Recorder {
         Recorder::new(self.clone(), mode, me, view, troubles)
     }
@@ -87,20 +89,21 @@ impl Recorder {
         Self { traces, mode, me, view, troubles, about, recordings: BTreeMap::new(), swept: false, troubled: false }
     }
 
-    /// What is not in the lines here, beside what is in them nowhere: headers say that too.
+    /// Adds what is missing in this node's lines to what is always missing; headers say that too.
     pub fn lacks(&mut self, what: &[String]) {
         if !what.is_empty() {
             self.about = format!("{}; HERE NOTHING OF: {}", self.about, what.join(", "));
         }
     }
 
-    /// Begins and ends as the list says, and ends what has lasted long enough. Gives those that begin with this.
+    /// Starts and ends recordings as the list says, and ends those whose time is over. Returns
+    /// those that start now.
     pub fn follow(&mut self) -> Vec<Key> {
         let view = Arc::clone(&self.view.borrow());
         self.follow_at(&view, boottime_ms())
     }
 
-    /// The same with what the list says now, and the time since the boot.
+    /// As [`Self::follow`], with this list and this time since boot.
     pub fn follow_at(&mut self, view: &NodeView, now_ms: u64) -> Vec<Key> {
         let mut begun = Vec::new();
         let asked: BTreeMap<Key, (&DesiredShare, &TelemetryOrder)> =
@@ -133,7 +136,8 @@ impl Recorder {
                     chunk: None,
                 }
             });
-            // Where a former life was at it, the record of an audit has yet to say since when nobody is: its next `ending`.
+            // If an earlier run was recording an audit, its record must first say since when nobody
+            // has been: that happens at the next `ending`.
             let waits = is_new && mode == TelemetryMode::Audit && recording.before.is_some();
             if recording.has_lasted(now_ms) && !waits {
                 tracing::info!(allocation = %key.0, %mode, "its time in this mode is over");
@@ -147,7 +151,7 @@ impl Recorder {
         let tally = self.traces.of(self.mode);
         let mut kept = tally.kept();
         if !kept.is_empty() {
-            // Who asks anew, for a longer time, still sees what was lost before.
+            // If somebody asks again for a longer time, the earlier losses still show.
             let here: BTreeSet<Key> = view.locals.iter().map(|local| (local.share.allocation, local.share.epoch)).collect();
             kept.retain(|key, _| here.contains(key));
         }
@@ -166,7 +170,8 @@ impl Recorder {
         begun
     }
 
-    /// Lets go what a former life knew of work that is not measured closely any more; what is to be put stays until it is.
+    /// Forgets what an earlier run knew of work that is no longer recorded; what is still to be
+    /// stored stays.
     fn sweep(&self, asked: &BTreeSet<String>) {
         for folder in folders(&self.traces.0.dir).unwrap_or_default() {
             if folder.file_name().and_then(|name| name.to_str()).is_none_or(|name| !asked.contains(name)) {
@@ -175,7 +180,8 @@ impl Recorder {
         }
     }
 
-    /// Those that end when the list is followed the next time: what their record has to say of it is said before.
+    /// The recordings that the next call of `follow` will end: their last lines must be written
+    /// before it.
     pub fn ending(&self, view: &NodeView, now_ms: u64) -> Vec<Key> {
         let asked: BTreeMap<Key, Uuid> = closely(view, self.mode).map(|(key, _, order)| (key, order.id)).collect();
         let ends = |(key, recording): &(&Key, &Recording)| {
@@ -184,27 +190,27 @@ impl Recorder {
         self.recordings.iter().filter(ends).map(|(key, _)| *key).collect()
     }
 
-    /// Whether a look at this work is to be kept.
+    /// Whether this work is being recorded.
     pub fn wants(&self, key: Key) -> bool {
         self.recordings.get(&key).is_some_and(|recording| !recording.over)
     }
 
-    /// What was kept, while it is.
+    /// The counts of a recording, while it lasts.
     pub fn kept(&self, key: Key) -> Option<Kept> {
         self.wants(key).then(|| self.traces.of(self.mode).kept().get(&key).copied().unwrap_or_default())
     }
 
-    /// All of whose work something is to be kept.
+    /// All recordings that are going on.
     pub fn wanted(&self) -> impl Iterator<Item = Key> {
         self.recordings.iter().filter(|(_, recording)| !recording.over).map(|(key, _)| *key)
     }
 
-    /// Until when a former life of the agent was at it; told once.
+    /// Until when an earlier run of the agent was recording; returned once.
     pub fn take_before(&mut self, key: Key) -> Option<SystemTime> {
         self.recordings.get_mut(&key).and_then(|recording| recording.before.take())
     }
 
-    /// Writes down until when this life was at it: the next one says since when nobody was.
+    /// Stores until when this run was recording: the next run will say since when nobody was.
     pub fn is_at(&self, key: Key, until: SystemTime) {
         let file = File::options().append(true).open(self.traces.dir(key).join(file(self.mode)));
         if let Err(error) = file.and_then(|file| file.set_modified(until)) {
@@ -212,17 +218,18 @@ impl Recorder {
         }
     }
 
-    /// A look that is to be kept says nothing; so many events went.
+    /// Counts events that could not be recorded, for example because a look had no rates.
     pub fn missed(&self, key: Key, count: u64) {
         self.traces.lost(self.mode, key, count);
     }
 
-    /// What was written and went with whole files, for want of room; told once. It is counted as lost already.
+    /// Events that were written, and lost when whole files were removed for lack of space; returned
+    /// once. They count as lost already.
     pub fn take_dropped(&self, key: Key) -> u64 {
         self.traces.of(self.mode).dropped().remove(&key).unwrap_or_default()
     }
 
-    /// What is the matter with this mode's lines on the disk.
+    /// The subject of this mode's lines in this node's problems.
     fn subject(&self) -> &'static str {
         match self.mode {
             TelemetryMode::Audit => "audits on this disk",
@@ -230,13 +237,13 @@ impl Recorder {
         }
     }
 
-    /// Keeps a look: what was measured of all of it, and of each of its GPUs.
+    /// Records a look: the numbers of the work, and of each of its GPUs.
     pub fn take(&mut self, key: Key, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) {
         let of_looks = |declared: &Declared| lines(declared, at_ms, shown, gpus);
         self.put(key, at_ms, 1, of_looks);
     }
 
-    /// Keeps lines that are whole, with so many events; whether it did.
+    /// Records complete lines with this number of events; returns whether that succeeded.
     pub fn take_lines(&mut self, key: Key, at_ms: u64, events: u64, lines: Vec<u8>) -> bool {
         self.put(key, at_ms, events, |_| Ok((lines, Declared::new())))
     }
@@ -268,7 +275,7 @@ impl Recorder {
 }
 
 impl Recording {
-    /// Whether its time is over, and it is not.
+    /// Whether its time is over but it has not been ended.
     fn has_lasted(&self, now_ms: u64) -> bool {
         !self.over && self.order.duration_ms().is_some_and(|all_ms| now_ms.saturating_sub(self.since_ms) >= all_ms)
     }
@@ -305,7 +312,7 @@ impl Recording {
         Ok(())
     }
 
-    /// What is written is whole: it is put next.
+    /// Completes the present file: it is stored next.
     fn close(&mut self, traces: &Traces) {
         let Some(chunk) = self.chunk.take() else { return };
         match chunk.close() {
@@ -313,13 +320,14 @@ impl Recording {
                 traces.0.closed.notify_one();
                 traces.0.more.notify_one();
             }
-            // The next life of the agent takes it up.
+            // The next run of the agent takes care of it.
             Err(error) => tracing::warn!(%error, "raw measurements or audits stay on this node for now"),
         }
     }
 }
 
-/// A look as a line, and before it the units and sources of numbers for which not the same was `declared` last.
+/// A look as a line. Before it, a line with unit and source of those numbers whose `declared`
+/// source differs.
 fn lines(declared: &Declared, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) -> io::Result<(Vec<u8>, Declared)> {
     let mut anew = Declared::new();
     let mut declare = |gpu: Option<&String>, shown: &[Shown]| {
@@ -346,7 +354,7 @@ fn lines(declared: &Declared, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<
         lines.push(b'\n');
     }
     let numbers = |shown: &[Shown]| shown.iter().map(|one| (one.name.clone(), Value::from(one.now))).collect::<Map<_, _>>();
-    // The time is first: that is how a look is told from other lines.
+    // The time comes first: that distinguishes looks from other lines.
     write!(lines, "{{\"at_ms\":{at_ms},\"numbers\":")?;
     serde_json::to_writer(&mut lines, &numbers(shown))?;
     if !gpus.is_empty() {
@@ -358,7 +366,7 @@ fn lines(declared: &Declared, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<
     Ok((lines, anew))
 }
 
-/// Work here that the list says is to be measured in this mode.
+/// Work here that the list says to record in this mode.
 fn closely(view: &NodeView, mode: TelemetryMode) -> impl Iterator<Item = (Key, &DesiredShare, &TelemetryOrder)> {
     view.locals.iter().filter_map(move |local| {
         let share = &local.share;
@@ -367,7 +375,7 @@ fn closely(view: &NodeView, mode: TelemetryMode) -> impl Iterator<Item = (Key, &
     })
 }
 
-/// Where it is written down since when a mode lasts.
+/// The file that stores since when a mode lasts.
 fn file(mode: TelemetryMode) -> &'static str {
     match mode {
         TelemetryMode::Audit => "audit.json",
@@ -375,7 +383,8 @@ fn file(mode: TelemetryMode) -> &'static str {
     }
 }
 
-/// Since when this node knows of a request, as a former life wrote it down, and until when that one was at it; or from now on.
+/// Since when this node has known of a request, and until when an earlier run was recording, from
+/// the file; without it, since now.
 fn heard(file: &Path, order: Uuid, now_ms: u64) -> (u64, Option<SystemTime>) {
     let known = fs::read(file).ok().and_then(|bytes| serde_json::from_slice::<Saved>(&bytes).ok());
     if let Some(known) = known.filter(|known| known.version == VERSION && known.order == order && known.since_boottime_ms <= now_ms) {
@@ -395,7 +404,7 @@ fn heard(file: &Path, order: Uuid, now_ms: u64) -> (u64, Option<SystemTime>) {
     (now_ms, None)
 }
 
-/// The request is over; the folder goes when all in it is put.
+/// The request has ended: removes its file, and the folder once everything in it is stored.
 fn forget(dir: &Path, mode: TelemetryMode) {
     let saved = dir.join(file(mode));
     for file in [saved.with_extension(UNFINISHED), saved] {
@@ -404,7 +413,7 @@ fn forget(dir: &Path, mode: TelemetryMode) {
     let _still_needed = fs::remove_dir(dir);
 }
 
-/// Refuses to take the room that others need.
+/// An error if recording would take space that others need.
 fn has_room(dir: &Path) -> io::Result<()> {
     let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
     let stat = statvfs(there)?;

@@ -53,7 +53,7 @@ impl Bed {
         Traces::open(dir, Some(store), Duration::from_secs(3600))
     }
 
-    /// The agent is started again: what a former life had in its memory is gone.
+    /// Restarts the agent: everything in the memory of the earlier run is gone.
     fn again(&mut self) {
         self.traces = Self::life(&self.dir);
     }
@@ -166,7 +166,7 @@ fn its_time_is_counted_over_a_killed_agent_and_is_over_by_itself() {
     assert!(!recorder.wants(key()), "and stays over");
     recorder.follow_at(&view(Some(2), 60_000), 70_000);
     assert!(recorder.wants(key()), "another request has its own time");
-    // What ended while no agent was here.
+    // Events that ended while no agent was running.
     drop(recorder);
     bed.again();
     let mut recorder = bed.recorder();

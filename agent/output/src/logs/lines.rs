@@ -1,5 +1,5 @@
-//! Bytes of one stream in, pieces that end with whole lines out, each of one time. What is before or after the wanted
-//! time is left out. PURE.
+//! Turns bytes of one stream into pieces that end with whole lines, each written at one time.
+//! Leaves out what was written before or after the requested times. PURE.
 
 use crate::output_index::{Position, Stream, written_by};
 use lattice_mesh::open::LogItem;
@@ -7,34 +7,34 @@ use lattice_mesh::open::LogItem;
 /// Bytes of a piece; a longer line is cut.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// One stream's reader.
+/// The state of reading one stream.
 #[derive(Debug)]
 pub struct Lines {
-    /// What was given out ends here.
+    /// The end of what was given out.
     at: Position,
-    /// Read and not given out.
+    /// Bytes that were read and not given out.
     buffer: Vec<u8>,
-    /// The rest of a line that began before the wanted time is left out.
+    /// Whether to leave out the rest of a line that began before the requested time.
     behind_line: bool,
-    /// The line that ends here, or around here, is the last.
+    /// The line that ends at or around this position is the last one.
     until: Option<Position>,
     all: bool,
     done: bool,
 }
 
 impl Lines {
-    /// Begins at a place.
+    /// Begins at a position.
     pub fn at(at: Position) -> Self {
         Self { at, buffer: Vec::new(), behind_line: false, until: None, all: false, done: false }
     }
 
-    /// Begins with the first line that begins at a place or after it.
+    /// Begins with the first line that begins at a position or after it.
     pub fn behind_line_at(at: Position) -> Self {
         let before = Position { segment: at.segment, offset: at.offset.saturating_sub(1) };
         Self { behind_line: at.offset > 0, ..Self::at(before) }
     }
 
-    /// Where it ends, as known now.
+    /// Sets where reading ends, as known now.
     pub fn until(&mut self, until: Option<Position>) {
         self.until = until;
         self.done = until.is_some_and(|u| self.at >= u) || self.done;
@@ -45,12 +45,12 @@ impl Lines {
         self.done
     }
 
-    /// Where to read on.
+    /// The position from which to read on.
     pub fn reads_at(&self) -> Position {
         Position { segment: self.at.segment, offset: self.at.offset + self.buffer.len() as u64 }
     }
 
-    /// Takes what was read.
+    /// Adds bytes that were read.
     pub fn push(&mut self, data: Vec<u8>) {
         if self.buffer.is_empty() {
             self.buffer = data;
@@ -59,32 +59,33 @@ impl Lines {
         }
     }
 
-    /// What there is goes out, whole lines or not.
+    /// From now on gives out everything, whole lines or not.
     pub fn all(&mut self) {
         self.all = true;
     }
 
-    /// The next bytes cannot be had.
+    /// Skips bytes that cannot be read.
     pub fn skip(&mut self, bytes: u64) {
         self.at.offset += bytes;
-        // A gap is the end of any line.
+        // A gap ends any line.
         self.behind_line = false;
     }
 
-    /// A new segment has begun; `present` is the file's.
+    /// Moves on to the next segment, at most to `present`, the file's own.
     pub fn next_segment(&mut self, present: u32) {
         self.at = Position { segment: (self.at.segment + 1).min(present), offset: 0 };
         self.behind_line = false;
         self.done = self.until.is_some_and(|u| self.at > u) || self.done;
     }
 
-    /// An unfinished line is read again when there is more of it.
+    /// Drops an unfinished line: it is read again when there is more of it.
     pub fn rest(&mut self) {
         self.buffer.clear();
         self.all = false;
     }
 
-    /// What can go out now, with when it had been written by the segment's `samples`: a line is of the time of its end.
+    /// The pieces that can be given out now, with the times at which they were written by the
+    /// segment's `samples`: a line counts as written at the time of its end.
     pub fn take(&mut self, stream: Stream, samples: &[(u64, u64)]) -> Vec<(u64, LogItem)> {
         if self.behind_line {
             let end = self.buffer.iter().position(|b| *b == b'\n');
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn pieces_are_of_one_time_each_and_a_line_is_of_the_time_of_its_end() {
-        // "aaa\n" by 10, half of "bbb\n" by 20, the rest and "ccc\n" by 30; nothing is known of what is beyond.
+        // "aaa\n" by 10, half of "bbb\n" by 20, the rest and "ccc\n" by 30; nothing is known beyond
+        // that.
         let samples = [(5, 0), (10, 4), (20, 6), (30, 12)];
         let mut lines = Lines::at(at(0));
         lines.push(b"aaa\nbbb\nccc\nddd\neee".to_vec());

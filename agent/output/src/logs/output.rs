@@ -1,4 +1,4 @@
-//! One output of a rank while it is read: what was read of it waits here until it is its turn.
+//! One output of a rank while it is read: what was read waits here for its turn.
 
 use super::lines::Lines;
 use super::source::{Next, Source};
@@ -7,17 +7,17 @@ use lattice_mesh::open::LogItem;
 use std::collections::VecDeque;
 use std::io;
 
-/// One output, as it was seen when a pass began.
+/// One output, as it was seen when the pass began.
 pub struct Output {
     seen: Seen,
     pub lines: Lines,
-    /// With when each had been written.
+    /// Pieces, each with the time at which it was written.
     ready: VecDeque<(u64, LogItem)>,
     is_over: bool,
 }
 
 impl Output {
-    /// Goes on with what was read of it in an earlier pass.
+    /// Continues with what an earlier pass has read of it.
     pub fn new(seen: Seen, lines: Lines) -> Self {
         Self { seen, lines, ready: VecDeque::new(), is_over: false }
     }
@@ -27,17 +27,17 @@ impl Output {
         self.seen.stream
     }
 
-    /// When the next piece of it had been written, in milliseconds since 1970. `None`: there is none yet.
+    /// When its next piece was written, in milliseconds since 1970. `None`: there is none yet.
     pub fn next_written(&self) -> Option<u64> {
         self.ready.front().map(|(written, _)| *written)
     }
 
-    /// The next piece.
+    /// Takes the next piece, with the time at which it was written.
     pub fn take(&mut self) -> Option<(u64, LogItem)> {
         self.ready.pop_front()
     }
 
-    /// Reads until there is a next piece, or nothing more for now. `all`: what has no end of line as well.
+    /// Reads until there is a next piece, or nothing more for now. `all`: also an unfinished line.
     pub async fn fill(&mut self, source: &Source, all: bool) -> io::Result<()> {
         while self.ready.is_empty() && !self.is_over {
             if self.lines.is_done() {
@@ -87,7 +87,7 @@ impl Output {
         self.ready.extend(self.lines.take(self.seen.stream, &samples));
     }
 
-    /// Says something of this place.
+    /// Adds a notice about this position.
     fn say(&mut self, source: &Source, at: Position, text: String) {
         let (written, _) = written_by(&source.spool.samples(self.seen.stream, at.segment), at.offset);
         self.ready.push_back((written, LogItem::Notice(text)));

@@ -1,4 +1,4 @@
-//! Where a stream's next bytes come from: its file, or the log store for what the file has no more.
+//! Reads a stream's next bytes from its file, or from the log store if the file no longer has them.
 
 use super::lines::PIECE_BYTES;
 use crate::log_store::{LogStore, StoreError};
@@ -11,23 +11,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What is next.
+/// What follows a position.
 pub enum Next {
     Data(Vec<u8>),
-    /// Bytes that cannot be had.
+    /// Bytes that cannot be read any more.
     Missing {
         bytes: u64,
         why: String,
     },
-    /// The segment is over: the program truncated the file.
+    /// The segment has ended: the program truncated the file.
     Truncated,
-    /// The file is no longer as it was seen; it is so now.
+    /// The file is no longer as it was seen; this is its present state.
     Changed(Seen),
     /// Nothing more for now.
     End,
 }
 
-/// Why bytes that were moved to the log store cannot be had.
+/// Why bytes that were moved to the log store cannot be read.
 #[derive(Debug, Error)]
 enum ChunkError {
     #[error("this agent has no log store configured (log_store)")]
@@ -39,7 +39,7 @@ enum ChunkError {
 /// One node's output of one allocation.
 pub struct Source {
     pub spool: Arc<Spool>,
-    /// Where the files lie; `None`: elsewhere, the store is all there is.
+    /// The files; `None`: they are on another node, and only the store has the output.
     files: Option<ShimDir>,
     store: Option<LogStore>,
 }
@@ -49,7 +49,8 @@ impl Source {
         Self { spool, files, store }
     }
 
-    /// A launch's streams as they are now. Others are not looked at: an allocation may have had thousands.
+    /// A launch's streams as they are now. Others are left out: an allocation may have had
+    /// thousands.
     pub async fn list(&self, launch: u32) -> io::Result<Vec<Seen>> {
         if self.files.is_none() {
             return Ok(self.spool.as_in_store());
@@ -63,7 +64,7 @@ impl Source {
         self.files.as_ref().map(|dir| dir.log(stream.launch, stream.rank, suffix))
     }
 
-    /// What follows a place in a stream that was seen so.
+    /// What follows a position in a stream that was in the state `seen`.
     pub async fn next(&self, seen: &Seen, at: Position) -> io::Result<Next> {
         let present = self.spool.segment(seen.stream);
         if at.segment > present || (at.segment == present && at.offset > seen.bytes) {
@@ -80,7 +81,8 @@ impl Source {
             Piece::Punched => {
                 let now = self.list(seen.stream.launch).await?.into_iter().find(|s| s.stream == seen.stream);
                 let now = now.ok_or(io::ErrorKind::NotFound)?;
-                // Bounded by what there was: what was punched since is asked of the store.
+                // The caller reads up to the old length: what was punched since comes from the
+                // store.
                 Ok(Next::Changed(now))
             }
         }
@@ -89,13 +91,13 @@ impl Source {
     async fn archived(&self, seen: &Seen, present: u32, at: Position) -> Next {
         let known = self.spool.stream(seen.stream);
         let Some(segment) = known.as_ref().and_then(|s| s.segments.get(at.segment as usize)) else { return Next::Truncated };
-        // A file's own hole may be larger than what is known of it.
+        // The file's own hole may be larger than the index knows.
         let end = if at.segment == present { seen.data_start } else { segment.bytes };
         let chunk = segment.chunks.iter().find(|c| c.end > at.offset).copied();
         match chunk {
             Some(chunk) if chunk.start <= at.offset => match self.chunk(seen.stream, at.segment, chunk).await {
                 Ok(mut data) => {
-                    // It may have been put longer since the file was looked at.
+                    // The chunk may have been stored again, longer, since the file was looked at.
                     if at.segment == present {
                         data.truncate(usize::try_from(seen.bytes.saturating_sub(chunk.start)).unwrap_or(usize::MAX));
                     }
@@ -125,7 +127,8 @@ impl Source {
         Ok(data)
     }
 
-    /// Where the last `count` lines of a stream begin: in its file, and before that in the store.
+    /// The position at which the last `count` lines of a stream begin: in its file, or before that
+    /// in the store.
     pub async fn last_lines(&self, seen: &Seen, count: u64) -> io::Result<Position> {
         let segment = self.spool.segment(seen.stream);
         let mut search = Backwards { end: seen.bytes, want: count };
@@ -148,7 +151,7 @@ impl Source {
         let known = self.spool.stream(seen.stream);
         let chunks = known.as_ref().and_then(|s| s.segments.get(segment as usize)).map_or(&[][..], |s| &s.chunks);
         for chunk in chunks.iter().rev().filter(|c| c.start < seen.data_start) {
-            // What cannot be had is said when it is read.
+            // The reader will report what cannot be read.
             let Ok(mut data) = self.chunk(seen.stream, segment, *chunk).await else { return Ok(at(chunk.start)) };
             data.truncate(usize::try_from(seen.data_start - chunk.start).unwrap_or(usize::MAX));
             if let Some(found) = search.look(chunk.start, &data) {
@@ -162,13 +165,13 @@ impl Source {
 
 /// Counts lines from the end.
 struct Backwards {
-    /// The end of the stream: an end of line right there ends the last line.
+    /// The end of the stream: a newline right there ends the last line.
     end: u64,
     want: u64,
 }
 
 impl Backwards {
-    /// Looks at the bytes from `from` on, which come before those of the last call.
+    /// Counts in the bytes from `from` on, which precede those of the last call.
     fn look(&mut self, from: u64, data: &[u8]) -> Option<u64> {
         for (i, byte) in data.iter().enumerate().rev() {
             let next = from + i as u64 + 1;
@@ -183,7 +186,7 @@ impl Backwards {
     }
 }
 
-/// The disk may be slow, and a directory long.
+/// Runs work on a blocking thread: the disk may be slow, and a directory long.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

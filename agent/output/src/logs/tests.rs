@@ -39,7 +39,7 @@ impl Dir {
         LogStore::open(&url, &BTreeMap::new(), std::path::Path::new("")).unwrap()
     }
 
-    /// All that reading gives, once.
+    /// Everything that one read gives.
     async fn read(&self, wanted: Wanted) -> Vec<LogItem> {
         self.read_with(self.spool(), None, wanted).await
     }
@@ -161,7 +161,8 @@ async fn a_rank_that_goes_on_writing_waits_its_turn() {
     dir.append("1/0.out", &line.repeat(1000));
     dir.append("1/1.out", "b\n");
     let (activity, view) = watch::channel(Activity::default());
-    // One piece lies in the queue, the next waits for it: the pass has begun, and the loud one writes on.
+    // One piece is in the queue and the next waits for it: so the pass has begun, and the loud rank
+    // writes on.
     let (send, mut receive) = mpsc::channel(1);
     let reader = tokio::spawn(tail(dir.0.clone(), dir.spool(), None, wanted(1), Some((view, Growth::start().unwrap())), send));
     let mut loud = 0;
@@ -226,7 +227,7 @@ async fn the_last_lines_of_each_stream_are_found_from_the_end() {
     assert!(data.starts_with(b"10000\n"), "over more than one block");
 }
 
-/// A stream of which the first part is in the store and punched out of its file.
+/// The first part of a stream is in the store and punched out of its file.
 #[tokio::test]
 async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_said() {
     use nix::fcntl::{FallocateFlags, fallocate};
@@ -239,7 +240,8 @@ async fn what_the_file_has_no_more_comes_from_the_store_and_what_is_nowhere_is_s
     spool.look(None).unwrap();
     let (place, node) = spool.place();
     assert_eq!(place, Place { tenant: String::new(), project: String::new(), allocation: allocation(), epoch: Epoch(1) });
-    // The store has 0 to 10,003 and 12,000 to 20,000, neither at the end of a line; the file what is beyond 16,384.
+    // The store has 0 to 10,003 and 12,000 to 20,000, neither ending at the end of a line; the file
+    // has what is beyond 16,384.
     for (start, end) in [(0, 10_003), (12_000, 20_000)] {
         let cut = Cut { stream, segment: 0, chunk: Chunk { start, end, open: false } };
         let compressed = zstd::bulk::compress(&text.as_bytes()[start as usize..end as usize], 1).unwrap();

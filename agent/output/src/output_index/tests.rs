@@ -120,7 +120,8 @@ fn what_the_store_knows_beyond_what_was_written_down_is_learnt() {
 #[test]
 fn times_are_places_also_over_pauses_and_truncations() {
     let mut i = index();
-    // Ten bytes a second for five seconds, a pause to 100 s, one more burst, then a truncation at 200 s.
+    // Ten bytes a second for five seconds, a pause until 100 s, one more burst, then a truncation
+    // at 200 s.
     for s in 1..=5 {
         i.see(&seen(s * 10, 0, s * 1000), s * 1000 + 500);
     }
@@ -145,7 +146,8 @@ fn times_are_places_also_over_pauses_and_truncations() {
 }
 
 proptest! {
-    /// However a file grows, is punched, shrinks and is flushed: chunks never overlap nor go beyond what was there.
+    /// However a file grows, is punched, shrinks and is flushed: chunks never overlap, and never
+    /// reach beyond what was there.
     #[test]
     fn chunks_are_in_order_and_apart(steps in proptest::collection::vec((0u64..12_000_000, 0u64..6, any::<bool>()), 1..60)) {
         let mut i = index();

@@ -1,4 +1,4 @@
-//! One allocation's output on this node: what lies in its files, and what of it the log store has.
+//! One allocation's output on this node: its files, and which part of them the log store has.
 
 use super::files::{self, list};
 use crate::log_store::Place;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Of an allocation under one epoch.
+/// The output of an allocation under one epoch.
 pub struct Spool {
     pub(super) dir: ShimDir,
     index: Mutex<Index>,
@@ -33,7 +33,7 @@ impl Spool {
         self.index().clone()
     }
 
-    /// Of what the store's index says, where that is all there is.
+    /// Output of which only the store's index is known.
     pub fn in_store(index: Index) -> Arc<Self> {
         Spool::new(ShimDir(PathBuf::new()), index)
     }
@@ -43,7 +43,7 @@ impl Spool {
         self.index().complete
     }
 
-    /// The streams, as if all of each had been punched out of its file.
+    /// The streams, as if their files had been punched out completely.
     pub fn as_in_store(&self) -> Vec<Seen> {
         let all = |s: &StreamIndex| {
             let bytes = s.segments.last().map_or(0, |s| s.bytes);
@@ -52,8 +52,8 @@ impl Spool {
         self.index().streams.iter().map(all).collect()
     }
 
-    /// Reads the state of all files, or of those of one launch. Blocking. One call at a time: an older state that is
-    /// stored after a newer one would look like a file that shrank.
+    /// Reads the state of all files, or of those of one launch. Blocks. One call at a time: an
+    /// older state that is stored after a newer one would look like a file that shrank.
     pub fn look(&self, launch: Option<u32>) -> io::Result<Vec<Seen>> {
         let _one = self.looking.lock();
         let mut all = list(&self.dir, launch)?;
@@ -81,29 +81,30 @@ impl Spool {
         Ok(all)
     }
 
-    /// The store has this piece.
+    /// Records that the store has this chunk.
     pub fn put(&self, cut: &Cut) {
         self.index().put(cut);
     }
 
-    /// What is known of a stream.
+    /// The index of a stream.
     pub fn stream(&self, stream: Stream) -> Option<StreamIndex> {
         self.index().stream(stream).cloned()
     }
 
-    /// When a segment of a stream was written: its [`Segment::samples`](crate::output_index::Segment::samples).
+    /// The times at which a segment was written: its
+    /// [`Segment::samples`](crate::output_index::Segment::samples).
     pub fn samples(&self, stream: Stream, segment: u32) -> Vec<(u64, u64)> {
         let index = self.index();
         let segment = index.stream(stream).and_then(|s| s.segments.get(segment as usize));
         segment.map_or_else(Vec::new, |s| s.samples.clone())
     }
 
-    /// A stream's present segment.
+    /// Number of a stream's present segment.
     pub fn segment(&self, stream: Stream) -> u32 {
         self.index().stream(stream).map_or(0, |s| u32::try_from(s.segments.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// Where its chunks are, and of which node.
+    /// The place of its chunks in the store, and the node.
     pub fn place(&self) -> (Place, NodeId) {
         let index = self.index();
         (Place::of(&index), index.node.clone())

@@ -1,7 +1,7 @@
-//! The log files as they lie on the disk. All of it blocking.
+//! The log files on the disk. Everything here blocks.
 //!
-//! What the shim has made room of is a hole at a file's beginning: the file itself tells how much that is. A program that
-//! leaves such a hole of its own making is told that bytes are missing, where it had written zeros.
+//! Space that the shim has freed is a hole at a file's beginning, so the file itself shows how much
+//! that is. If a program makes such a hole itself, its reader sees missing bytes in place of zeros.
 
 use crate::output_index::{Seen, Stream};
 use lattice_runtime::shim::ShimDir;
@@ -13,15 +13,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Bytes that a [`print()`] is of.
+/// Bytes that a [`print()`] covers.
 const PRINT_BYTES: u64 = 64;
 
-/// What reading gave.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Bytes; none at the file's end.
+    /// Bytes; none at the end of the file.
     Data(Vec<u8>),
-    /// It begins in what was punched out.
+    /// The position is in the hole at the file's beginning.
     Punched,
 }
 
@@ -40,7 +40,7 @@ pub fn list(dir: &ShimDir, launch: Option<u32>) -> io::Result<Vec<Seen>> {
     Ok(found)
 }
 
-/// The numbers of the launches that have log files; 0 is the script.
+/// Numbers of the launches that have log files; 0 is the script.
 pub fn launches(dir: &ShimDir) -> io::Result<BTreeSet<u32>> {
     let mut numbers = BTreeSet::new();
     for entry in std::fs::read_dir(dir.logs())? {
@@ -51,7 +51,7 @@ pub fn launches(dir: &ShimDir) -> io::Result<BTreeSet<u32>> {
 
 fn list_launch(dir: &ShimDir, launch: u32, found: &mut Vec<Seen>) -> io::Result<()> {
     let entries = match std::fs::read_dir(dir.launch_logs(launch)) {
-        // It has not begun, as long as the allocation's own directory is there.
+        // If the allocation's own directory exists, the launch has not begun.
         Err(error) if error.kind() == io::ErrorKind::NotFound && dir.logs().is_dir() => return Ok(()),
         entries => entries?,
     };
@@ -67,7 +67,7 @@ fn list_launch(dir: &ShimDir, launch: u32, found: &mut Vec<Seen>) -> io::Result<
     Ok(())
 }
 
-/// The rank of a log file, and whether it is of its standard error.
+/// The rank of a log file, and whether it is the rank's standard error.
 fn parse(name: &str) -> Option<(u32, bool)> {
     let (rank, suffix) = name.split_once('.')?;
     let stderr = match suffix {
@@ -80,7 +80,7 @@ fn parse(name: &str) -> Option<(u32, bool)> {
 
 fn seen(stream: Stream, path: &Path, metadata: &Metadata) -> io::Result<Seen> {
     let bytes = metadata.len();
-    // A file whose blocks hold all of it has no hole.
+    // A file whose blocks hold its whole length has no hole.
     let data_start = if metadata.blocks().saturating_mul(512) >= bytes { 0 } else { data_start(&File::open(path)?, bytes)? };
     let written_ns = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
     Ok(Seen { stream, bytes, data_start, written_ns: u64::try_from(written_ns).unwrap_or(0), print: None, rewritten: false })
@@ -90,18 +90,18 @@ fn data_start(file: &File, bytes: u64) -> io::Result<u64> {
     match lseek(file, 0, Whence::SeekData) {
         Ok(start) => Ok(u64::try_from(start).unwrap_or(0)),
         Err(Errno::ENXIO) => Ok(bytes),
-        // A file system without holes has none.
+        // The file system does not support holes.
         Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(0),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// A checksum of the bytes before `end`: what tells a file that only grew from one that was truncated and written anew.
-/// `None`: they are not there, or were punched out.
+/// A checksum of the bytes before `end`: it tells a file that only grew from one that was truncated
+/// and written again. `None`: the bytes do not exist, or were punched out.
 pub fn print(path: &Path, end: u64) -> io::Result<Option<u32>> {
     let most = end.min(PRINT_BYTES);
     if most == 0 {
-        // Most files of most launches: not opened.
+        // Most files of most launches are empty, and are not opened.
         return Ok(Some(crc32fast::hash(&[])));
     }
     match read(path, end - most, usize::try_from(most).unwrap_or(0)) {
@@ -112,7 +112,8 @@ pub fn print(path: &Path, end: u64) -> io::Result<Option<u32>> {
     }
 }
 
-/// Reads up to `most` bytes from `from` on. What was punched out while it was read is not taken for zeros.
+/// Reads up to `most` bytes from `from` on. Bytes that are punched out during the read are not
+/// mistaken for zeros.
 pub fn read(path: &Path, from: u64, most: usize) -> io::Result<Piece> {
     let file = File::open(path)?;
     let mut data = vec![0; most];

@@ -1,4 +1,5 @@
-//! The task beside an allocation's output: looks, cuts, puts, writes down, tells.
+//! The task of an allocation's output: looks at the files, cuts chunks, stores them, records that,
+//! and reports it to the shim.
 
 use super::rounds::Rounds;
 use super::{Piece, Spool, read, record, trim};
@@ -18,20 +19,20 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Between two looks at files that grow.
+/// Interval of looks at files that grow.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two looks at files that do not.
+/// Interval of looks at files that do not grow.
 pub(super) const LOOK_IDLE: Duration = Duration::from_secs(5);
-/// Looking takes one part in so many of the time.
+/// Looking takes at most one part in this many of the time.
 const LOOKS_SHARE: u32 = 50;
-/// Looks without growth after which they become rarer.
+/// Looks without growth after which looks become rarer.
 const IDLE_LOOKS: u32 = 10;
-/// Between two tries while the store is away.
+/// Backoff while the store is unreachable.
 const AWAY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
-/// The level of compression: output is text, mostly, and the cores are the work's.
+/// Compression level: output is mostly text, and the cores belong to the work.
 const ZSTD_LEVEL: i32 = 1;
 
-/// What the tasks of all allocations share.
+/// Shared by the tasks of all allocations.
 pub(super) struct Inner {
     pub(super) store: Option<LogStore>,
     pub(super) settings: Settings,
@@ -40,36 +41,36 @@ pub(super) struct Inner {
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
     pub(super) live: Mutex<HashMap<PathBuf, Arc<Spool>>>,
-    /// Since when the store does not answer, and what it says.
+    /// Since when the store does not answer, and its last error.
     pub(super) away: Mutex<Option<(Instant, String)>>,
 }
 
-/// Passes on how far files are flushed. `false`: nobody is left who would.
+/// Passes on how far files are flushed. `false`: nobody is left to pass it to.
 pub type ReportFlushed = Box<dyn Fn(Vec<FlushedLog>) -> BoxFuture<'static, bool> + Send + Sync>;
 
-/// What the configuration says of output.
+/// Settings of output.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where allocations lie.
+    /// The agent's state folder, which holds the allocations' directories.
     pub state_dir: PathBuf,
-    /// How long output may wait before it is put.
+    /// How long output may wait before it is stored.
     pub flush: Duration,
     /// Bytes that the logs of ended allocations may take.
     pub bytes_max: u64,
 }
 
-/// Why a round came to nothing.
+/// Why a round failed.
 enum Halt {
-    /// The files are gone: silent ones are removed, old ones trimmed.
+    /// The files are gone: those of an allocation without output are removed, old ones are trimmed.
     Gone,
     Store(StoreError),
     Disk(io::Error),
 }
 
-/// Until the next look.
+/// Time until the next look.
 enum Wait {
     For(Duration),
-    /// Until all are looked at whose files do not grow.
+    /// Until the common look at all files that do not grow.
     Round,
 }
 
@@ -78,12 +79,12 @@ impl Inner {
         let stop = self.stop.clone();
         let worked = stop.run_until_cancelled(self.work(&spool, report, adopted)).await;
         if worked.is_none() {
-            // The agent stops: what is known of times is worth keeping.
+            // The agent stops: save the times that are known.
             let _ = spool.write_down().await;
         }
         self.live.lock().remove(&spool.dir.0);
         if worked.is_some() {
-            // It may have been all that was over the limit.
+            // This allocation may have been all that exceeded the limit.
             let _ = tokio::task::spawn_blocking(move || self.trim()).await;
         }
     }
@@ -93,7 +94,7 @@ impl Inner {
         let (mut known, mut behind, mut told) = (0u64, true, Vec::new());
         let mut wait = Wait::For(LOOK.min(self.settings.flush));
         loop {
-            // Most work is short: it is looked at when it has ended.
+            // Most work is short: it is looked at only when it has ended.
             let mut ended = spool.ended.is_cancelled();
             let mut looked = None;
             match wait {
@@ -153,7 +154,8 @@ impl Inner {
                 }
                 Err(Halt::Gone) => {
                     if spool.index().all_put() {
-                        // Files that are empty at their end go; what was flushed of them before is all that there is.
+                        // Files that are empty at the end are removed; all of their output was
+                        // flushed before.
                         let _ = self.complete(spool).await;
                     }
                     return;
@@ -163,8 +165,9 @@ impl Inner {
         }
     }
 
-    /// Puts what is due; tells whether the files were as they had been seen. `behind`: whether the store's index lacks
-    /// something that was put. Where it has `ended`, the index follows when it is complete.
+    /// Stores what is due. Returns whether the files still were as they had been seen. `behind`:
+    /// whether the store's index lacks a stored chunk. If the work has `ended`, the index follows
+    /// once it is complete.
     async fn flush(&self, spool: &Arc<Spool>, seen: &[Seen], by_time: bool, ended: bool, behind: &mut bool) -> Result<bool, Halt> {
         let Some(store) = &self.store else { return Ok(true) };
         let (mut put, mut whole) = (false, true);
@@ -174,7 +177,7 @@ impl Inner {
                 let Some(cut) = spool.index().cut(seen, by_time) else { break };
                 match self.put(store, spool, &cut).await {
                     Ok(true) => put = true,
-                    // It changed under our hands: the next look tells how.
+                    // The file changed meanwhile: the next look finds out how.
                     Ok(false) => {
                         whole = false;
                         break;
@@ -190,7 +193,7 @@ impl Inner {
             *behind = true;
             match spool.write_down().await {
                 Ok(()) => failpoint::pass(Point::SpoolWritten),
-                // On a full disk the way to room is through the store: its index serves as well.
+                // If the disk is full, only the store frees space, and its index is enough.
                 Err(error) => tracing::debug!(dir = %spool.dir.0.display(), %error, "what was flushed cannot be written down here"),
             }
         }
@@ -205,7 +208,7 @@ impl Inner {
         Ok(whole)
     }
 
-    /// Puts one chunk. `false`: the file is no longer as it was seen.
+    /// Stores one chunk. `false`: the file is no longer as it was seen.
     async fn put(&self, store: &LogStore, spool: &Arc<Spool>, cut: &Cut) -> Result<bool, Halt> {
         let Ok(_permit) = self.puts.acquire().await else { return Ok(false) };
         let (path, chunk) = (spool.path(cut.stream), cut.chunk);
@@ -229,7 +232,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// All was put: nothing will follow.
+    /// Everything is stored, and nothing will follow: marks the output as complete.
     async fn complete(&self, spool: &Arc<Spool>) -> Result<(), Halt> {
         let Some(store) = &self.store else {
             return spool.write_down().await.map_err(Halt::Disk);
@@ -266,7 +269,7 @@ impl Inner {
 
     pub(super) fn trim(&self) {
         let Settings { state_dir, bytes_max, .. } = &self.settings;
-        // What is on its way into a store that answers will be gone without loss in a moment.
+        // Output on its way into a store that answers can soon be removed without loss.
         let away = self.away.lock().is_some();
         let flushing = |path: &Path| !away && self.live.lock().contains_key(path);
         trim::trim(state_dir, *bytes_max, flushing);
@@ -278,7 +281,7 @@ impl Inner {
         }
     }
 
-    /// Says what is the matter, once, and how long to wait.
+    /// Logs the problem once; returns how long to wait.
     fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Backoff>) -> Duration {
         let first = away.is_none();
         let wait = away.get_or_insert(AWAY).next_pause();
@@ -314,13 +317,14 @@ impl Spool {
     async fn write_down(self: &Arc<Self>) -> io::Result<()> {
         let spool = Arc::clone(self);
         match blocking(move || record::write(&spool.dir, &spool.snapshot(), record::Sync::Now)).await {
-            // A silent allocation's directory goes at its end.
+            // The directory of an allocation without output is removed at its end.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             written => written,
         }
     }
 
-    /// Takes over what the store knows beyond what was written down here: after damage, or a full disk.
+    /// Takes over what the store knows beyond the record here, which may be damaged or missing
+    /// after a full disk.
     async fn recover(&self, store: &LogStore) -> Result<(), Halt> {
         let (place, node) = self.place();
         if let Some(known) = store.index(&place, &node).await.map_err(Halt::Store)? {
@@ -329,7 +333,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Tells the shim how far each file is flushed, unless it was `told`.
+    /// Reports to the shim how far each file is flushed, unless it has been `told`.
     async fn tell(&self, report: &ReportFlushed, told: &mut Vec<FlushedLog>) {
         let files: Vec<FlushedLog> = {
             let index = self.index();
@@ -347,7 +351,7 @@ impl Spool {
     }
 }
 
-/// The disk may be slow.
+/// Runs work on a blocking thread, because the disk may be slow.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

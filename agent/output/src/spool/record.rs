@@ -1,4 +1,5 @@
-//! `spool.json`: what is known of an allocation's output, beside it. A line with version and checksum, then JSON.
+//! `spool.json`: the index of an allocation's output, beside its files. A line with version and
+//! checksum, then JSON.
 
 use crate::output_index::{Index, VERSION};
 use lattice_runtime::shim::ShimDir;
@@ -7,7 +8,7 @@ use std::io::{self, Write};
 
 const MAGIC: &str = "lattice-spool";
 
-/// As it was written last; `None`: never.
+/// The index as it was last written; `None`: never.
 pub fn read(dir: &ShimDir) -> io::Result<Option<Index>> {
     let bytes = match fs::read(dir.spool()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -30,14 +31,15 @@ fn header(body: &[u8]) -> String {
     format!("{MAGIC} {VERSION} {:08x}", crc32fast::hash(body))
 }
 
-/// Whether it must outlive the machine's power at once.
+/// Whether the write must survive a power failure at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     Now,
     Later,
 }
 
-/// Replaces it, whole or not at all; with [`Sync::Now`] it is on the disk when this returns.
+/// Replaces the file so that it appears complete; with [`Sync::Now`] it is on the disk when this
+/// returns.
 pub fn write(dir: &ShimDir, index: &Index, sync: Sync) -> io::Result<()> {
     let body = serde_json::to_vec(index)?;
     let (path, new) = (dir.spool(), dir.spool().with_extension("new"));

@@ -1,11 +1,12 @@
-//! Looks at output that does not grow, at that of all allocations in one go: a task and a thread are woken once for all of them, and
-//! not once for each.
+//! Looks at the output of all allocations that does not grow in one go, so that a task and a thread
+//! wake up once for all of them.
 //!
 //! ```text
-//!   look ──▶ waiting ─ from the first one on, so long ─▶ all that wait by then, one after the other ──▶ each is told its own
+//!   look ──▶ waiting ─ the time between two rounds ─▶ one after the other ──▶ each gets its own result
 //! ```
 //!
-//! Who comes while others wait is looked at with them, and so sooner: after one round all have one rhythm.
+//! A spool that arrives while others wait is looked at together with them, and so sooner: after one
+//! round all have the same rhythm.
 
 use super::Spool;
 use crate::output_index::Seen;
@@ -17,20 +18,20 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What a look saw, and how long it took.
+/// The result of a look, and how long it took.
 pub(super) type Looked = (io::Result<Vec<Seen>>, Duration);
 
-/// Who is to be told what a look at its output saw.
+/// Spools that wait for a look, and where its result goes.
 type Waiting = Vec<(Arc<Spool>, oneshot::Sender<Looked>)>;
 
-/// Who waits for the next round.
+/// The spools that wait for the next round.
 pub(super) struct Rounds {
     every: Duration,
     waiting: Mutex<Waiting>,
 }
 
 impl Rounds {
-    /// With so much between two.
+    /// `every`: time between two rounds.
     pub(super) fn new(every: Duration) -> Arc<Self> {
         Arc::new(Self { every, waiting: Mutex::default() })
     }
@@ -39,7 +40,8 @@ impl Rounds {
         self.waiting.lock()
     }
 
-    /// Looks at this one with the others, after the time between two rounds at most. `None`: the agent stops.
+    /// Waits for the next round, at most the time between two rounds, and returns what it saw of
+    /// this spool. `None`: the agent stops.
     pub(super) async fn look(self: &Arc<Self>, spool: &Arc<Spool>, tasks: &TaskTracker, stop: &CancellationToken) -> Option<Looked> {
         let (tell, told) = oneshot::channel();
         let is_first = {
@@ -52,7 +54,7 @@ impl Rounds {
             tasks.spawn(async move {
                 let waited = stop.run_until_cancelled(tokio::time::sleep(rounds.every)).await;
                 let waiting = std::mem::take(&mut *rounds.waiting());
-                // Who stops waits for no disk.
+                // An agent that stops does not wait for a disk.
                 if waited.is_some() {
                     let _ = tokio::task::spawn_blocking(move || all(waiting)).await;
                 }
@@ -62,13 +64,13 @@ impl Rounds {
     }
 }
 
-/// Looks at each for which somebody still waits. Blocking.
+/// Looks at each spool that still waits. Blocks.
 fn all(waiting: Waiting) {
     for (spool, tell) in waiting {
         if !tell.is_closed() {
             let begun = Instant::now();
             let seen = spool.look(None);
-            // Who went meanwhile does not need it.
+            // A receiver that is gone does not need the result.
             let _ = tell.send((seen, begun.elapsed()));
         }
     }

@@ -1,6 +1,7 @@
-//! The spool's limit: the logs of ended allocations go when they are too many. Whose go is fair: of whoever has most,
-//! what the store has goes first, then the oldest. Where somebody may still come for what is nowhere else, its files stay
-//! as holes of the same length: readers say what is missing.
+//! Enforces the spool's limit by removing logs of ended allocations. The choice is fair: of the
+//! user who has most, logs that the store has are removed first, then the oldest. Where somebody
+//! may still want logs that exist nowhere else, the files become holes of the same length, so that
+//! readers can say what is missing.
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,29 +11,31 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Logs of allocations that ended since then are not taken to keep the spool's limit: somebody is about to read them.
+/// Logs that are needed and whose allocation ended less than this ago are not removed for the
+/// spool's limit: somebody is about to read them.
 pub const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
-/// Longer than the blocks of any file system that logs lie on.
+/// Longer than a block of any file system that logs lie on.
 const BLOCK_BYTES: u64 = 64 * 1024;
-/// What a directory counts in the spool, whatever is in it.
+/// Size that a directory counts in the spool, whatever it contains.
 const DIRECTORY_BYTES: u64 = 4096;
 
 /// An ended allocation's directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ended {
-    /// Whether it is on its way into the store: that is waited for.
+    /// Whether its logs are on their way into the store: they are waited for.
     flushing: bool,
     /// Whether the store lacks some of it.
     needed: bool,
     at: SystemTime,
     bytes: u64,
     owner: u32,
-    /// Whether its logs take nothing any more: they are holes, or empty.
+    /// Whether its logs take no space any more: they are holes, or empty.
     emptied: bool,
     path: PathBuf,
 }
 
-/// Removes ended allocations' logs until the rest fits the spool's limit, but for those that are `flushing`. Blocking.
+/// Removes ended allocations' logs until the rest fits the spool's limit, except those that are
+/// `flushing`. Blocks.
 pub fn trim(state_dir: &Path, bytes_max: u64, flushing: impl Fn(&Path) -> bool) {
     let Ok(entries) = fs::read_dir(state_dir.join("alloc")) else { return };
     let ended = entries.flatten().map(|e| e.path()).filter(|p| !p.join("shim.json").exists()).filter_map(ended);
@@ -56,13 +59,13 @@ fn ended(path: PathBuf) -> Option<Ended> {
 }
 
 impl Ended {
-    /// Whether it ended so lately that somebody is about to read it.
+    /// Whether it ended so recently that somebody is about to read it.
     fn is_waited_for(&self, now: SystemTime) -> bool {
         !now.duration_since(self.at).is_ok_and(|ago| ago >= KEPT_AFTER_END)
     }
 }
 
-/// The log files in `logs`: each launch's are in a directory of their own.
+/// The log files in `logs`: those of each launch are in a directory of their own.
 fn files(logs: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for launch in fs::read_dir(logs)? {
@@ -73,11 +76,12 @@ fn files(logs: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes a hole of each file in `logs`, as long as the file was. `false`: the file system leaves something of one.
+/// Turns each file in `logs` into a hole of the same length. `false`: the file system keeps a part
+/// of one.
 fn empty(logs: &Path) -> io::Result<bool> {
     for path in files(logs)? {
         let file = OpenOptions::new().write(true).open(path)?;
-        // To the end of its last block: what is left of a block would read as zeros.
+        // To the end of the last block: a remaining part of a block would read as zeros.
         let all = libc::off_t::try_from(file.metadata()?.len().next_multiple_of(BLOCK_BYTES)).map_err(io::Error::other)?;
         if all > 0 {
             fallocate(&file, FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, all)?;
@@ -89,8 +93,8 @@ fn empty(logs: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What is to go, in that order. What has just ended and is nowhere else goes only where nothing else is left and the
-/// disk needs it.
+/// What to remove, in order. Logs of a recently ended allocation that exist nowhere else are
+/// removed only if nothing else is left and the disk is short of space.
 fn to_trim(mut ended: Vec<Ended>, bytes_max: u64, now: SystemTime, disk_is_short: bool) -> Vec<Ended> {
     ended.sort();
     let mut total = ended.iter().map(|e| u128::from(e.bytes)).sum::<u128>();
@@ -118,7 +122,7 @@ fn disk_is_short(path: &Path) -> bool {
     nix::sys::statvfs::statvfs(path).is_ok_and(|s| s.blocks_available() < s.blocks() / 10)
 }
 
-/// Bytes that it takes on the disk: a file's length is its owner's to choose.
+/// Bytes that a directory takes on the disk, not the files' lengths: the owner can choose those.
 fn bytes_below(path: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(path) else { return DIRECTORY_BYTES };
     let size =
