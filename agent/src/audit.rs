@@ -102,7 +102,7 @@ async fn refuse(context: &Shared, why: &str, stop: &CancellationToken) {
             orders.any(|order| order.mode == TelemetryMode::Audit)
         };
         match asked {
-            true => context.work.troubles.say(SUBJECT, format!("asked for, and not kept: {why}")),
+            true => context.work.troubles.say(SUBJECT, format!("audit requested, but not recorded: {why}")),
             false => context.work.troubles.over(SUBJECT),
         }
         match stop.run_until_cancelled(view.changed()).await {
@@ -236,7 +236,7 @@ impl Auditor {
             Err(error) => Some(error.to_string()),
         };
         if let Some(why) = failed {
-            let text = format!("what allocation {} opens and whom it connects to is not told: {why}", key.0.short());
+            let text = format!("files and connections of allocation {} are not recorded: {why}", key.0.short());
             self.troubled = true;
             return self.context.work.troubles.say(SUBJECT, text);
         }

@@ -131,7 +131,7 @@ fn limits(controllers: &Controllers, slice: Option<&Slice>, missing: Vec<String>
             add("disk shares", Health::Ok, said);
         } else {
             let remedy = "echo bfq > /sys/block/DEVICE/queue/scheduler, or enable=1 for it in the root's io.cost.qos where that is there";
-            add("disk shares", Health::Degraded, format!("{said}, which no device minds now: {remedy}"));
+            add("disk shares", Health::Degraded, format!("{said}, which no device enforces now: {remedy}"));
         }
     }
     for why in missing {

@@ -48,7 +48,7 @@ pub enum NotifyError {
     #[error("{setting} {}: {why}", path.display())]
     File { setting: &'static str, path: PathBuf, why: String },
     /// There may be a secret in it.
-    #[error("notify_url is none: https://HOST/…, or http://HOST/…")]
+    #[error("notify_url is not a URL https://HOST/… or http://HOST/…")]
     Url,
     #[error("notify_url")]
     Client(#[source] reqwest::Error),
@@ -253,10 +253,10 @@ impl Telling {
         match core.propose_here(vec![Action::Notified { way, upto }]).await {
             Ok(results) => {
                 for refusal in results.into_iter().filter_map(Result::err) {
-                    tracing::debug!(setting = %way, %refusal, "how far others were told is not written down");
+                    tracing::debug!(setting = %way, %refusal, "how far notifications were sent could not be committed");
                 }
             }
-            Err(error) => tracing::debug!(setting = %way, ?error, "how far others were told is not written down"),
+            Err(error) => tracing::debug!(setting = %way, ?error, "how far notifications were sent could not be committed"),
         }
     }
 }

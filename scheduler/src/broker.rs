@@ -469,7 +469,7 @@ impl fmt::Display for Verdict {
             Self::AfterFailure { times, left_s } => {
                 write!(f, "it was asked in vain {times} time(s) in a row, and is asked again in {left_s:.0} s")
             }
-            Self::NotKnownYet => f.write_str("the store has not said yet when its last checkpoint was made"),
+            Self::NotKnownYet => f.write_str("the time of its last checkpoint has not been read from the store yet"),
             Self::StorageAway { why } => write!(f, "paused: the store of checkpoints is away ({why})"),
             Self::Preempted => f.write_str("it is being preempted, and saves itself for that"),
             Self::WalltimeNear { left_s } => {

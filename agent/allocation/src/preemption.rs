@@ -54,7 +54,7 @@ enum NotSaved {
     Begin(#[from] BeginError),
     #[error("{why}")]
     CameToNothing { why: String },
-    #[error("nothing was told of its checkpoint any more after {after_s} s")]
+    #[error("no report about its checkpoint came for {after_s} s")]
     NoNews { after_s: u64 },
     #[error("the store of checkpoints has taken nothing for {} s: {why}", STORE_AWAY.as_secs())]
     StoreAway { why: String },

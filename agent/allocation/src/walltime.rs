@@ -39,7 +39,7 @@ pub(super) async fn begins(share: &DesiredShare, dir: &ShimDir) {
     let (path, text) = (dir.walltime_began(), format!("{} {}", share.epoch, boottime_ms()));
     let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = written {
-        tracing::warn!(allocation = %share.allocation, %error, "since when its walltime runs is not written down: it is not asked to save itself before that");
+        tracing::warn!(allocation = %share.allocation, %error, "the start of its walltime could not be saved: it is not asked to save itself before that");
     }
 }
 
@@ -75,7 +75,7 @@ async fn note(share: &DesiredShare, dir: &ShimDir, id: CheckpointId) {
     let (path, text) = (dir.walltime_awaits(), format!("{id} {}", end_name(share)));
     let written = tokio::task::spawn_blocking(move || files::replace(&path, text.as_bytes())).await;
     if let Ok(Err(error)) = &written {
-        tracing::warn!(allocation = %share.allocation, %error, "that its walltime waits for a checkpoint is not written down");
+        tracing::warn!(allocation = %share.allocation, %error, "that its walltime waits for a checkpoint could not be saved");
     }
 }
 

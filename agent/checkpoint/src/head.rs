@@ -474,7 +474,7 @@ impl Driver {
             self.state.phase = CheckpointPhase::Ended(CheckpointEnd::Failed { why });
         }
         if let Err(error) = written {
-            tracing::warn!(allocation = %self.share.allocation, %error, "the state of a checkpoint is not written down");
+            tracing::warn!(allocation = %self.share.allocation, %error, "the state of a checkpoint could not be saved");
             if self.state.end().is_some() && complete(&self.state).is_none() {
                 self.forget().await;
             }

@@ -55,7 +55,7 @@ pub enum PageError {
     #[error("the shared page {}: a token of {bytes} bytes has no room", .path.display())]
     TokenTooLong { path: PathBuf, bytes: usize },
     #[error(
-        "the shared page {}: the application writes where the agent does: what it is asked for cannot be said there",
+        "the shared page {}: the application overwrites the agent's fields: no request can be written there",
         .path.display()
     )]
     Overwritten { path: PathBuf },

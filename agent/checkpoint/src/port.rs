@@ -52,7 +52,7 @@ const PACE: Duration = Duration::from_millis(1);
 /// Why work was not asked at its port, or gave no answer there. `at`: address of the port.
 #[derive(Debug, Error)]
 pub enum PortError {
-    #[error("whose work listens at a port cannot be told on this machine, which has no cgroup v2")]
+    #[error("without cgroup v2 this machine cannot tell whose work listens at a port")]
     NoCgroups,
     #[error("who listens at {at} cannot be told: {source}")]
     FindListener { at: SocketAddr, source: io::Error },

@@ -25,7 +25,7 @@ pub enum AppMessageError {
     TooManyFiles,
     #[error(transparent)]
     Time(#[from] NoTime),
-    #[error("{path:?}: a path with these characters cannot be told: tell how many files and bytes there are instead")]
+    #[error("{path:?}: a path with these characters cannot be listed: report the number of files and bytes instead")]
     PathCharacters { path: String },
     #[error("{path:?}: its BLAKE3 has to be 64 hexadecimal digits")]
     Blake3 { path: String },

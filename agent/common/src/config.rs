@@ -395,7 +395,9 @@ pub enum AgentConfigError {
         path.display()
     )]
     MountRoot { path: PathBuf },
-    #[error("features: {feature:?} is none: a word of letters, digits, _, - and ., or such a word, = and a text; at most 16 of them")]
+    #[error(
+        "features: {feature:?} is not valid; allowed are a word of letters, digits, _, - and ., or such a word, = and a text; at most 16 of them"
+    )]
     Feature { feature: String },
     #[error("topology_group: {group:?} is no name: at most {TOPOLOGY_GROUP_BYTES_MAX} bytes without control characters")]
     TopologyGroup { group: String },

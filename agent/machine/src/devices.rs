@@ -26,7 +26,7 @@ pub enum DeviceFilter {
 pub enum DeviceFilterError {
     #[error("device filter: {}", with_causes(.0))]
     KeepOut(#[source] FilterError),
-    #[error("work that runs here could open it: cgroup version 1 takes no filter anew; it is offered when that work is over")]
+    #[error("running work could open it, because cgroup version 1 cannot change its filter; it is offered when that work has ended")]
     NotAnew,
 }
 

@@ -57,7 +57,7 @@ const HALF: &str = "part";
 /// Why no key can be requested with this configuration.
 #[derive(Debug, Error)]
 pub enum FabricConfigError {
-    #[error("fabric_manager: {0:?} is none: https://HOST/…, or http://HOST/…")]
+    #[error("fabric_manager: {0:?} is not a URL https://HOST/… or http://HOST/…")]
     Url(String),
     #[error("{setting} {}: {why}", path.display())]
     File { setting: &'static str, path: PathBuf, why: String },

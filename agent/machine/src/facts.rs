@@ -126,7 +126,7 @@ enum PullError {
     Node(#[from] UnansweredNode),
     #[error("it left out what was asked for")]
     FactMissing,
-    #[error("what it says of itself is not of a form that this version knows")]
+    #[error("its description has a format that this version does not know")]
     UnknownForm,
 }
 

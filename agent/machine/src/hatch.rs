@@ -98,7 +98,7 @@ fn file(state_dir: &Path, allocation: AllocationId, epoch: Epoch, form: Form) ->
 /// Why `mpirun` does not work across nodes inside allocations.
 #[derive(Debug, Error)]
 pub enum NoLauncher {
-    #[error("mpirun: this agent's own program cannot be told ({0}): {LOST}")]
+    #[error("mpirun: this agent's own program cannot be found ({0}): {LOST}")]
     FindOwnProgram(#[source] io::Error),
     #[error("mpirun: {} is not there: {LOST}; install {PROGRAM} beside the agent and start it again", .program.display())]
     NoProgram { program: PathBuf },

@@ -138,7 +138,7 @@ impl GossipKeys {
                 Err(error) => format!("It cannot be moved aside ({error})"),
             };
             let note = format!(
-                "gossip keys: {} is not usable ({why}). {kept}. Until the quorum has sent the keys again, the others may not hear this node",
+                "gossip keys: {} is not usable ({why}). {kept}. Until the quorum has sent the keys again, other nodes may ignore this node's gossip",
                 path.display()
             );
             tracing::error!("{note}");

@@ -271,7 +271,7 @@ impl Task {
         let (path, life) = (self.life_file.clone(), self.core.life());
         self.tasks.spawn_blocking(move || {
             if let Err(error) = files::replace(&path, serde_json::json!({ "life": life }).to_string().as_bytes()) {
-                tracing::warn!(%error, path = %path.display(), "the life that this node has in gossip is not written down");
+                tracing::warn!(%error, path = %path.display(), "this node's incarnation in gossip could not be saved");
             }
         });
     }

@@ -57,7 +57,7 @@ const OF_ONE_MAX: usize = 2;
 /// Why this agent does not relay a peer's session.
 #[derive(Debug, Error)]
 enum NotCarried {
-    #[error("it carries nobody's session (relay_max: 0)")]
+    #[error("it relays no sessions (relay_max: 0)")]
     CarriesNobody,
     #[error("it carries {all} sessions already (relay_max: {most})")]
     Full { all: usize, most: usize },
@@ -76,7 +76,7 @@ enum NotCarried {
 pub enum RelayError {
     #[error("they were asked a moment ago")]
     AskedJustNow,
-    #[error("no peer is known that is alive")]
+    #[error("no live peer is known")]
     NoPeers,
     #[error("{}", all_of(.0))]
     Peers(Vec<(NodeId, PeerError)>),

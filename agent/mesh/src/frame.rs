@@ -43,7 +43,7 @@ pub enum FrameError {
     Version(u8),
     #[error("a frame of {0} bytes; at most {FRAME_BYTES_MAX} are taken")]
     TooLarge(usize),
-    #[error("a frame that is no message of this stream")]
+    #[error("a frame that does not decode as a message of this stream")]
     Malformed,
     #[error("the stream ended")]
     Ended,

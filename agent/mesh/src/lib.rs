@@ -94,7 +94,7 @@ pub enum UnreachedNode {
 /// Why another node did not answer a request over the mesh.
 #[derive(Debug, Error)]
 pub enum UnansweredNode {
-    #[error("where its mesh is was never heard of the quorum")]
+    #[error("its mesh address is unknown: the quorum has not reported it")]
     NoAddress,
     #[error(transparent)]
     Open(#[from] MeshError),
@@ -106,7 +106,7 @@ pub enum UnansweredNode {
     Malformed(FrameError),
     #[error("it does not answer in time")]
     Timeout,
-    #[error("what it tells is not of a form that this version knows")]
+    #[error("its message has a format that this version does not know")]
     UnknownForm,
     /// The other node's own reason, without control characters.
     #[error("{why}")]
@@ -297,7 +297,7 @@ async fn within<T>(limit: Duration, stream: impl Future<Output = T>) -> Result<T
 }
 
 #[derive(Debug, Error)]
-#[error("no stream could be opened within {} s: {STREAMS_PER_PEER} are open already, or it is not heard", .limit.as_secs())]
+#[error("no stream could be opened within {} s: {STREAMS_PER_PEER} are open already, or the peer does not respond", .limit.as_secs())]
 struct StreamTimeout {
     limit: Duration,
 }

@@ -59,7 +59,7 @@ pub enum DiagnosisError {
     Busy(#[from] NoFreeSlot),
     #[error(transparent)]
     Broke(#[from] JoinError),
-    #[error("its kernel does not answer in time: what it says of processes takes too long")]
+    #[error("its kernel does not answer in time: reading /proc takes too long")]
     KernelTimeout,
     #[error(transparent)]
     Node(#[from] UnansweredNode),

@@ -140,7 +140,7 @@ pub async fn answer(context: &Shared, peer: &Caller, open: MonitorOpen, mut send
 enum FollowRefused {
     #[error("allocation {} is not running on this node", .allocation.short())]
     NotHere { allocation: AllocationId },
-    #[error("{asked} metrics; at most {METRICS_MAX} are told at once")]
+    #[error("{asked} metrics; at most {METRICS_MAX} per request")]
     TooManyMetrics { asked: usize },
     #[error(transparent)]
     MayNotKnow(#[from] MayNotKnow),
@@ -212,7 +212,7 @@ async fn of_node(
         return Ok(());
     }
     let away = |why: &str| NoMore::Away(why.to_owned());
-    let address = address.ok_or_else(|| away("where its mesh is was never heard of the quorum"))?;
+    let address = address.ok_or_else(|| away("its mesh address is unknown: the quorum has not reported it"))?;
     let begin = async {
         let (mut send, recv) = context.work.mesh.open(node, &address).await?;
         frame::write(&mut send, &Open::Monitor(Box::new(open))).await?;
@@ -225,7 +225,7 @@ async fn of_node(
         let within = if first { ANSWER } else { SILENCE_MAX };
         let read = timeout(within, frame::read::<MonitorItem, _>(&mut recv)).await;
         let item = match read.map_err(|_| away("it does not answer any more"))? {
-            Ok(item) => item.checked().map_err(|_| away("what it tells is not of a form that this version knows"))?,
+            Ok(item) => item.checked().map_err(|_| away("its message has a format that this version does not know"))?,
             Err(FrameError::Ended) if !first => return Ok(()),
             Err(error) if first => return Err(NoMore::Away(error.unanswered())),
             Err(error) => return Err(NoMore::Away(error.to_string())),

@@ -41,7 +41,7 @@ pub enum SignallingError {
     MayNotVouch,
     #[error(transparent)]
     Send(#[from] SignalError),
-    #[error("where its mesh is was never heard of the quorum")]
+    #[error("its mesh address is unknown: the quorum has not reported it")]
     NoAddress,
     #[error(transparent)]
     Open(#[from] MeshError),

@@ -88,7 +88,7 @@ impl Spools {
         let live = self.live().get(&dir.0).cloned();
         let index = live.map_or_else(|| known(share, node, dir), |spool| spool.snapshot());
         if let Err(error) = record::write(dir, &index, record::Sync::Later) {
-            tracing::warn!(allocation = %share.allocation, %error, "whose output it is cannot be written down: it is flushed if this agent lives on");
+            tracing::warn!(allocation = %share.allocation, %error, "the owner of this output cannot be recorded: it is flushed if this agent lives on");
         }
     }
 

@@ -52,7 +52,7 @@ pub(super) async fn stream(
         return Err(Status::invalid_argument(text));
     }
     if metrics.len() > METRICS_MAX {
-        return Err(Status::invalid_argument(format!("{} metrics; at most {METRICS_MAX} are told at once", metrics.len())));
+        return Err(Status::invalid_argument(format!("{} metrics; at most {METRICS_MAX} per request", metrics.len())));
     }
     let known = |metric: &String| match meant(metric, MEASURES.iter().map(|(name, _)| *name)) {
         Ok(known) => Ok(known.to_owned()),

@@ -191,7 +191,7 @@ impl AllocationTask {
                 Ok(Err(why)) => {
                     // For example processes in an uninterruptible call: the share stays held until
                     // they are gone.
-                    tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be taken away yet");
+                    tracing::warn!(allocation = %self.share.allocation, %why, "an allocation cannot be removed yet");
                     self.say(&why.to_string());
                 }
                 Err(panic) => tracing::error!(%panic, "taking an allocation away broke"),
@@ -217,7 +217,7 @@ impl AllocationTask {
                 self.say("taking away what was made");
             }
             Err(failure) => {
-                tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is given away without it");
+                tracing::error!(allocation = %share.allocation, %failure, "an epilogue failed: the node is released without it");
                 context.troubles.say("epilogue", format!("after allocation {}, {failure}", share.allocation));
                 self.say(&failure.to_string());
             }

@@ -103,7 +103,7 @@ impl Uploads {
         });
         match opened {
             Ok(file) => inner.file = Some(file),
-            Err(error) => tracing::debug!(path = %path.display(), %error, "what is put into the store is not written down"),
+            Err(error) => tracing::debug!(path = %path.display(), %error, "the list of what was uploaded could not be saved"),
         }
         Self(Mutex::new(inner))
     }
@@ -163,7 +163,7 @@ impl Uploads {
             if let Some(file) = &mut inner.file
                 && let Err(error) = write_line(file, &line)
             {
-                tracing::debug!(%error, "what is put into the store is not written down");
+                tracing::debug!(%error, "the list of what was uploaded could not be saved");
                 // An incomplete line would spoil the next one.
                 inner.file = None;
             }

@@ -130,7 +130,7 @@ fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
     let (of, state) = waiting_thread(pid, fields.first()?);
     let (waits_in, kernel, mut notes) = waits(pid, of, stacks);
     if state == "D" {
-        notes.push(blocked_on(pid, of).unwrap_or_else(|| "waits uninterruptibly; which file for cannot be told".to_owned()));
+        notes.push(blocked_on(pid, of).unwrap_or_else(|| "waits uninterruptibly; the file is unknown".to_owned()));
     }
     let (open_files, open_files_max) = files(pid);
     if let (Some(open), Some(most)) = (open_files, open_files_max)
