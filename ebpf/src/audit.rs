@@ -19,11 +19,12 @@ use crate::layout::{EVENT_BYTES, EVENT_DATA_BYTES, Event};
 use crate::offsets::{self, Offset};
 use crate::probe::{LoadError, Probe, is_since, said};
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, RingBuf};
-use aya::programs::RawTracePoint;
+use aya::maps::{HashMap, MapData, MapError, RingBuf};
 use aya::programs::raw_trace_point::RawTracePointLinkId;
+use aya::programs::{ProgramError, RawTracePoint};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use thiserror::Error;
 
 /// A program, its tracepoint's first arguments, and what it reads.
 struct Plan {
@@ -108,6 +109,21 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> Option<&'a mut RawTracePoi
     programs.program_mut(name).and_then(|program| program.try_into().ok())
 }
 
+/// Why what a cgroup's work does is not told.
+#[derive(Debug, Error)]
+pub enum AuditError {
+    #[error("there is no program for it")]
+    NoProgram,
+    #[error("{why}")]
+    Unfit { why: String },
+    #[error("it is not in this build")]
+    NotInBuild,
+    #[error("{}", said(.0))]
+    Attach(#[from] ProgramError),
+    #[error("{}", said(.0))]
+    Insert(#[from] MapError),
+}
+
 /// Begins and ends audits.
 pub struct Auditing<'a> {
     pub(crate) programs: &'a mut Ebpf,
@@ -121,20 +137,20 @@ impl Auditing<'_> {
     }
 
     /// Tells what this cgroup's work does, from now on. With the first one the programs are attached.
-    pub fn begin(&mut self, cgroup: u64) -> Result<(), String> {
+    pub fn begin(&mut self, cgroup: u64) -> Result<(), AuditError> {
         if self.audit.audited.get(&cgroup, 0).is_ok() {
             return Ok(());
         }
         if self.audit.links.is_empty() {
             self.attach()?;
         }
-        let put = self.audit.audited.insert(cgroup, 0, 0).map_err(|error| said(&error));
+        let put = self.audit.audited.insert(cgroup, 0, 0);
         match put {
             Ok(()) => self.audit.count += 1,
             Err(_) if self.audit.count == 0 => self.detach(),
             Err(_) => {}
         }
-        put
+        Ok(put?)
     }
 
     /// How many of its events did not fit, since it began.
@@ -163,14 +179,14 @@ impl Auditing<'_> {
         self.detach();
     }
 
-    fn attach(&mut self) -> Result<(), String> {
-        let (first, more) = self.audit.parts.split_first().ok_or("there is no program for it")?;
+    fn attach(&mut self) -> Result<(), AuditError> {
+        let (first, more) = self.audit.parts.split_first().ok_or(AuditError::NoProgram)?;
         if let Some(why) = &first.why_not {
-            return Err(why.clone());
+            return Err(AuditError::Unfit { why: why.clone() });
         }
         for part in std::iter::once(first).chain(more.iter().filter(|part| part.why_not.is_none())) {
-            let attached = program(self.programs, part.name).ok_or("it is not in this build".to_owned()).and_then(|program| {
-                let link = program.attach(part.name).map_err(|error| said(&error))?;
+            let attached = program(self.programs, part.name).ok_or(AuditError::NotInBuild).and_then(|program| {
+                let link = program.attach(part.name)?;
                 Ok((part.name, link))
             });
             match attached {

@@ -2,10 +2,11 @@
 
 use crate::loaded::Probes;
 use crate::probe::said;
-use aya::sys::{Stats, enable_stats};
+use aya::sys::{Stats, SyscallError, enable_stats};
 use aya::util::online_cpus;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use thiserror::Error;
 
 /// While this is held, the kernel adds up how long programs run: two looks at a clock more for each run of each program of the machine.
 #[derive(Debug)]
@@ -13,10 +14,15 @@ pub struct Clocked {
     _held: OwnedFd,
 }
 
+/// Why the kernel does not add up how long programs run.
+#[derive(Debug, Error)]
+#[error("{}", said(.0))]
+pub struct ClockError(#[from] SyscallError);
+
 impl Clocked {
-    /// From Linux 5.8 on. An error says why not.
-    pub fn begin() -> Result<Self, String> {
-        enable_stats(Stats::RunTime).map(|held| Self { _held: held }).map_err(|error| said(&error))
+    /// From Linux 5.8 on.
+    pub fn begin() -> Result<Self, ClockError> {
+        Ok(Self { _held: enable_stats(Stats::RunTime)? })
     }
 }
 

@@ -28,7 +28,7 @@ mod probe;
 #[path = "../shared/layout.rs"]
 pub mod layout;
 
-pub use audit::{Auditing, Events, call_name};
-pub use cost::{Clocked, processors};
-pub use loaded::{Counts, Probes};
+pub use audit::{AuditError, Auditing, Events, call_name};
+pub use cost::{ClockError, Clocked, processors};
+pub use loaded::{Counts, Probes, TrackError};
 pub use probe::{LoadError, Probe};

@@ -8,13 +8,15 @@ use crate::layout::{
 use crate::offsets::{self, Offset, unlike};
 use crate::probe::{LoadError, Probe, is_since, said};
 use aya::maps::{MapData, MapError, PerCpuArray, PerCpuHashMap, PerCpuValues};
-use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, RawTracePoint};
+use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, ProgramError, RawTracePoint};
 use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader, Pod};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../probes.bpf.o");
 
@@ -28,6 +30,30 @@ unsafe impl Pod for Words {}
 
 /// What was counted for one allocation, over all processors; by the words of the layout. A device that has a place keeps it.
 pub type Counts = [u64; WORDS];
+
+/// Why a program does not count.
+#[derive(Debug, Error)]
+enum AttachError {
+    #[error("it is not in this build")]
+    NotInBuild,
+    #[error("it needs Linux 6.1 or later, whose maps can grow in any context")]
+    NeedsGrowingMaps,
+    #[error("it needs Linux 5.7 or later, to be detached with the agent")]
+    NeedsLinks,
+    #[error("{}: {source}", .path.display())]
+    OpenSlice { path: PathBuf, source: io::Error },
+    #[error("{}", said(.0))]
+    Program(#[from] ProgramError),
+}
+
+/// Why a cgroup is not counted.
+#[derive(Debug, Error)]
+pub enum TrackError {
+    #[error("{0}")]
+    CountProcessors(#[source] io::Error),
+    #[error("{} (at most {ALLOCATIONS_MAX} are counted)", said(.0))]
+    Insert(#[source] MapError),
+}
 
 /// How a program is attached.
 enum Where {
@@ -113,7 +139,7 @@ impl Probes {
                 };
                 btf.or_else(|| plan.needs.iter().find_map(lacks))
             };
-            let why_not = unfit().or_else(|| attach(&mut programs, plan, slice).err());
+            let why_not = unfit().or_else(|| attach(&mut programs, plan, slice).err().map(|error| error.to_string()));
             probes.push(Probe { name: plan.name, why_not });
         }
         let counts_of = |name: &str, probes: &[Probe]| probes.iter().any(|probe| probe.name == name && probe.why_not.is_none());
@@ -166,14 +192,14 @@ impl Probes {
 
     /// Counts a cgroup from now on, from 0; one that is counted already is left as it is. `cgroup`: the inode of the directory of all
     /// work of an allocation.
-    pub fn track(&mut self, cgroup: u64) -> Result<(), String> {
+    pub fn track(&mut self, cgroup: u64) -> Result<(), TrackError> {
         /// Only what is not there.
         const BPF_NOEXIST: u64 = 1;
-        let zero = PerCpuValues::try_from(vec![Words([0; WORDS]); self.processors]).map_err(|error| error.to_string())?;
+        let zero = PerCpuValues::try_from(vec![Words([0; WORDS]); self.processors]).map_err(TrackError::CountProcessors)?;
         match self.counts.insert(cgroup, zero, BPF_NOEXIST) {
             Ok(()) => Ok(()),
             Err(_) if self.counts(cgroup, &[0; WORDS]).is_some() => Ok(()),
-            Err(error) => Err(format!("{} (at most {ALLOCATIONS_MAX} are counted)", said(&error))),
+            Err(error) => Err(TrackError::Insert(error)),
         }
     }
 
@@ -242,24 +268,26 @@ fn add(sum: &mut Counts, more: &Counts) {
     }
 }
 
-fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), String> {
-    let program = programs.program_mut(plan.name).ok_or("it is not in this build")?;
+fn attach(programs: &mut Ebpf, plan: &Plan, slice: &Path) -> Result<(), AttachError> {
+    let program = programs.program_mut(plan.name).ok_or(AttachError::NotInBuild)?;
     match plan.at {
         // Before, elements of maps are made with locks that a tracepoint's context may hold already, and the kernel warns of it.
-        Where::Tracepoint(_) if !is_since(6, 1) => Err("it needs Linux 6.1 or later, whose maps can grow in any context".to_owned()),
+        Where::Tracepoint(_) if !is_since(6, 1) => Err(AttachError::NeedsGrowingMaps),
         Where::Tracepoint(_) => {
-            let program: &mut RawTracePoint = program.try_into().map_err(|error| said(&error))?;
-            program.load().map_err(|error| said(&error))?;
-            program.attach(plan.name).map_err(|error| said(&error)).map(drop)
+            let program: &mut RawTracePoint = program.try_into()?;
+            program.load()?;
+            program.attach(plan.name)?;
+            Ok(())
         }
         // Before, an attachment belongs to the cgroup, and would outlive an agent that is killed.
-        Where::Slice(_) if !is_since(5, 7) => Err("it needs Linux 5.7 or later, to be detached with the agent".to_owned()),
+        Where::Slice(_) if !is_since(5, 7) => Err(AttachError::NeedsLinks),
         Where::Slice(direction) => {
-            let slice = File::open(slice).map_err(|error| format!("{}: {error}", slice.display()))?;
-            let program: &mut CgroupSkb = program.try_into().map_err(|error| said(&error))?;
-            program.load().map_err(|error| said(&error))?;
+            let slice = File::open(slice).map_err(|source| AttachError::OpenSlice { path: slice.to_owned(), source })?;
+            let program: &mut CgroupSkb = program.try_into()?;
+            program.load()?;
             // A link leaves room for others' programs by itself.
-            program.attach(slice, direction, CgroupAttachMode::Single).map_err(|error| said(&error)).map(drop)
+            program.attach(slice, direction, CgroupAttachMode::Single)?;
+            Ok(())
         }
     }
 }

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::sync::Notify;
+use tokio::task::JoinError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -184,6 +185,15 @@ fn judge(status: StatusCode) -> Sent {
     if for_ever { Sent::Refused(status) } else { Sent::Failed(format!("it answers {status}")) }
 }
 
+/// Why something was not done with the buffer.
+#[derive(Debug, Error)]
+enum BufferTaskError {
+    #[error("{}", with_causes(.0))]
+    Buffer(#[from] BufferError),
+    #[error("it broke")]
+    Broke(#[source] JoinError),
+}
+
 /// What was pushed so far. Cloneable; all clones are one.
 #[derive(Clone, Debug)]
 pub struct Pushed(Arc<Inner>);
@@ -222,16 +232,14 @@ impl Pushed {
         self.0.buffer.lock()
     }
 
-    /// Runs this on the buffer where blocking is allowed. An error is its text.
+    /// Runs this on the buffer where blocking is allowed.
     async fn with_buffer<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Buffer) -> Result<T, BufferError> + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, BufferTaskError> {
         let pushed = self.clone();
-        match tokio::task::spawn_blocking(move || work(&mut pushed.buffer())).await {
-            Ok(done) => done.map_err(|error| with_causes(&error)),
-            Err(_) => Err("it broke".to_owned()),
-        }
+        let done = tokio::task::spawn_blocking(move || work(&mut pushed.buffer())).await;
+        Ok(done.map_err(BufferTaskError::Broke)??)
     }
 
     /// Gathers every `interval` and sends to `store`, until `stop`. `job`: the label of all series, as a scraper would

@@ -24,6 +24,32 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Why a controller cannot limit work here.
+#[derive(Debug, Error)]
+pub(super) enum NoController {
+    #[error("the kernel has no such controller, or it is mounted nowhere")]
+    NotMounted,
+    #[error("it is in cgroup version 1 ({}), and cgroup_v1_controllers does not name it", .mount.display())]
+    VersionOne { mount: PathBuf },
+    #[error("{}", with_cause(.0))]
+    MakeGroup(#[from] CgroupError),
+    #[error("cgroup_root {} does not lie in cgroup_delegated {}", .root.display(), .delegated.display())]
+    Outside { root: PathBuf, delegated: PathBuf },
+    #[error(
+        "it was not delegated to {}: run the agent with systemd's Delegate=yes and put cgroup_root below its unit, or let \
+         cgroup_delegated name the directory that was handed over",
+        .directory.display()
+    )]
+    NotDelegated { directory: PathBuf },
+    #[error("it cannot be handed down in {}: processes live in that directory itself", .file.display())]
+    Occupied { file: PathBuf },
+    #[error("it cannot be handed down in {}: {source}", .file.display())]
+    HandDown { file: PathBuf, source: io::Error },
+    #[error("it cannot be handed down in {}: the kernel took the word and did nothing", .file.display())]
+    Ignored { file: PathBuf },
+}
 
 /// What the kernel can limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -101,27 +127,27 @@ impl Controllers {
         for controller in Controller::ALL {
             match found.look(controller, &mounts, v1) {
                 Ok(place) => drop(found.used.insert(controller, place)),
-                Err(why) => drop(found.missing.insert(controller, why)),
+                Err(error) => drop(found.missing.insert(controller, error.to_string())),
             }
         }
         found.io_weight = found.look_for_io_weight();
         found
     }
 
-    fn look(&self, controller: Controller, mounts: &str, v1: &BTreeSet<Controller>) -> Result<Place, String> {
+    fn look(&self, controller: Controller, mounts: &str, v1: &BTreeSet<Controller>) -> Result<Place, NoController> {
         if let Some(slice) = &self.slice
             && enabled(&slice.mount.join("cgroup.controllers"), controller)
         {
             return self.enable_in_slice(slice, controller).map(|()| Place::V2);
         }
         let Some(mount) = mounts.lines().find_map(|line| v1_mount(line, controller.v1_name())) else {
-            return Err("the kernel has no such controller, or it is mounted nowhere".to_owned());
+            return Err(NoController::NotMounted);
         };
         if !v1.contains(&controller) {
-            return Err(format!("it is in cgroup version 1 ({}), and cgroup_v1_controllers does not name it", mount.display()));
+            return Err(NoController::VersionOne { mount });
         }
         let group = V1Group { controller, mount, relative: self.root.clone() };
-        group.create().map_err(|e| with_cause(&e))?;
+        group.create()?;
         Ok(Place::V1 { mount: group.mount })
     }
 
@@ -135,24 +161,20 @@ impl Controllers {
     }
 
     /// Hands a controller down from the delegated directory to the slice's scopes.
-    fn enable_in_slice(&self, slice: &Slice, controller: Controller) -> Result<(), String> {
+    fn enable_in_slice(&self, slice: &Slice, controller: Controller) -> Result<(), NoController> {
         let below = self
             .root
             .strip_prefix(&self.delegated)
-            .map_err(|_| format!("cgroup_root {} does not lie in cgroup_delegated {}", self.root.display(), self.delegated.display()))?;
+            .map_err(|_| NoController::Outside { root: self.root.clone(), delegated: self.delegated.clone() })?;
         let mut directory = slice.mount.join(&self.delegated);
-        Cgroup { path: directory.clone() }.create().map_err(|e| with_cause(&e))?;
+        Cgroup { path: directory.clone() }.create()?;
         if !enabled(&directory.join("cgroup.controllers"), controller) {
-            return Err(format!(
-                "it was not delegated to {}: run the agent with systemd's Delegate=yes and put cgroup_root below its unit, or let \
-                 cgroup_delegated name the directory that was handed over",
-                directory.display()
-            ));
+            return Err(NoController::NotDelegated { directory });
         }
         enable(&directory, controller)?;
         for part in below.components() {
             directory.push(part);
-            Cgroup { path: directory.clone() }.create().map_err(|e| with_cause(&e))?;
+            Cgroup { path: directory.clone() }.create()?;
             enable(&directory, controller)?;
         }
         Ok(())
@@ -199,7 +221,7 @@ impl Controllers {
     }
 
     /// Makes the controllers of the v2 tree usable on the scope's `work`, and memory's on each launch below it.
-    pub(super) fn enable_in_scope(&self, scope: &super::Scope) -> Result<(), (Controller, String)> {
+    pub(super) fn enable_in_scope(&self, scope: &super::Scope) -> Result<(), (Controller, NoController)> {
         let Some(slice) = &self.slice else { return Ok(()) };
         for (controller, _) in self.used.iter().filter(|(_, place)| **place == Place::V2) {
             self.enable_in_slice(slice, *controller).map_err(|why| (*controller, why))?;
@@ -259,7 +281,7 @@ fn enabled(file: &Path, controller: Controller) -> bool {
 }
 
 /// Hands a controller to the children of `directory`, and looks whether they have it.
-fn enable(directory: &Path, controller: Controller) -> Result<(), String> {
+fn enable(directory: &Path, controller: Controller) -> Result<(), NoController> {
     let file = directory.join("cgroup.subtree_control");
     if enabled(&file, controller) {
         return Ok(());
@@ -268,12 +290,11 @@ fn enable(directory: &Path, controller: Controller) -> Result<(), String> {
     if enabled(&file, controller) {
         return Ok(());
     }
-    let why = match written {
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => "processes live in that directory itself".to_owned(),
-        Err(error) => error.to_string(),
-        Ok(()) => "the kernel took the word and did nothing".to_owned(),
-    };
-    Err(format!("it cannot be handed down in {}: {why}", file.display()))
+    Err(match written {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => NoController::Occupied { file },
+        Err(source) => NoController::HandDown { file, source },
+        Ok(()) => NoController::Ignored { file },
+    })
 }
 
 /// The mount point in a line of mountinfo, where it is of the v1 hierarchy that has this controller.

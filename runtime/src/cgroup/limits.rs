@@ -190,7 +190,7 @@ impl Controllers {
             }
         };
         if let Some(scope) = scope {
-            self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why))?;
+            self.enable_in_scope(scope).map_err(|(controller, why)| unavailable(controller, &why.to_string()))?;
             for controller in limits.needs().into_iter().filter(|c| self.place(*c) == Some(&Place::V2)) {
                 set_v2(scope, controller, limits)?;
             }

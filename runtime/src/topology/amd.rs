@@ -3,7 +3,7 @@
 
 use super::files::Files;
 use super::pci::Pci;
-use super::vendor::{Found, Vendor};
+use super::vendor::{Found, Vendor, VendorError};
 use lattice_model::gpu_look::GpuReading;
 use lattice_model::topology::{GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use libloading::{Library, Symbol};
@@ -25,7 +25,7 @@ impl Vendor for RocmSmi {
         GpuVendor::Amd
     }
 
-    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, String> {
+    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, VendorError> {
         let rocm = Rocm::load()?;
         let count = rocm.count()?;
         let mut devices: Vec<(u32, GpuDevice)> = Vec::new();
@@ -82,35 +82,29 @@ pub(super) fn read(files: &Files, address: &str) -> GpuReading {
 pub(super) struct Rocm(Library);
 
 impl Rocm {
-    pub(super) fn load() -> Result<Self, String> {
-        let mut why = String::new();
-        for name in LIBRARIES {
-            // SAFETY: the vendor's library; its constructors are its own affair, as of any program that links to it.
-            match unsafe { Library::new(name) } {
-                Ok(library) => {
-                    let rocm = Self(library);
-                    // SAFETY: takes flags, none of them; called once.
-                    let status = unsafe { rocm.find::<unsafe extern "C" fn(u64) -> u32>(b"rsmi_init\0")?(0) };
-                    return if status == 0 { Ok(rocm) } else { Err(format!("ROCm SMI cannot begin (status {status})")) };
-                }
-                Err(error) => why = error.to_string(),
-            }
-        }
-        Err(why)
+    pub(super) fn load() -> Result<Self, VendorError> {
+        // SAFETY: the vendor's library; its constructors are its own affair, as of any program that links to it.
+        let open = |name: &str| unsafe { Library::new(name) };
+        let [first, others @ ..] = LIBRARIES;
+        let library = others.iter().fold(open(first), |found, name| found.or_else(|_| open(name)));
+        let rocm = Self(library.map_err(VendorError::LoadRocm)?);
+        // SAFETY: takes flags, none of them; called once.
+        let status = unsafe { rocm.find::<unsafe extern "C" fn(u64) -> u32>(b"rsmi_init\0")?(0) };
+        if status == 0 { Ok(rocm) } else { Err(VendorError::BeginRocm { status }) }
     }
 
-    fn find<T>(&self, name: &[u8]) -> Result<Symbol<'_, T>, String> {
+    fn find<T>(&self, name: &[u8]) -> Result<Symbol<'_, T>, VendorError> {
         // SAFETY: each caller names the signature that rocm_smi.h has for the name.
-        unsafe { self.0.get(name) }.map_err(|e| e.to_string())
+        unsafe { self.0.get(name) }.map_err(VendorError::FindRocmFunction)
     }
 
-    fn count(&self) -> Result<u32, String> {
+    fn count(&self) -> Result<u32, VendorError> {
         let ask: Symbol<'_, unsafe extern "C" fn(*mut u32) -> u32> = self.find(b"rsmi_num_monitor_devices\0")?;
         let mut count = 0;
         // SAFETY: writes one number.
         match unsafe { ask(&raw mut count) } {
             0 => Ok(count),
-            status => Err(format!("ROCm SMI cannot count its devices (status {status})")),
+            status => Err(VendorError::CountRocm { status }),
         }
     }
 

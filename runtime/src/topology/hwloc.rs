@@ -6,6 +6,7 @@
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::ptr;
+use thiserror::Error;
 
 /// hwloc 2, every minor version of it.
 pub const LIBRARY: &str = "libhwloc.so.15";
@@ -24,17 +25,40 @@ type Load = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Export = unsafe extern "C" fn(*mut c_void, *mut *mut c_char, *mut c_int, c_ulong) -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void, *mut c_char);
 
+/// What hwloc could not do.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// It is not installed, most often.
+    #[error("{LIBRARY} cannot be loaded ({0}): install hwloc 2")]
+    LoadLibrary(#[source] libloading::Error),
+    /// The library lacks a function.
+    #[error("{LIBRARY}: {0}")]
+    FindFunction(#[source] libloading::Error),
+    /// Making a topology.
+    #[error("hwloc_topology_init failed")]
+    Init,
+    /// Saying what is to be looked at.
+    #[error("hwloc does not take what is to be looked at")]
+    Configure,
+    /// Reading the machine.
+    #[error("hwloc_topology_load failed")]
+    Load,
+    /// Writing the XML.
+    #[error("hwloc_topology_export_xmlbuffer failed")]
+    Export,
+}
+
 /// Reads the machine, and gives it as XML of hwloc's version 1. Takes tens of milliseconds and the library's memory: for a process of its
 /// own. Errors: there is no such library, or what it could not do.
-pub fn export() -> Result<Vec<u8>, String> {
+pub fn export() -> Result<Vec<u8>, ExportError> {
     // SAFETY: it is the system's own library; what it does when it is loaded is its makers' responsibility.
-    let library = unsafe { Library::new(LIBRARY) }.map_err(|error| format!("{LIBRARY} cannot be loaded ({error}): install hwloc 2"))?;
+    let library = unsafe { Library::new(LIBRARY) }.map_err(ExportError::LoadLibrary)?;
     let init = function::<Init>(&library, "hwloc_topology_init")?;
     let destroy = function::<Destroy>(&library, "hwloc_topology_destroy")?;
     let mut topology = ptr::null_mut();
     // SAFETY: declared so by the header; it gives a topology that is ours to destroy.
     if unsafe { init(&mut topology) } != 0 {
-        return Err("hwloc_topology_init failed".to_owned());
+        return Err(ExportError::Init);
     }
     let exported = read(&library, topology);
     // SAFETY: made above, and used by nobody any more.
@@ -42,7 +66,7 @@ pub fn export() -> Result<Vec<u8>, String> {
     exported
 }
 
-fn read(library: &Library, topology: *mut c_void) -> Result<Vec<u8>, String> {
+fn read(library: &Library, topology: *mut c_void) -> Result<Vec<u8>, ExportError> {
     let set_flags = function::<SetFlags>(library, "hwloc_topology_set_flags")?;
     let set_filter = function::<SetFilter>(library, "hwloc_topology_set_all_types_filter")?;
     let load = function::<Load>(library, "hwloc_topology_load")?;
@@ -53,13 +77,13 @@ fn read(library: &Library, topology: *mut c_void) -> Result<Vec<u8>, String> {
     // text that ends with a zero byte.
     unsafe {
         if set_flags(topology, INCLUDE_DISALLOWED) != 0 || set_filter(topology, KEEP_ALL) != 0 {
-            return Err("hwloc does not take what is to be looked at".to_owned());
+            return Err(ExportError::Configure);
         }
         if load(topology) != 0 {
-            return Err("hwloc_topology_load failed".to_owned());
+            return Err(ExportError::Load);
         }
         if export(topology, &mut text, &mut bytes, VERSION_1) != 0 || text.is_null() {
-            return Err("hwloc_topology_export_xmlbuffer failed".to_owned());
+            return Err(ExportError::Export);
         }
         let xml = CStr::from_ptr(text).to_bytes().to_vec();
         free(topology, text);
@@ -67,7 +91,7 @@ fn read(library: &Library, topology: *mut c_void) -> Result<Vec<u8>, String> {
     }
 }
 
-fn function<'l, F>(library: &'l Library, name: &str) -> Result<Symbol<'l, F>, String> {
+fn function<'l, F>(library: &'l Library, name: &str) -> Result<Symbol<'l, F>, ExportError> {
     // SAFETY: the types are those above, each named there after its function.
-    unsafe { library.get::<F>(name.as_bytes()) }.map_err(|error| format!("{LIBRARY}: {error}"))
+    unsafe { library.get::<F>(name.as_bytes()) }.map_err(ExportError::FindFunction)
 }

@@ -3,7 +3,7 @@
 
 use super::files::Files;
 use super::pci::Pci;
-use super::vendor::{Found, Vendor};
+use super::vendor::{Found, Vendor, VendorError};
 use lattice_model::gpu_look::{GpuRead, GpuReading, GpuReads, GpuRecovery};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
@@ -45,10 +45,10 @@ impl Vendor for Nvml {
         GpuVendor::Nvidia
     }
 
-    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, String> {
-        let library = Library::builder().lib_path(OsStr::new(LIBRARY)).init().map_err(|e| e.to_string())?;
+    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, VendorError> {
+        let library = Library::builder().lib_path(OsStr::new(LIBRARY)).init()?;
         let ids = InstanceIds::load();
-        let count = library.device_count().map_err(|e| e.to_string())?;
+        let count = library.device_count()?;
         let (mut physical, mut lacking) = (Vec::new(), Vec::new());
         for index in 0..count {
             match library.device_by_index(index).and_then(|d| look_at(&d, files, pci, ids.as_ref())) {

@@ -3,14 +3,15 @@
 
 use super::files::Files;
 use super::pci::Pci;
-use super::vendor::{Found, Vendor};
+use super::vendor::{Found, Vendor, VendorError};
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuRead, GpuReading, GpuReads};
 use lattice_model::topology::{DeviceFile, GpuDevice, GpuLink, GpuLinkType, GpuVendor};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// Bytes of a simulated GPU's readings that are read.
 const READINGS_BYTES_MAX: u64 = 65_536;
@@ -42,7 +43,7 @@ impl Vendor for Simulated<'_> {
         GpuVendor::Simulated
     }
 
-    fn look(&self, _files: &Files, _pci: &Pci) -> Result<Found, String> {
+    fn look(&self, _files: &Files, _pci: &Pci) -> Result<Found, VendorError> {
         let (mut gpus, mut lacking) = (Vec::new(), Vec::new());
         for (gpu, index) in self.0.iter().zip(0u32..) {
             let path = gpu.device.display().to_string();
@@ -54,10 +55,10 @@ impl Vendor for Simulated<'_> {
                 }
             };
             if !about.file_type().is_char_device() {
-                return Err(format!("{path} is no character device"));
+                return Err(VendorError::NoCharacterDevice { path });
             }
             let (major, minor) = (nix::sys::stat::major(about.rdev()), nix::sys::stat::minor(about.rdev()));
-            let number = |n: u64| u32::try_from(n).map_err(|e| e.to_string());
+            let number = |n: u64| u32::try_from(n);
             gpus.push(GpuDevice {
                 index,
                 id: id_of(index),
@@ -141,18 +142,27 @@ impl Watch {
 pub(super) fn read(gpus: &[SimulatedGpu], on_bus: &BTreeSet<String>, reads: &mut GpuReads) {
     let named = (0u32..).zip(gpus).map(|(index, gpu)| (id_of(index), &gpu.device));
     for (id, device) in named.filter(|(id, _)| on_bus.contains(id)) {
-        let read = readings(device).map_or_else(GpuRead::Silent, |read| GpuRead::Told(Box::new(read.reading)));
+        let read = readings(device).map_or_else(|error| GpuRead::Silent(error.to_string()), |read| GpuRead::Told(Box::new(read.reading)));
         reads.gpus.insert(id, read);
     }
 }
 
+/// Why a simulated GPU's file cannot be read.
+#[derive(Debug, Error)]
+pub(super) enum UnreadableFile {
+    #[error("{}: {source}", .path.display())]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", .path.display())]
+    Json { path: PathBuf, source: serde_json::Error },
+}
+
 /// Of a GPU that nobody wrote anything about, nothing is the matter.
-fn readings(device: &Path) -> Result<SimulatedReadings, String> {
+fn readings(device: &Path) -> Result<SimulatedReadings, UnreadableFile> {
     let path = readings_file(device);
     let file = match std::fs::File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SimulatedReadings::default()),
-        Err(error) => return Err(format!("{}: {error}", path.display())),
+        Err(source) => return Err(UnreadableFile::Open { path, source }),
     };
-    serde_json::from_reader(BufReader::new(file.take(READINGS_BYTES_MAX))).map_err(|e| format!("{}: {e}", path.display()))
+    serde_json::from_reader(BufReader::new(file.take(READINGS_BYTES_MAX))).map_err(|source| UnreadableFile::Json { path, source })
 }

@@ -3,6 +3,9 @@
 use super::files::Files;
 use super::pci::Pci;
 use lattice_model::topology::{GpuDevice, GpuLink, GpuVendor};
+use nvml_wrapper::error::NvmlError;
+use std::num::TryFromIntError;
+use thiserror::Error;
 
 /// What one vendor says of its GPUs. Indices count from 0 within it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,10 +18,29 @@ pub(super) struct Found {
     pub(super) lacking: Vec<String>,
 }
 
+/// Why a vendor's GPUs cannot be looked at.
+#[derive(Debug, Error)]
+pub(super) enum VendorError {
+    #[error("{0}")]
+    Nvml(#[from] NvmlError),
+    #[error("{0}")]
+    LoadRocm(#[source] libloading::Error),
+    #[error("{0}")]
+    FindRocmFunction(#[source] libloading::Error),
+    #[error("ROCm SMI cannot begin (status {status})")]
+    BeginRocm { status: u32 },
+    #[error("ROCm SMI cannot count its devices (status {status})")]
+    CountRocm { status: u32 },
+    #[error("{path} is no character device")]
+    NoCharacterDevice { path: String },
+    #[error("{0}")]
+    DeviceNumber(#[from] TryFromIntError),
+}
+
 /// A vendor's way of telling about its GPUs.
 pub(super) trait Vendor {
     /// Whose GPUs it tells of.
     fn vendor(&self) -> GpuVendor;
     /// Asks it. An error says why it cannot tell: that its library is not there is the normal one.
-    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, String>;
+    fn look(&self, files: &Files, pci: &Pci) -> Result<Found, VendorError>;
 }

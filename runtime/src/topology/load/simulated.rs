@@ -2,7 +2,7 @@
 
 use super::vendor::Loads;
 use crate::topology::SimulatedGpu;
-use crate::topology::simulated::{LOAD_BYTES_MAX, id_of};
+use crate::topology::simulated::{LOAD_BYTES_MAX, UnreadableFile, id_of};
 use lattice_model::gpu_load::{GpuLoad, GpuLoads, Lacking};
 use lattice_model::topology::{GpuDevice, GpuVendor};
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// The file beside a simulated GPU's device from which its load is read.
 pub fn load_file(device: &Path) -> PathBuf {
@@ -42,7 +43,7 @@ impl Loads for Simulated {
             let Some(path) = self.devices.get(&device.id) else { continue };
             match load(path, device.memory_bytes) {
                 Ok(load) => drop(loads.gpus.insert(device.id.clone(), load)),
-                Err(why) => loads.lacking.push(Lacking::of(device, why)),
+                Err(error) => loads.lacking.push(Lacking::of(device, error.to_string())),
             }
         }
     }
@@ -50,18 +51,29 @@ impl Loads for Simulated {
     fn rest(&mut self) {}
 }
 
+/// Why a simulated GPU does not say how busy it is.
+#[derive(Debug, Error)]
+enum LoadError {
+    #[error("it is away")]
+    Away,
+    #[error(transparent)]
+    File(#[from] UnreadableFile),
+}
+
 /// Of a GPU that nobody wrote anything about, its memory is known and unused.
-fn load(device: &Path, memory_bytes: u64) -> Result<GpuLoad, String> {
+fn load(device: &Path, memory_bytes: u64) -> Result<GpuLoad, LoadError> {
     if !std::fs::metadata(device).is_ok_and(|about| about.file_type().is_char_device()) {
-        return Err("it is away".to_owned());
+        return Err(LoadError::Away);
     }
     let path = load_file(device);
     let load = match File::open(&path) {
-        Ok(file) => serde_json::from_reader(BufReader::new(file.take(LOAD_BYTES_MAX))).map_err(|e| format!("{}: {e}", path.display()))?,
+        Ok(file) => {
+            serde_json::from_reader(BufReader::new(file.take(LOAD_BYTES_MAX))).map_err(|source| UnreadableFile::Json { path, source })?
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             GpuLoad { utilization: Some(0.0), memory_used_bytes: Some(0), ..GpuLoad::default() }
         }
-        Err(error) => return Err(format!("{}: {error}", path.display())),
+        Err(source) => return Err(UnreadableFile::Open { path, source }.into()),
     };
     Ok(GpuLoad { memory_total_bytes: load.memory_total_bytes.or(Some(memory_bytes)), ..load })
 }
