@@ -1,4 +1,5 @@
-//! For tests of all crates: one plain value of each kind that the cluster agrees on. A test changes what it is about.
+//! Builders for tests of all crates: one plain value of each kind of record. A test changes the
+//! fields that it is about.
 
 use crate::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Boot, DesiredShare, Entrypoint, Epoch, Incarnation, Node, NodeAddresses,
