@@ -78,12 +78,13 @@ impl FromStr for SchedulerKind {
 }
 
 impl VCluster {
-    /// The queue for work that names the vCluster `named`; `None`: no vCluster has that name.
+    /// The name of the vCluster `named`, or of the default vCluster for `None`.
     pub fn queue(named: Option<&Self>) -> &str {
         named.map_or(DEFAULT_VCLUSTER, |v| &v.name)
     }
 
-    /// Whether such work may use a node. Only the node's vCluster counts, not what is free.
+    /// Whether work of the vCluster `named` may use a node. Only the node's vCluster counts, not
+    /// what is free.
     pub fn may_use(named: Option<&Self>, node: &Node) -> bool {
         node.home == named.filter(|v| v.nodes > 0).map_or("", |v| &v.name)
     }
