@@ -40,13 +40,13 @@
 //!
 //! 1. Degraded instead of Ready if the agent reports that the node is not well.
 //! 2. After another `node_down_after_ms`, and also `node_cut_off_ms` if other nodes still reach it;
-//!    each limit counts from the time that it is meant for.
+//!    both limits depend on what the node is used for.
 //! 3. A check does so once for each finding.
 //! 4. Nobody knows what happened to the node since the backup.
 //!
 //! A node is in service if it has neither a disable nor a hardware failure hold. "At work" is
-//! Ready, or with a drain hold Draining or Drained. Events in the column "to" that leave the state
-//! still change the holds. A repeated event changes nothing.
+//! Ready, or with a drain hold Draining or Drained. Where the state stays, the hold is still set or
+//! lifted. A repeated event changes nothing.
 //!
 //! There is no state Unknown: a node's record begins with its registration, so no event would lead
 //! to it. `lattice node status` shows Unknown for a node that is known only from gossip. After a
