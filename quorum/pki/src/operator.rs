@@ -1,7 +1,7 @@
 //! Verification of the operator behind a request: an agent only forwards the proof.
 //!
 //! ```text
-//!   token ──▶ certificate of our authority, role operator, valid now ──▶ signature ──▶ method and time ──▶ the person's name
+//!   token ──▶ certificate: our authority, role operator, valid now ──▶ signature ──▶ method, time ──▶ name
 //! ```
 //!
 //! A compromised agent can replay a token for the same method within the allowed clock difference;

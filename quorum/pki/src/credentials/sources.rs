@@ -92,7 +92,7 @@ fn digest(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Detects rewritten files: device and inode, size and time of each.
+/// Detects rewritten files: inode, size and modification time of each.
 pub(super) fn stamps(files: &TlsFiles) -> [Option<(u64, u64, i64, i64)>; 3] {
     [&files.ca, &files.cert, &files.key].map(|path| std::fs::metadata(path).ok().map(|m| (m.ino(), m.len(), m.mtime(), m.mtime_nsec())))
 }
