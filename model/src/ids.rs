@@ -162,7 +162,7 @@ number! {
     Revision
 }
 number! {
-    /// One run of an agent; the quorum issues a new one at registration.
+    /// One run of an agent; issued by the quorum when the agent registers.
     Incarnation
 }
 

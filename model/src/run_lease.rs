@@ -72,7 +72,7 @@ impl Heartbeats {
         self.is_lapsed
     }
 
-    /// What [`Self::is_lapsed`] would return after a session that starts now.
+    /// What [`Self::is_lapsed`] would return after [`Self::begin`] with these arguments.
     pub fn is_lapsed_at(&self, now_ms: u64, shortest_ms: Option<u64>) -> bool {
         self.is_lapsed || self.acknowledged.zip(shortest_ms).is_some_and(|(last, lease)| last.saturating_add(lease) <= now_ms)
     }

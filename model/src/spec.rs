@@ -410,7 +410,7 @@ impl AllocationSpec {
             let why = "makes no checkpoints (neither checkpoint_store nor log_store is configured), and --checkpoint asks for them";
             return Some(why.to_owned());
         }
-        // Nodes that can tell which process is whose say so by keeping run leases.
+        // Run leases show that the agent can attribute processes to allocations: both need cgroup v2.
         if constraint::has(&node.features, constraint::RUN_LEASE) {
             return None;
         }

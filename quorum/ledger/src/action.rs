@@ -396,8 +396,9 @@ commands! { |ledger, context|
         => 1, Keeps, Member, 256, Ok(Outcome::Done);
 }
 
-/// Operators examine what fills the disks. So that this stays possible, access records of operators
-/// are more urgent: at most one an hour for each operator, allocation and command.
+/// Records of read measurements are more urgent than others, because operators must still be able to
+/// examine what fills the disks. There is at most one an hour for each operator, allocation and
+/// command.
 fn access_urgency(kind: AccessKind) -> Urgency {
     if kind == AccessKind::MeasurementsRead { Keeps } else { New }
 }

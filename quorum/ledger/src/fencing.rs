@@ -151,7 +151,7 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Takes the work from the node whose lease satisfies `over`.
+    /// Removes the work whose lease satisfies `over` from the node.
     fn fence_those(&mut self, context: &mut ApplyContext, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
         let mut taken = Vec::new();
         for held in self.holdings.get_mut(node).into_iter().flatten().filter(|h| !h.fenced && over(h.run_lease_ms)) {
