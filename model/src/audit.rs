@@ -1,5 +1,5 @@
-//! The permanent audit log. Each record carries the hash of the previous one; see the quorum's
-//! `ledger`.
+//! The permanent audit log. Each record carries the hash of the previous one; see `audit_chain` in
+//! the crate `lattice-ledger`.
 
 use crate::ids::{AllocationId, NodeId, Revision};
 use crate::time::Timestamp;

@@ -1,6 +1,6 @@
-//! GPU load: read on the machine (`runtime`), reported by the code that measures (`telemetry`,
-//! `agent`). All values are in base units; a value that the vendor does not report for a device is
-//! absent, never 0.
+//! GPU load: read on the machine (crate `lattice-runtime`), reported by the agent
+//! (`lattice-machine`, `lattice-observe`). All values are in base units; a value that the vendor
+//! does not report for a device is absent, never 0.
 
 use crate::topology::{GpuDevice, GpuVendor};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! The result of examining a machine's GPUs: collected on the machine (`runtime`), evaluated
-//! without access to it (`node`).
+//! The result of examining a machine's GPUs: collected on the machine (crate `lattice-runtime`),
+//! evaluated without access to it (`lattice-node`).
 //!
 //! A GPU is identified by its bus address (`0000:3b:00.0`), which all its instances share if it is
 //! partitioned. A simulated GPU has no address and is identified by its id.

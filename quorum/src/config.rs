@@ -29,9 +29,9 @@ pub struct QuorumConfig {
     pub cluster: String,
     /// The directory of log, snapshots and audit chain. It belongs to one member permanently.
     pub data_dir: PathBuf,
-    /// Listening address for agents. Unset: this member's `service` in `members`.
+    /// Listening address for agents. Unset: only this member's `service` in `members`.
     pub service_listen: Option<SocketAddr>,
-    /// Listening address for members. Unset: this member's `raft` in `members`.
+    /// Listening address for members. Unset: only this member's `raft` in `members`.
     pub raft_listen: Option<SocketAddr>,
     /// The initial members, including this one. A member that joins later only needs to name
     /// itself.

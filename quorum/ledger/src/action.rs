@@ -96,7 +96,7 @@ commands! { |ledger, context|
     Bootstrap { cluster: String }
         => 1, Keeps, Member, 256, ledger.bootstrap(context, cluster);
 
-    /// See `wire::Request::Submit`.
+    /// See `lattice_quorum_client::wire::Request::Submit`.
     Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim> }
         => 1, New, Member, submission_bytes(spec, claim.as_ref()),
         ledger.submit(context, *id, spec, owner, claim.as_ref());
@@ -105,7 +105,7 @@ commands! { |ledger, context|
     Cancel { id: AllocationId, by: Principal }
         => 1, Keeps, User(by, *id), 256, ledger.cancel(context, *id, by);
 
-    /// See `wire::Request::Claim`.
+    /// See `lattice_quorum_client::wire::Request::Claim`.
     Claim(claim: Claim)
         => 1, New, Member, claim_bytes(claim), ledger.claim(context, claim);
 
@@ -117,7 +117,7 @@ commands! { |ledger, context|
     Report(report: NodeReport)
         => 1, Keeps, Member, 512, ledger.report(context, report);
 
-    /// After a recovery: everything that a node has. See `wire::Up::Holds`.
+    /// After a recovery: everything that a node has. See `lattice_quorum_client::wire::Up::Holds`.
     Adopt { node: NodeId, incarnation: Incarnation, held: Vec<HeldShare>, unreported: Vec<ReportItem> }
         => 1, Keeps, Member, adoption_bytes(held, unreported),
         ledger.adopt(context, node, *incarnation, (held, unreported));
@@ -139,7 +139,7 @@ commands! { |ledger, context|
     Members { by: Principal, step: MembersStep }
         => 1, Mends, Member, 1024, ledger.record_members(context, by, step);
 
-    /// See `wire::Request::RecordAccess`.
+    /// See `lattice_quorum_client::wire::Request::RecordAccess`.
     RecordAccess(access: Access)
         => 1, access_urgency(access.kind), Member, 512 + access.detail.len(), ledger.record_access(context, access);
 
@@ -151,7 +151,7 @@ commands! { |ledger, context|
     SignHead(signed: SignedHead)
         => 1, New, Member, 512, ledger.sign_head(context, signed);
 
-    /// See `wire::Request::AcquireLease`.
+    /// See `lattice_quorum_client::wire::Request::AcquireLease`.
     GrantLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> }
         => level::of_lease(name), New, Member, 256, ledger.grant_lease(context, name, holder, *ttl_ms, user.as_ref());
 
@@ -376,7 +376,7 @@ commands! { |ledger, context|
     EndTelemetry { allocation: AllocationId, order: Uuid }
         => 1, Keeps, Member, 256, Ok(ledger.end_telemetry(context, *allocation, *order));
 
-    /// A node's own checks request a drain; see `wire::DrainWish`.
+    /// A node's own checks request a drain; see `node_health::DrainWish`.
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String }
         => 1, Keeps, Member, 256 + reason.len(), ledger.ask_drain(context, node, (*incarnation, *asked), reason);
 

@@ -8,7 +8,7 @@ use lattice_model::{AllocationId, Principal};
 #[derive(Debug)]
 pub enum Asker<'a> {
     /// No request may contain it. Members propose it themselves: for a clock, a session, or a
-    /// request such as `wire::Request::Submit`.
+    /// request such as `lattice_quorum_client::wire::Request::Submit`.
     Member,
     /// A user authenticated by the agent, about this allocation. The ledger refuses all except its
     /// owner and root.

@@ -8,8 +8,8 @@
 //! At the beginning there is no keyring: agents encrypt with the key of their configuration, which
 //! is key 0 of the first rotation. An operator adds a key, which the proposing member has
 //! generated. The leader takes the further steps: agents report which keys they have (see
-//! `rotation`), and a step is taken only when all reachable agents are ready for it. A second
-//! rotation waits for the end of the first.
+//! `rotation` in `lattice-quorum`), and a step is taken only when all reachable agents are ready
+//! for it. A second rotation waits for the end of the first.
 
 use super::refusal::Refusal;
 use super::state::keyring::{CONFIGURED, GossipKey, KeySource, Keyring, Secret};

@@ -3,7 +3,7 @@
 //! A member that reads an unknown command must stop, or the replicas would differ. So a command
 //! above the committed level is refused before it is proposed, and again when it is applied. The
 //! leader raises the level when every member has reported that it supports the next one (see
-//! `levels`). The level never decreases.
+//! `levels` in `lattice-quorum`). The level never decreases.
 //!
 //! There is one level. A debug build has a second one for tests; leases whose names begin with
 //! `trial/` need it.

@@ -4,7 +4,7 @@ use lattice_model::conformance::Components;
 use lattice_model::{AllocationId, Boot, Epoch, Incarnation, NodeAddresses, NodeId, NodeState, Resources};
 use serde::{Deserialize, Serialize};
 
-/// An agent's registration; see `wire::Up::Register`.
+/// An agent's registration; see `lattice_quorum_client::wire::Up::Register`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     /// The node.

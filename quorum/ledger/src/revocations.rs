@@ -4,7 +4,7 @@
 //! issued to the same name later are valid. The time of issue is part of a certificate's serial
 //! number ([`lattice_pki::identity::Shown`]). A thief of a machine's certificate probably also has
 //! the gossip key, so the leader replaces it, once for all names revoked since the last new key
-//! (`rotation`).
+//! (`rotation` in `lattice-quorum`).
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Revocation, Subject};

@@ -100,7 +100,7 @@ pub struct AuditFound {
     pub end: u64,
 }
 
-/// A page of an export; see `audit::export`.
+/// A page of an export; see `audit::export` in the crate `lattice-quorum`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedPage {
     /// The signed JSON text.

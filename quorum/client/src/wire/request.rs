@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// linearizable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// A command in the form in which it is committed. The table in `ledger/action.rs` states who
+    /// A command in the form in which it is committed. The table in `quorum/ledger/src/action.rs` states who
     /// may request it.
     Command(Box<Action>),
     /// Creates an allocation. Its id is the idempotency key: repeating the same id with the same
