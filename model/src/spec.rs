@@ -410,7 +410,8 @@ impl AllocationSpec {
             let why = "makes no checkpoints (neither checkpoint_store nor log_store is configured), and --checkpoint asks for them";
             return Some(why.to_owned());
         }
-        // Run leases show that the agent can attribute processes to allocations: both need cgroup v2.
+        // Run leases show that the agent can attribute processes to allocations: both need cgroup
+        // v2.
         if constraint::has(&node.features, constraint::RUN_LEASE) {
             return None;
         }

@@ -23,7 +23,8 @@ pub fn allocation(id: AllocationId) -> Allocation {
     Allocation::submitted(id, spec(), user(), Timestamp(0))
 }
 
-/// The share of a running [`allocation`] under its first claim. It has no nodes and no resources yet.
+/// The share of a running [`allocation`] under its first claim. It has no nodes and no resources
+/// yet.
 pub fn desired_share(allocation: AllocationId) -> DesiredShare {
     DesiredShare {
         allocation,

@@ -16,9 +16,9 @@
 //! above, so a launch may have ranks of both.
 //!
 //! Such an abort has the rank's exit code, as with Hydra, because users look for that code. A rank
-//! that ended with 0 between init and finalize did not succeed either; its launch fails with code
-//! 1. A PMI-2 abort has no code, but its client then exits with one: the server waits for that exit
-//! as for the exit of a rank that closed its socket.
+//! that ended with 0 between init and finalize did not succeed either: its launch fails with 1. A
+//! PMI-2 abort has no code, but its client then exits with one: the server waits for that exit as
+//! for the exit of a rank that closed its socket.
 //!
 //! A fence needs every rank of the launch. A rank that left without `init` or that has finalized
 //! will not join any further fence. If another rank of this node waits in a fence, it would wait

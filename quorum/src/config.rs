@@ -131,7 +131,8 @@ pub struct QuorumConfig {
     pub backup: String,
     /// Store-specific settings (`endpoint`, `region`, `allow_http`, …).
     pub backup_options: BTreeMap<String, String>,
-    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …); empty: none.
+    /// A file of mode 0600 with further such settings (`access_key_id`, `secret_access_key`, …);
+    /// empty: none.
     pub backup_credentials: PathBuf,
     /// Age of the newest backup at which the leader makes the next one, in seconds. 10 to 604,800.
     pub backup_seconds: u64,

@@ -396,8 +396,8 @@ commands! { |ledger, context|
         => 1, Keeps, Member, 256, Ok(Outcome::Done);
 }
 
-/// Records of read measurements are more urgent than others, because operators must still be able to
-/// examine what fills the disks. There is at most one an hour for each operator, allocation and
+/// Records of read measurements are more urgent than others, because operators must still be able
+/// to examine what fills the disks. There is at most one an hour for each operator, allocation and
 /// command.
 fn access_urgency(kind: AccessKind) -> Urgency {
     if kind == AccessKind::MeasurementsRead { Keeps } else { New }

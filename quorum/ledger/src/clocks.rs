@@ -320,7 +320,8 @@ impl Clocks {
     }
 
     /// Hardware failure holds for nodes whose checks report one and that have no such hold yet.
-    /// Reports of a node that is silent by now are ignored: it may have been switched off for repair.
+    /// Reports of a node that is silent by now are ignored: it may have been switched off for
+    /// repair.
     pub fn failures<'a>(&self, now: Duration, nodes: impl Iterator<Item = &'a Node>) -> Vec<Action> {
         let failed = |node: &Node| match self.health.get(&node.id) {
             Some((incarnation, NodeHealth::Failed { why })) if *incarnation == node.incarnation => Some(why.clone()),

@@ -1,5 +1,6 @@
 //! Leases: one holder at a time, fenced by an increasing token. The leader measures their time: a
-//! lease ends by a command, but a renewal is not a command (see `lease_clocks` in `lattice-quorum`).
+//! lease ends by a command, but a renewal is not a command (see `lease_clocks` in
+//! `lattice-quorum`).
 //!
 //! The holder is a node: its agent for one of its own roles, or a user's program that the agent has
 //! authenticated. A cordoned or quarantined node cannot acquire or renew a lease, but may always

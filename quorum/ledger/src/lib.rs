@@ -23,7 +23,8 @@
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
 //! * *sessions*: after any restart it is known who has an allocation's only terminal;
-//! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may run;
+//! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
+//!   run;
 //! * *services*: a service that a lookup returns is running;
 //! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
 //!   elsewhere, and whoever claims that node next knows what was started elsewhere;
@@ -31,10 +32,10 @@
 //! * conformance: a *drift* begins once, and survives a change of the leader;
 //! * *wipes*: nobody claims a node before its wipe is confirmed;
 //! * *notifications*: a new leader continues after the last one delivered;
-//! * *leases*: one holder at a time, fenced by an increasing token (renewals are only in the leader's
-//!   memory);
-//! * *gossip keys*: all agents encrypt with one key, and every agent can decrypt with a key before any
-//!   agent encrypts with it (two keyrings would mean two clusters);
+//! * *leases*: one holder at a time, fenced by an increasing token (renewals are only in the
+//!   leader's memory);
+//! * *gossip keys*: all agents encrypt with one key, and every agent can decrypt with a key before
+//!   any agent encrypts with it (two keyrings would mean two clusters);
 //! * *revocations*: a stolen certificate is invalid everywhere, also under another leader;
 //! * the *level*: no member reads a command that it does not know;
 //! * the *generation* and a *recovery*: no work is placed that a node may already run;

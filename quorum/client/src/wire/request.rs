@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// linearizable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// A command in the form in which it is committed. The table in `quorum/ledger/src/action.rs` states who
-    /// may request it.
+    /// A command in the form in which it is committed. The table in `quorum/ledger/src/action.rs`
+    /// states who may request it.
     Command(Box<Action>),
     /// Creates an allocation. Its id is the idempotency key: repeating the same id with the same
     /// spec and owner is a success. `claim`: the scheduler's proposal, if the submitting agent is
