@@ -35,7 +35,7 @@
 //! | enabled | an operator, after a disable or a repair | Down | | Down, until heard again |
 //! | boot begun | an operator, or the provisioning system | Down, Drained, Failed | in service | Booting |
 //! | boot over time | the leader's clock, after `node_boot_ms` | Booting | | Failed |
-//! | confirmed dead | an operator, a fencing hook | Degraded, Down, Booting, Failed | silent | Down; work lost |
+//! | confirmed dead | an operator or the fencing hook | Degraded, Down, Booting, Failed | silent | Down; work lost |
 //! | quorum recovered | the operator who recovers it from a backup | any | | Degraded (4) |
 //!
 //! 1. Degraded instead of Ready if the agent reports that the node is not well.
@@ -45,8 +45,8 @@
 //! 4. Nobody knows what happened to the node since the backup.
 //!
 //! A node is in service if it has neither a disable nor a hardware failure hold. "At work" is
-//! Ready, or with a drain hold Draining or Drained. Where the state stays, the hold is still set or
-//! lifted. A repeated event changes nothing.
+//! Ready, or with a drain hold Draining or Drained. A drain hold is set or lifted even where the
+//! state stays. A repeated event changes nothing.
 //!
 //! There is no state Unknown: a node's record begins with its registration, so no event would lead
 //! to it. `lattice node status` shows Unknown for a node that is known only from gossip. After a

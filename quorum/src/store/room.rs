@@ -1,7 +1,7 @@
 //! Handling of a full disk under a member's data directory.
 //!
 //! ```text
-//!   reserve complete, and as much again is free    everything is accepted
+//!   reserve complete, and as much again is free   everything is accepted
 //!   less than that                                nothing new, only what ends work or keeps nodes in contact
 //!   half of the reserve is used                   nothing: the rest is for what is already committed
 //!   all of it is used                             pending writes wait for free space
