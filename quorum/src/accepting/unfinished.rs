@@ -91,7 +91,7 @@ impl Unfinished {
     }
 
     /// Enters a connection from this address. If the limit is reached, another one is closed; if
-    /// that one is very young, waits until it is old enough.
+    /// that one is very young, waits until it is old enough or another one has finished.
     pub(super) async fn enter(&self, address: IpAddr, is_known: bool) -> Place {
         let Places { known_max, strangers_max, of_address_max, patience } = self.places;
         let all_max = if is_known { known_max } else { strangers_max };

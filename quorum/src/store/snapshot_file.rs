@@ -156,7 +156,7 @@ pub fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<(
 /// Approximate number of bytes encoded in a millisecond.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// An iterator that yields the processor from time to time. Without it, when a thread that commits
+/// A writer that yields the processor from time to time. Without it, when a thread that commits
 /// becomes runnable, Linux lets a low-priority thread continue until the end of its time slice or
 /// the next clock tick: 4 ms for each of the threads that a commit passes.
 struct GivingWay<I> {

@@ -148,12 +148,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             StorageIOError::write_snapshot(None, AnyError::error(with_causes(e)))
         };
         let kept = loop {
-            // Meanwhile the log before it stays, and grows by no more than the reserve.
+            // Meanwhile the log is not purged, and grows by no more than the reserve.
             self.room.enough().await.map_err(|e| fail(&e))?;
             let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
             let written = background::run("snapshot", move || {
-                // Must be done before the older log can be removed. It uses file descriptors of its
-                // own, so that nobody waits for it.
+                // Must be done before the log may be purged. It uses file descriptors of its own,
+                // so that nobody waits for it.
                 let checked = checkpoint?.run()?;
                 agreed.audit().checked(checked);
                 let dir = directory.path();
