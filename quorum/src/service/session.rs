@@ -109,7 +109,7 @@ struct Session<'a> {
     known: watch::Receiver<Instant>,
     /// The latest heartbeats that the leader does not know yet.
     beats: VecDeque<(u64, Instant)>,
-    /// The number of the last heartbeat: lower ones are refused.
+    /// The number of the last heartbeat: lower or equal ones are refused.
     beat: u64,
     /// The comparison of reported and recorded shares.
     miscounted: Miscounted,
